@@ -1,0 +1,27 @@
+# The study in one command: `snakemake --cores all` (or `make paper`, which sets up first).
+# Another study: `snakemake --cores all --configfile workflow/config/<study>.yaml`.
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+# A second configfile would be merged into the first, so the default is read only where none is given.
+if "study" not in config:
+
+    configfile: "workflow/config/smoke.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/metrics.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/paper.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.paper.input,
+        rules.figures.input,
+        rules.tables.input,

@@ -1,0 +1,276 @@
+"""Build the real Horovod against the installed torch, once, and install it into this environment.
+
+    python -m envs.build_horovod [--strict] [--retry]
+
+PyPI holds Horovod as a source archive only, and that archive does not know a torch that wants
+C++17 or later. This script fetches it by its hash, applies `horovod_target.PATCHES`, builds a
+wheel with Gloo (and NCCL where a CUDA toolkit and NCCL stand beside a CUDA torch) and keeps it in
+`${SAMESTEP_CACHE:-${XDG_CACHE_HOME:-~/.cache}/samestep}/wheels`, keyed by torch, Python, platform
+and kind. A second call is a no-op that imports no torch.
+
+Where it cannot be built the reason goes to `horovod-unsupported.txt` in the environment's folder
+and the exit status is 0 (1 with `--strict`): runs of that strategy are then recorded as
+`unsupported` with this reason, and everything else goes on. A compilation that failed is not tried
+again for the same key unless `--retry` is given; a download that failed is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from envs.horovod_target import (
+    PATCHES,
+    SDIST_SHA256,
+    VERSION,
+    BuildError,
+    Target,
+    build_environment,
+    cache_folder,
+    read_target,
+)
+
+UNSUPPORTED_FILE = "horovod-unsupported.txt"
+LOG_FILE = "horovod-build.log"
+
+
+def installed_version() -> str | None:
+    """Version of the installed Horovod, or None."""
+    try:
+        return importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_tools(environment: Mapping[str, str]) -> None:
+    """Raise BuildError naming each missing build tool with the Debian package that holds it."""
+    path = environment.get("PATH")
+    missing = [] if shutil.which("cmake", path=path) else ["cmake (Debian package cmake)"]
+    compiler = environment.get("CXX", "c++").split()[0]
+    if not (shutil.which(compiler, path=path) or shutil.which("g++", path=path)):
+        missing.append(f"the C++ compiler {compiler} (Debian package g++)")
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        missing.append("Python.h (Debian package python3-dev)")
+    if missing:
+        raise BuildError(f"Horovod needs {', '.join(missing)}; install and run `make setup` again")
+
+
+def run_logged(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], *, label: str
+) -> bool:
+    """Run `command` with its output in `log`; True on success. Its children die with us."""
+    started = time.monotonic()
+    with log.open("ab") as stream:
+        child = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        try:
+            while True:
+                try:
+                    return child.wait(timeout=60) == 0
+                except subprocess.TimeoutExpired:
+                    print(f"horovod: {label}, {time.monotonic() - started:.0f} s", flush=True)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+
+
+def fetch_sdist(work: Path, log: Path, environment: Mapping[str, str]) -> Path:
+    """The verified source archive, from the cache or by pip; raises BuildError."""
+    cached = cache_folder() / "wheels" / f"horovod-{VERSION}.tar.gz"
+    if cached.is_file() and _sha256(cached) == SDIST_SHA256:
+        return cached
+    # pip checks the hash before it runs any of the archive's code
+    listing = work / "horovod.txt"
+    listing.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n", encoding="utf-8")
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--require-hashes"]
+    pip = [sys.executable, "-m", "pip", "download", *options]
+    command = [*pip, "--dest", str(work), "--requirement", str(listing)]
+    if not run_logged(command, log, environment, label="downloading"):
+        raise BuildError(f"horovod {VERSION} could not be downloaded: {last_error(log)}")
+    fetched = work / cached.name
+    if _sha256(fetched) != SDIST_SHA256:
+        raise BuildError(f"{fetched.name} has another SHA-256 than {SDIST_SHA256}")
+    os.replace(fetched, cached)
+    return cached
+
+
+def patch(source: Path) -> None:
+    """Apply PATCHES; raises BuildError where a text does not stand exactly once."""
+    for name, old, new in PATCHES:
+        path = source / name
+        text = path.read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise BuildError(f"{name} holds {old.strip()!r} {text.count(old)} times, expected once")
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack the verified archive and return its top folder."""
+    with tarfile.open(archive) as tar:
+        # Debian 12's 3.11.2 has no filters yet; the hash vouches for the archive there
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        tar.extractall(folder)
+    return folder / f"horovod-{VERSION}"
+
+
+def build_wheel(target: Target, log: Path, environment: Mapping[str, str]) -> Path:
+    """The cached wheel of `target`, built if needed; raises BuildError."""
+    folder = target.wheel_folder
+    ready = sorted(folder.glob("horovod-*.whl"))
+    if ready:
+        return ready[0]
+    check_tools(environment)
+    with scratch_folder() as work:
+        source = unpack(fetch_sdist(work, log, environment), work)
+        patch(source)
+        print(f"horovod: building {target.full_version} (2 to 5 minutes)", flush=True)
+        options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", str(work)]
+        command = [sys.executable, "-m", "pip", "wheel", "--verbose", *options, str(source)]
+        compilation = build_environment(target, environment)
+        if not run_logged(command, log, compilation, label="building"):
+            raise BuildError(
+                f"horovod {VERSION} does not build against torch {target.torch} ({target.kind}): "
+                f"{last_error(log)}",
+                lasting=True,
+            )
+        built = next(work.glob("horovod-*.whl"))
+        folder.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(built, folder / built.name))
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A build folder beside the wheels, so that the finished wheel is moved by a rename.
+
+    Called under the lock only: what an earlier, killed build left there is removed first.
+    """
+    base = cache_folder() / "wheels"
+    for stale in base.glob("build-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=base) as name:
+        yield Path(name)
+
+
+@contextmanager
+def locked_cache() -> Iterator[None]:
+    """Let one process at a time use the cache; the kernel drops the lock of a killed one."""
+    base = cache_folder() / "wheels"
+    base.mkdir(parents=True, exist_ok=True)
+    with (base / ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def install(wheel: Path, target: Target, log: Path, environment: Mapping[str, str]) -> None:
+    """Install the wheel and load its library once; raises BuildError."""
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--force-reinstall"]
+    if not run_logged([*pip, str(wheel)], log, environment, label="installing"):
+        raise BuildError(f"{wheel.name} could not be installed: {last_error(log)}")
+    check = f"import horovod.torch as hvd; assert hvd.{target.kind}_built()"
+    if not run_logged([sys.executable, "-c", check], log, environment, label="loading"):
+        wheel.unlink()
+        raise BuildError(f"{wheel.name} does not load: {last_error(log)}", lasting=True)
+
+
+def last_error(log: Path) -> str:
+    """The line of the log that most likely says what went wrong."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line.strip() for line in lines if re.search(r"error\b[:\s]", line, re.IGNORECASE)]
+    compiler = [line for line in errors if re.search(r"(fatal |CMake |#)error|error: ", line)]
+    return (compiler or errors or lines or ["no output"])[0][:300]
+
+
+def ensure(environment: Mapping[str, str], *, retry: bool) -> str:
+    """Make Horovod importable and return its version; raises BuildError with the reason."""
+    target = read_target(environment)
+    if installed_version() == target.full_version:
+        return target.full_version
+    reason_file, log = Path(sys.prefix, UNSUPPORTED_FILE), Path(sys.prefix, LOG_FILE)
+    earlier = remembered_failure(reason_file, target)
+    if earlier and not retry:
+        raise BuildError(earlier, lasting=True)
+    with locked_cache():
+        log.unlink(missing_ok=True)
+        install(build_wheel(target, log, environment), target, log, environment)
+    return target.full_version
+
+
+def remembered_failure(reason_file: Path, target: Target) -> str | None:
+    """Reason of an earlier failed compilation of the same target, or None."""
+    try:
+        reason, *details = reason_file.read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ValueError):
+        return None
+    return reason if f"lasting: {target.full_version}" in details else None
+
+
+def remember(reason_file: Path, error: BuildError, environment: Mapping[str, str]) -> None:
+    """Write the reason, and for a lasting one the target it holds for."""
+    lines = [str(error)]
+    if error.lasting:
+        lines.append(f"lasting: {read_target(environment).full_version}")
+    temporary = reason_file.with_suffix(".tmp")
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(temporary, reason_file)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    """Turn SIGTERM into an exit that still ends the compilers."""
+    sys.exit(128 + signum)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build and install; exit status 0 also when unsupported, unless `--strict`."""
+    parser = argparse.ArgumentParser(description="Build and install Horovod for this torch.")
+    parser.add_argument("--strict", action="store_true", help="exit 1 when it cannot be built")
+    parser.add_argument("--retry", action="store_true", help="compile again after a failure")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _stop)
+    reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
+    try:
+        version = ensure(os.environ, retry=args.retry)
+    except BuildError as error:
+        remember(reason_file, error, os.environ)
+        print(
+            f"warning: no Horovod here: {error}\n"
+            f"warning: its runs will be recorded as unsupported; the build log is "
+            f"{Path(sys.prefix, LOG_FILE)}; try again with "
+            f"`{sys.executable} -m envs.build_horovod --retry`",
+            file=sys.stderr,
+        )
+        return 1 if args.strict else 0
+    reason_file.unlink(missing_ok=True)
+    print(f"horovod {version} is installed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""What a Horovod wheel is built for, where it is kept, and what its compilation is told.
+
+Nothing here imports torch, so that the no-op of envs/build_horovod.py is quick.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSION = "0.28.1"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+PATCH_LEVEL = "p1"
+"""Moves with PATCHES, so that a wheel of other patches is not taken for this one."""
+
+CXX_STANDARD = 20
+"""torch 2.13's headers refuse anything under 17; 20 is what torch itself is compiled with."""
+
+PATCHES = (
+    (
+        "CMakeLists.txt",
+        "\nset(CMAKE_CXX_STANDARD 14)",
+        f"\nset(CMAKE_CXX_STANDARD {CXX_STANDARD})",
+    ),
+    (
+        "horovod/torch/CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        f"set(CMAKE_CXX_STANDARD {CXX_STANDARD})",
+    ),
+    # The global process set, which every collective uses, forgets HOROVOD_GLOO_IFACE and binds to
+    # the address of the host's name: on many hosts the loopback, where no other node is reached.
+    (
+        "horovod/common/gloo/gloo_context.cc",
+        "GlooContext& global_context,\n"
+        "                                          const std::vector<int>& registered_ranks) {\n",
+        "GlooContext& global_context,\n"
+        "                                          const std::vector<int>& registered_ranks) {\n"
+        "  gloo_iface_ = global_context.gloo_iface_;\n",
+    ),
+)
+"""File, text that stands in it exactly once, text that replaces it."""
+
+SYSTEM_NVCC = Path("/usr/local/cuda/bin/nvcc")
+SYSTEM_NCCL = (Path("/usr/include/nccl.h"), Path("/usr/local/include/nccl.h"))
+"""Where NVIDIA's own packages and images put them."""
+
+BYTES_PER_COMPILER = 3 * 1024**3
+"""Memory that one compiler process needs for torch's headers, rounded up."""
+
+_MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTHONPATH")
+
+
+class BuildError(Exception):
+    """Horovod cannot be had here; the text is the reason. `lasting` when a retry would not help."""
+
+    def __init__(self, reason: str, *, lasting: bool = False) -> None:
+        """Keep `reason` on one line."""
+        super().__init__(" ".join(reason.split()))
+        self.lasting = lasting
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a wheel is built for; equal targets share one wheel."""
+
+    torch: str
+    kind: str
+
+    @property
+    def local_version(self) -> str:
+        """Local version label of the wheel, such as `torch2.13.0.cpu.gloo.p1` (PEP 440)."""
+        torch = re.sub("[^a-z0-9]+", ".", self.torch.lower())
+        return f"torch{torch}.{self.kind}.{PATCH_LEVEL}"
+
+    @property
+    def full_version(self) -> str:
+        """Version under which the wheel is installed."""
+        return f"{VERSION}+{self.local_version}"
+
+    @property
+    def wheel_folder(self) -> Path:
+        """Folder of the cached wheel: cache / platform and C library / python."""
+        libc = "".join(platform.libc_ver()) or "libc"
+        python = f"{sys.implementation.cache_tag}"
+        where = f"{sysconfig.get_platform()}-{libc}-{python}"
+        return cache_folder() / "wheels" / where / self.full_version
+
+
+def cache_folder() -> Path:
+    """`SAMESTEP_CACHE`, else `samestep` under the user's cache folder."""
+    own = os.environ.get("SAMESTEP_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "samestep"
+
+
+def torch_folder() -> Path:
+    """Folder of the installed torch, found without importing it; raises BuildError without one."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError("torch is not installed; run `make setup` first")
+    return Path(spec.origin).parent
+
+
+def read_target(environment: Mapping[str, str]) -> Target:
+    """Target for the installed torch: `nccl` beside CUDA and NCCL, else `gloo`."""
+    text = (torch_folder() / "version.py").read_text(encoding="utf-8")
+    version = re.search(r"__version__\s*=\s*'([^']+)'", text)
+    if version is None:
+        raise BuildError("torch/version.py names no version; reinstall torch")
+    has_cuda = re.search(r"^cuda\b[^=]*=\s*'", text, re.MULTILINE) is not None
+    kind = "nccl" if has_cuda and find_nvcc(environment) and find_nccl(environment) else "gloo"
+    return Target(version.group(1), kind)
+
+
+def find_nvcc(environment: Mapping[str, str]) -> Path | None:
+    """The CUDA compiler that Horovod and torch would find, or None."""
+    for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH"):
+        nvcc = Path(environment.get(name) or "/nonexistent") / "bin" / "nvcc"
+        if nvcc.is_file():
+            return nvcc
+    found = shutil.which("nvcc", path=environment.get("PATH"))
+    return Path(found) if found else SYSTEM_NVCC if SYSTEM_NVCC.is_file() else None
+
+
+def find_nccl(environment: Mapping[str, str]) -> dict[str, str] | None:
+    """Variables that lead Horovod's CMake to NCCL's header and library, or None without NCCL.
+
+    The system's NCCL comes first, then the one that torch brought with it from PyPI, so that both
+    load the same library.
+    """
+    if environment.get("HOROVOD_NCCL_HOME") or environment.get("HOROVOD_NCCL_INCLUDE"):
+        return {}
+    if any(header.is_file() for header in SYSTEM_NCCL):
+        return {}
+    wheel = torch_folder().parent / "nvidia" / "nccl"
+    library = next(iter(sorted((wheel / "lib").glob("libnccl.so*"))), None)
+    if library is None or not (wheel / "include" / "nccl.h").is_file():
+        return None
+    return {"HOROVOD_NCCL_INCLUDE": str(wheel / "include"), "HOROVOD_NCCL_LIB": str(library.parent)}
+
+
+def num_jobs() -> int:
+    """Compilers to run at once: one a core, as far as the memory reaches."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_COMPILER))
+
+
+def build_environment(target: Target, environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment of the compilation, without what an outer `make` left behind."""
+    inherited = {key: value for key, value in environment.items() if key not in _MAKE_VARIABLES}
+    wanted = {
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_LOCAL_VERSION": target.local_version,
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        "MAKEFLAGS": f"-j{num_jobs()}",
+    }
+    if target.kind == "nccl":
+        nvcc = find_nvcc(environment)
+        wanted["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+        wanted |= find_nccl(environment) or {}
+        wanted |= {"HOROVOD_CUDA_HOME": str(nvcc.parents[1])} if nvcc else {}
+    return inherited | wanted

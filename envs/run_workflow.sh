@@ -1,0 +1,54 @@
+#!/bin/sh
+# Run Snakemake so that a killed run can simply be started again.
+#
+#   sh envs/run_workflow.sh [arguments of snakemake]
+#
+# Snakemake's own lock is a file that survives SIGKILL. Here the kernel's lock, which does not, decides
+# who works in this folder; a left-over lock file is removed only when no Snakemake is alive here.
+set -eu
+
+snakemake=.venv/bin/snakemake
+here=$(pwd -P)
+# rules call `python`: the one that the lock was installed for
+PATH=$here/.venv/bin:$PATH
+export PATH
+
+# What still works in this folder: a Snakemake that was started by hand, without the kernel's lock, or
+# a stage that outlived its Snakemake and would write the same files as its successor.
+others() {
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/cwd" 2>/dev/null)" = "$here" ] || continue
+        case $(readlink "$process/exe" 2>/dev/null) in *python*) ;; *) continue ;; esac
+        if tr '\0' '\n' <"$process/cmdline" 2>/dev/null |
+            grep -Eq '(^|/)snakemake$|^pipeline(\.[a-z.]+)?$'; then
+            echo "${process#/proc/}"
+        fi
+    done
+}
+
+has_locks() {
+    [ -n "$(find .snakemake/locks -type f 2>/dev/null | head -n 1)" ]
+}
+
+mkdir -p .snakemake
+exec 9>.snakemake/samestep.lock
+if ! flock --nonblock 9; then
+    echo "another run works in this folder; waiting for it to end" >&2
+    flock 9
+fi
+
+if has_locks; then
+    told=""
+    while pid=$(others) && [ -n "$pid" ]; do
+        [ -n "$told" ] || echo "still at work here: process" $pid"; waiting for its end" >&2
+        told=yes
+        sleep 1
+    done
+    if has_locks; then
+        echo "the last run was killed; taking up where it stopped" >&2
+        "$snakemake" "$@" --unlock --quiet all
+    fi
+fi
+
+# Snakemake keeps descriptor 9, and with it the lock, as long as it lives; its jobs do not get it.
+exec "$snakemake" "$@" --rerun-incomplete

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Make .venv hold exactly envs/requirements.lock; called by `make setup` when the stamp is missing.
+#
+#   sh envs/setup.sh STAMP    STAMP is written last, so a killed set-up is never taken for a done one
+#
+# PIP_ARGS adds options to `pip install`, such as an index of CPU-only wheels.
+set -eu
+
+stamp=$1
+venv=.venv
+python=$(sh envs/preflight.sh)
+
+# One set-up at a time: `make test` and `make paper` may be started together.
+mkdir -p .cache
+exec 8>.cache/setup.lock
+flock 8
+[ ! -e "$stamp" ] || exit 0
+
+# Packages of an interrupted installation can look whole, and scripts of a moved checkout start
+# another Python: both begin anew, which pip's cache makes quick.
+home=$(cat "$venv/.home" 2>/dev/null || pwd)
+if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd)" ] ||
+    ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    "$python" -m venv --clear "$venv"
+fi
+
+echo "setup: installing envs/requirements.lock into $venv (minutes the first time)"
+pwd >"$venv/.home"
+: >"$venv/.installing"
+# shellcheck disable=SC2086  # PIP_ARGS is a list of options
+"$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check \
+    ${PIP_ARGS:-} --requirement envs/requirements.lock
+rm -f "$venv/.installing" "$venv"/.stamp-*
+: >"$stamp"

@@ -1,0 +1,55 @@
+"""The only command line of Samestep: `python -m pipeline STAGE ...`, one subcommand per stage.
+
+A stage is a module with SUMMARY, `add_arguments(parser)` and `run(args) -> int`. Only the stage
+that is called is imported, so `figure` never pays for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from pipeline.errors import SamestepError
+
+STAGES = {
+    "tokens": "pipeline.corpus.cli",
+    "train": "pipeline.training.cli",
+    "metrics": "pipeline.metrics.cli",
+    "figure": "pipeline.figures.cli",
+    "table": "pipeline.tables.cli",
+    "paper": "pipeline.paper.cli",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one stage; expected errors become one line on stderr and exit status 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(__doc__)
+        for name, module in STAGES.items():
+            print(f"  {name:10s} {importlib.import_module(module).SUMMARY}")
+        return 0
+    name, *rest = argv
+    if name not in STAGES:
+        print(
+            f"error: unknown stage {name!r}; use one of {', '.join(STAGES)}",
+            file=sys.stderr,
+        )
+        return 2
+    stage = importlib.import_module(STAGES[name])
+    parser = argparse.ArgumentParser(prog=f"python -m pipeline {name}", description=stage.SUMMARY)
+    stage.add_arguments(parser)
+    args = parser.parse_args(rest)
+    try:
+        return int(stage.run(args))
+    except SamestepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Shards to batches: the batch of a step is a pure function of (manifest, seed, step).
+
+Window i is tokens [i * context, i * context + context] of the corpus; inputs are all but its last
+token, targets all but its first. Windows come in a new order each epoch, and step t takes the
+positions t * global_batch onwards of the endless sequence of epochs. Neither strategy nor world
+size enters, so every cell of a study sees the same sequences at the same step.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.corpus.manifest import Manifest
+from pipeline.corpus.permutation import permute
+from pipeline.errors import CorpusError
+
+Tokens = npt.NDArray[np.int64]
+
+
+class Batches:
+    """Batches of `global_batch` windows of `context` tokens from the shards in `folder`."""
+
+    def __init__(self, folder: Path, context: int, global_batch: int, seed: int) -> None:
+        """Raises CorpusError where the shards do not match their manifest or are too few."""
+        self.manifest = Manifest.load(folder)
+        self.context, self.global_batch, self.seed = context, global_batch, seed
+        self.num_windows = (self.manifest.num_tokens - 1) // context
+        self._folder = folder
+        if self.num_windows < global_batch:
+            raise CorpusError(
+                f"{folder}: {self.manifest.num_tokens} tokens are {self.num_windows} windows of "
+                f"{context}; expected at least the global batch {global_batch}, lower "
+                "workload.global_batch or model.context, or use a larger corpus"
+            )
+
+    def indices(self, step: int) -> Tokens:
+        """The windows of the global batch of `step` (from 0), shape (global_batch,)."""
+        return self._windows(step, 0, self.global_batch)
+
+    def slice(self, step: int, start: int, stop: int) -> tuple[Tokens, Tokens]:
+        """Sequences [start, stop) of the global batch of `step`, and only these, from disk.
+
+        Returns inputs and targets, each of shape (stop - start, context).
+        """
+        if not 0 <= start < stop <= self.global_batch:
+            raise CorpusError(
+                f"slice [{start}, {stop}) is not within the global batch {self.global_batch}; "
+                "give each rank its own part of it"
+            )
+        windows = [self._read(int(window)) for window in self._windows(step, start, stop)]
+        tokens = np.stack(windows)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def _windows(self, step: int, start: int, stop: int) -> Tokens:
+        positions = step * self.global_batch + np.arange(start, stop, dtype=np.int64)
+        epochs, offsets = np.divmod(positions, self.num_windows)
+        windows = np.empty_like(offsets)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            windows[here] = permute(offsets[here], self.num_windows, self.seed, int(epoch))
+        return windows
+
+    def _read(self, window: int) -> Tokens:
+        """The context + 1 tokens of a window, which may lie across shards."""
+        first, stop = window * self.context, (window + 1) * self.context + 1
+        edges = np.searchsorted(self._starts, [first, stop - 1], side="right")
+        parts = []
+        for shard in range(int(edges[0]) - 1, int(edges[1])):
+            start = int(self._starts[shard])
+            parts.append(self._shards[shard][max(first - start, 0) : stop - start])
+        return np.concatenate(parts).astype(np.int64)
+
+    @cached_property
+    def _starts(self) -> Tokens:
+        """The position of each shard's first token in the corpus."""
+        lengths = [shard.num_tokens for shard in self.manifest.shards]
+        return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
+
+    @cached_property
+    def _shards(self) -> list[npt.NDArray[Any]]:
+        """The shards, memory-mapped: pages that no window touches are never read."""
+        dtype = self.manifest.file_dtype
+        return [
+            np.memmap(self._folder / shard.file, dtype=dtype, mode="r")
+            for shard in self.manifest.shards
+        ]

@@ -1,0 +1,135 @@
+"""`manifest.json`: what a folder of token shards holds, and the checks that it still holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import CorpusError, RecordError
+from pipeline.files import sha256_of_file, write_text
+from pipeline.schemas import validate
+
+MANIFEST_FILE, TOKENIZER_FILE = "manifest.json", "tokenizer.json"
+SCHEMA_VERSION = 1
+_AGAIN = "make the tokens again with `python -m pipeline tokens`"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of tokens, named relative to the manifest."""
+
+    file: str
+    num_tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Counts, hashes and versions; equal corpora and tokenisers give equal bytes.
+
+    `dtype` is `uint16` or `uint32`, little-endian on disk. `source` and `tokenizer` say where text
+    and tokeniser came from, revisions included. `text_sha256` covers the documents' text.
+    """
+
+    schema_version: int
+    source: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    num_documents: int
+    num_characters: int
+    num_tokens: int
+    vocab_size: int
+    separator_id: int
+    dtype: str
+    text_sha256: str
+    shards: tuple[Shard, ...]
+    versions: Mapping[str, str]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the bytes of manifest.json, which hold the hash of everything else."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def file_dtype(self) -> np.dtype[Any]:
+        """The type of the tokens as they lie on disk."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    def to_json(self) -> str:
+        """Canonical text of manifest.json."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
+
+    def write(self, folder: Path) -> None:
+        """Validate and write manifest.json below `folder`, atomically; raises CorpusError."""
+        _validate(json.loads(self.to_json()), folder / MANIFEST_FILE)
+        write_text(folder / MANIFEST_FILE, self.to_json())
+
+    @classmethod
+    def load(cls, folder: Path, *, verify: bool = False) -> Manifest:
+        """Read and check the manifest in `folder` against the files beside it.
+
+        Sizes are always checked; `verify` also reads every file and compares its SHA-256. Raises
+        CorpusError naming the file that is missing, truncated or changed.
+        """
+        path = folder / MANIFEST_FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+            data = json.loads(text)
+        except OSError as error:
+            raise CorpusError(
+                f"{path}: {error.strerror}; expected the manifest of token shards, {_AGAIN}"
+            ) from None
+        except ValueError as error:
+            raise CorpusError(f"{path} is not JSON ({error}); {_AGAIN}") from None
+        _validate(data, path)
+        manifest = cls(**{**data, "shards": tuple(Shard(**shard) for shard in data["shards"])})
+        if manifest.to_json() != text:
+            raise CorpusError(f"{path} was edited: its text is not canonical; {_AGAIN}")
+        manifest._check_sizes(folder)
+        if verify:
+            manifest._check_hashes(folder)
+        return manifest
+
+    def _check_sizes(self, folder: Path) -> None:
+        total = sum(shard.num_tokens for shard in self.shards)
+        if total != self.num_tokens:
+            raise CorpusError(
+                f"{folder / MANIFEST_FILE} at $.num_tokens: {self.num_tokens} is not the sum "
+                f"{total} of its shards; {_AGAIN}"
+            )
+        for shard in self.shards:
+            path = folder / shard.file
+            expected = shard.num_tokens * self.file_dtype.itemsize
+            found = path.stat().st_size if path.is_file() else None
+            if found is None:
+                raise CorpusError(f"{path} does not exist; expected {expected} bytes, {_AGAIN}")
+            if found != expected:
+                raise CorpusError(
+                    f"{path} has {found} bytes; expected {expected} "
+                    f"({shard.num_tokens} tokens of {self.dtype}), {_AGAIN}"
+                )
+
+    def _check_hashes(self, folder: Path) -> None:
+        expected = {shard.file: shard.sha256 for shard in self.shards}
+        expected[TOKENIZER_FILE] = self.tokenizer["sha256"]
+        for name, sha256 in expected.items():
+            path = folder / name
+            if not path.is_file():
+                raise CorpusError(f"{path} does not exist; {_AGAIN}")
+            found = sha256_of_file(path)
+            if found != sha256:
+                raise CorpusError(
+                    f"{path} has SHA-256 {found[:12]}...; expected {sha256[:12]}..., {_AGAIN}"
+                )
+
+
+def _validate(data: object, path: Path) -> None:
+    try:
+        validate(data, "manifest", path)
+    except RecordError as error:
+        raise CorpusError(f"{error}; {_AGAIN}") from None

@@ -1,0 +1,89 @@
+"""The prose that ships with every CPython: help topics and docstrings of the standard library.
+
+Nothing is imported: the sources are parsed, so the text depends only on the version of CPython and
+not on which extension modules were built. Parts that Linux distributions package separately are
+left out for the same reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.errors import CorpusError
+
+TOPICS = "pydoc_data/topics.py"
+# Tests, vendored wheels and character tables are not prose; the others are absent from some
+# installations of the same CPython.
+LEFT_OUT = {
+    *("__pycache__", "test", "tests", "pydoc_data", "encodings", "ensurepip"),
+    *("tkinter", "idlelib", "turtledemo", "turtle.py", "distutils", "lib2to3", "venv"),
+    *("site-packages", "dist-packages", "antigravity.py", "this.py"),
+}
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def standard_library() -> Path:
+    """The folder of the standard library of the running interpreter."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def units(root: Path) -> list[str]:
+    """Paths below `root` to read, in a fixed order: the help topics, then the modules by name.
+
+    Raises CorpusError where the interpreter ships without its help topics.
+    """
+    if not (root / TOPICS).is_file():
+        raise CorpusError(
+            f"{root / TOPICS} does not exist; expected the help topics that CPython ships, "
+            "install libpython3-stdlib or use another corpus.source"
+        )
+    modules = sorted(
+        path.relative_to(root).as_posix() for path in root.rglob("*.py") if _is_wanted(path, root)
+    )
+    return [TOPICS, *modules]
+
+
+def documents(root: Path, unit: str) -> Iterator[str]:
+    """One document per help topic, or the docstrings of one module as a single document."""
+    # Parsing makes millions of objects that die together; the collector only slows it down.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        tree = ast.parse((root / unit).read_bytes())
+    finally:
+        if was_enabled:
+            gc.enable()
+    if unit == TOPICS:
+        yield from _topics(tree)
+    else:
+        yield "\n\n".join(_docstrings(tree))
+
+
+def _is_wanted(path: Path, root: Path) -> bool:
+    parts = path.relative_to(root).parts
+    known = parts[0].removesuffix(".py") in sys.stdlib_module_names
+    return known and LEFT_OUT.isdisjoint(parts) and not parts[0].startswith("_sysconfigdata")
+
+
+def _topics(tree: ast.Module) -> Iterator[str]:
+    """The values of the module's one dictionary, by key."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            topics = ast.literal_eval(node.value)
+            yield from (topics[key] for key in sorted(topics))
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """The cleaned docstrings of a module, its classes and functions, in the order of the source."""
+    if isinstance(node, (ast.Module, *_DEFINITIONS)):
+        text = ast.get_docstring(node)
+        if text:
+            yield text
+        for child in node.body:
+            if isinstance(child, _DEFINITIONS):
+                yield from _docstrings(child)

@@ -1,0 +1,216 @@
+"""Where text comes from: one small class per `corpus.source` of a study.
+
+A source lists units (files, mostly) that may be read in parallel, and reads one unit as pieces of
+documents in a fixed order; see `pipeline.corpus.pieces`. Sources are plain data, so they travel to
+worker processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipeline.corpus import python_docs
+from pipeline.corpus.json_array import read_strings
+from pipeline.corpus.pieces import PIECE_CHARACTERS, split_document
+from pipeline.corpus.text_file import open_text
+from pipeline.errors import CorpusError
+
+Piece = tuple[str, bool]
+
+
+class Source(Protocol):
+    """Text in units; `is_local` says that nothing is fetched over the network."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every byte comes from this machine."""
+
+    def units(self) -> list[str]:
+        """Names of what can be read independently, in the order of the corpus."""
+
+    def read(self, unit: str) -> Iterator[Piece]:
+        """`(piece, ends_document)` in order; raises CorpusError on anything that is not text."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the manifest says about the source: no absolute path, no time, no host."""
+
+
+@dataclass(frozen=True)
+class PythonDocs:
+    """Help topics and docstrings of the running CPython."""
+
+    is_local = True
+
+    def units(self) -> list[str]:
+        """The help topics and the modules of the standard library."""
+        return python_docs.units(python_docs.standard_library())
+
+    def read(self, unit: str) -> Iterator[Piece]:
+        """A document per topic or module."""
+        for text in python_docs.documents(python_docs.standard_library(), unit):
+            yield from split_document([text])
+
+    def describe(self) -> dict[str, Any]:
+        """The version of CPython, on which the text depends."""
+        return {"source": "python-docs", "python": platform.python_version()}
+
+
+@dataclass(frozen=True)
+class JsonFiles:
+    """Files that each hold one JSON array of strings; a string is a document."""
+
+    paths: tuple[str, ...]
+    is_local = True
+
+    def units(self) -> list[str]:
+        """The files as listed."""
+        return list(self.paths)
+
+    def read(self, unit: str) -> Iterator[Piece]:
+        """The strings of one file."""
+        for text in read_strings(Path(unit)):
+            yield from split_document([text])
+
+    def describe(self) -> dict[str, Any]:
+        """The names of the files, without their folders."""
+        return {"source": "json", "files": _names(self.paths)}
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Text files; a document is a file, or a block between blank lines."""
+
+    paths: tuple[str, ...]
+    document: str
+    is_local = True
+
+    def units(self) -> list[str]:
+        """The files as listed."""
+        return list(self.paths)
+
+    def read(self, unit: str) -> Iterator[Piece]:
+        """The documents of one file, which is never in memory as a whole."""
+        with open_text(Path(unit)) as stream:
+            if self.document == "file":
+                yield from split_document(iter(lambda: stream.read(PIECE_CHARACTERS), ""))
+                return
+            lines = iter(lambda: stream.readline(PIECE_CHARACTERS), "")
+            for is_blank, block in itertools.groupby(lines, key=str.isspace):
+                if not is_blank:
+                    yield from split_document(_without_last_line_end(block))
+
+    def describe(self) -> dict[str, Any]:
+        """The names of the files, without their folders, and what a document is."""
+        return {"source": "text", "files": _names(self.paths), "document": self.document}
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A data set of the Hugging Face hub (or a local folder in its layout), streamed."""
+
+    name: str
+    config: str | None
+    split: str
+    revision: str
+    column: str
+    max_documents: int | None
+
+    @property
+    def is_local(self) -> bool:
+        """True for a folder on this machine."""
+        return Path(self.name).is_dir()
+
+    def units(self) -> list[str]:
+        """One: a stream has one order, and the network is the limit."""
+        return [self.name]
+
+    def read(self, unit: str) -> Iterator[Piece]:
+        """The rows' `column`, at most `max_documents` of them."""
+        import datasets
+
+        try:
+            rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(
+                unit, self.config, split=self.split, revision=self.revision, streaming=True
+            )
+            for number, row in enumerate(itertools.islice(rows, self.max_documents)):
+                yield from split_document([self._text(row, number)])
+        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            raise CorpusError(
+                f"hub data set {unit!r} at revision {self.revision}: {_one_line(error)}; expected "
+                "a data set that can be read, check corpus.name, config, split and the network"
+            ) from None
+
+    def _text(self, row: Mapping[str, Any], number: int) -> str:
+        if self.column not in row:
+            raise CorpusError(
+                f"hub data set {self.name!r} has no column {self.column!r}; "
+                f"set corpus.column to one of {', '.join(sorted(row))}"
+            )
+        text = row[self.column]
+        if not isinstance(text, str):
+            raise CorpusError(
+                f"hub data set {self.name!r}: document {number} in column {self.column!r} is "
+                f"{repr(text)[:60]}; expected a string, set corpus.column to a text column"
+            )
+        return text
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that pins the rows; a local folder is named without its path."""
+        return {
+            "source": "hub",
+            "name": Path(self.name).name if self.is_local else self.name,
+            "config": self.config,
+            "split": self.split,
+            "revision": self.revision,
+            "column": self.column,
+            "max_documents": self.max_documents,
+        }
+
+
+def source_of(corpus: Mapping[str, Any]) -> Source:
+    """The source that a study's `corpus` section names; raises CorpusError on an unknown one."""
+    makers: dict[str, Callable[[], Source]] = {
+        "python-docs": PythonDocs,
+        "json": lambda: JsonFiles(tuple(corpus["paths"])),
+        "text": lambda: TextFiles(tuple(corpus["paths"]), corpus["document"]),
+        "hub": lambda: Hub(
+            corpus["name"],
+            corpus.get("config"),
+            corpus["split"],
+            corpus["revision"],
+            corpus["column"],
+            corpus.get("max_documents"),
+        ),
+    }
+    kind = corpus.get("source")
+    if kind not in makers:
+        raise CorpusError(f"corpus.source {kind!r} is unknown; use one of {', '.join(makers)}")
+    try:
+        return makers[kind]()
+    except KeyError as error:
+        raise CorpusError(
+            f"corpus of source {kind!r} has no key {error}; add it, see config.schema.yaml"
+        ) from None
+
+
+def _names(paths: Iterable[str]) -> list[str]:
+    return [Path(path).name for path in paths]
+
+
+def _without_last_line_end(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of a block; the line end before the blank line belongs to neither document."""
+    held = ""
+    for line in lines:
+        if held:
+            yield held
+        held = line
+    yield held.removesuffix("\n")
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,172 @@
+"""Make the tokeniser that a study names; all three kinds are `tokenizers.Tokenizer` objects.
+
+- `bpe`: byte-level byte-pair encoding trained on the corpus (Sennrich et al. 2016; GPT-2's form).
+- `char`: one token a character, with the vocabulary of the corpus.
+- `pretrained`: `tokenizer.json` of a folder, or of a hub repository at a pinned revision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from pipeline.corpus.text_store import Survey, TextStore
+from pipeline.errors import CorpusError
+
+SEPARATOR, UNKNOWN = "<|endoftext|>", "<unk>"
+# Merges hardly change with more text than this, while time and memory would grow with the corpus.
+BPE_TRAINING_CHARACTERS = 64 * 2**20
+_NUM_CODE_POINTS = 0x110000
+
+
+@dataclass(frozen=True)
+class Tokeniser:
+    """A tokeniser, the document separator, and what the manifest says about how it was made."""
+
+    tokenizer: Tokenizer
+    separator: str
+    description: Mapping[str, Any]
+
+    @property
+    def separator_id(self) -> int:
+        """Token that follows every document."""
+        return self.tokenizer.get_vocab(with_added_tokens=True)[self.separator]
+
+    @property
+    def vocab_size(self) -> int:
+        """The largest id plus one: what an embedding needs, gaps in the ids included."""
+        return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    def check_fits(self, model_vocab_size: int) -> None:
+        """Raise CorpusError where the model has fewer embeddings than there are tokens."""
+        if self.vocab_size > model_vocab_size:
+            raise CorpusError(
+                f"the {self.description['kind']} tokeniser has {self.vocab_size} entries; expected "
+                f"at most model.vocab_size {model_vocab_size}, raise model.vocab_size or set "
+                "tokenizer.vocab_size"
+            )
+
+
+def make_tokeniser(
+    section: Mapping[str, Any], store: TextStore, survey: Survey, cache: Path
+) -> Tokeniser:
+    """The tokeniser of a study's `tokenizer` section; raises CorpusError on an unknown kind."""
+    makers: dict[str, Callable[[], Tokeniser]] = {
+        "bpe": lambda: _train_bpe(store, survey, section["vocab_size"]),
+        "char": lambda: _characters(store.texts(), section.get("vocab_size")),
+        "pretrained": lambda: _pretrained(section["name"], section.get("revision"), cache),
+    }
+    kind = section.get("kind")
+    if kind not in makers:
+        raise CorpusError(f"tokenizer.kind {kind!r} is unknown; use one of {', '.join(makers)}")
+    try:
+        return makers[kind]()
+    except KeyError as error:
+        raise CorpusError(f"tokenizer of kind {kind!r} has no key {error}; add it") from None
+
+
+def _train_bpe(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
+    """The 256 bytes, the separator and merges up to `vocab_size` entries; the separator is id 0."""
+    every = -(-survey.num_characters // BPE_TRAINING_CHARACTERS)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[SEPARATOR],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(store.texts(every), trainer)
+    return Tokeniser(tokenizer, SEPARATOR, {"kind": "bpe", "trained_on_every_nth_piece": every})
+
+
+def _characters(texts: Iterable[str], vocab_size: int | None) -> Tokeniser:
+    """The most frequent characters after the separator (id 0) and the unknown character (id 1).
+
+    Byte-pair encoding without a merge is exactly one token a character, and needs no regular
+    expression to split them.
+    """
+    counts: npt.NDArray[np.int64] = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
+    for text in texts:
+        points, occurrences = np.unique(
+            np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), return_counts=True
+        )
+        counts[points] += occurrences
+    # A stable sort of the negated counts leaves equally frequent characters by code point.
+    by_frequency = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    kept = by_frequency if vocab_size is None else by_frequency[: vocab_size - 2]
+    vocab = {SEPARATOR: 0, UNKNOWN: 1} | {chr(point): i for i, point in enumerate(kept, 2)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN, cache_capacity=0))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([SEPARATOR, UNKNOWN])
+    dropped = int(counts.sum() - counts[kept].sum())
+    return Tokeniser(tokenizer, SEPARATOR, {"kind": "char", "num_unknown_characters": dropped})
+
+
+def _pretrained(name: str, revision: str | None, cache: Path) -> Tokeniser:
+    """A tokeniser that exists, in a folder or on the hub; its own end-of-text token separates."""
+    folder = Path(name)
+    if folder.is_dir():
+        file, settings = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    else:
+        file, settings = _download(name, revision, cache)
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # `tokenizers` raises the bare class for a missing and a bad file
+        raise CorpusError(
+            f"{file.name} of tokeniser {name!r} cannot be read ({error}); expected a file of the "
+            "`tokenizers` library, correct tokenizer.name"
+        ) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    description = {"kind": "pretrained", "name": folder.name if folder.is_dir() else name}
+    separator = _separator(tokenizer, settings, name)
+    return Tokeniser(tokenizer, separator, description | {"revision": revision})
+
+
+def _download(name: str, revision: str | None, cache: Path) -> tuple[Path, Path]:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    if revision is None:
+        raise CorpusError(
+            f"tokenizer.name {name!r} is no folder here and tokenizer.revision is null; expected "
+            "a folder that holds tokenizer.json, or the full commit hash of the hub repository"
+        )
+    try:
+        file = Path(
+            hf_hub_download(name, "tokenizer.json", revision=revision, cache_dir=str(cache))
+        )
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise CorpusError(
+            f"tokeniser {name!r} at revision {revision} cannot be fetched "
+            f"({' '.join(str(error).split())[:200]}); check tokenizer.name and the network"
+        ) from None
+    # Optional: without it `_separator` tries the usual names.
+    with contextlib.suppress(EntryNotFoundError):
+        hf_hub_download(name, "tokenizer_config.json", revision=revision, cache_dir=str(cache))
+    return file, file.with_name("tokenizer_config.json")
+
+
+def _separator(tokenizer: Tokenizer, settings: Path, name: str) -> str:
+    """The end-of-text token that the settings name, else the first usual one in the vocabulary."""
+    stated = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    tokens = [stated.get("eos_token"), stated.get("sep_token"), SEPARATOR, "</s>", "[SEP]"]
+    for token in tokens:
+        text = token.get("content") if isinstance(token, dict) else token
+        if text is not None and tokenizer.token_to_id(text) is not None:
+            return str(text)
+    raise CorpusError(
+        f"tokeniser {name!r} has no end-of-text token; expected eos_token or sep_token in "
+        "tokenizer_config.json, add it or use another tokeniser"
+    )

@@ -1,0 +1,47 @@
+"""Every error that Samestep raises on purpose.
+
+    SamestepError
+    |-- StudyError            a study file or a run spec asks for something impossible
+    |-- CorpusError           text, tokeniser, token shards or their manifest
+    |-- RecordError           a record that fails its schema or contradicts its spec
+    |-- ComparisonError       two runs that did not do equal work
+    |-- LaunchError           ranks could not be started, or did not come up as specified
+    |-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
+    `-- MissingToolError      a system tool or an optional package is not installed
+
+Each message is one line: the value given, what was expected, and the fix.
+"""
+
+from __future__ import annotations
+
+
+class SamestepError(Exception):
+    """Base of all expected errors; the CLI prints it as one line and exits with status 2."""
+
+
+class StudyError(SamestepError):
+    """A study file or a run spec asks for something impossible."""
+
+
+class CorpusError(SamestepError):
+    """Text, tokeniser, token shards or their manifest are not what they should be."""
+
+
+class RecordError(SamestepError):
+    """A record fails its schema or contradicts its spec."""
+
+
+class ComparisonError(SamestepError):
+    """Two runs are compared that did not do equal work."""
+
+
+class LaunchError(SamestepError):
+    """Ranks could not be started, or came up with another world than the spec states."""
+
+
+class UnsupportedError(SamestepError):
+    """The cell cannot run on this machine; recorded with its reason, never substituted."""
+
+
+class MissingToolError(SamestepError):
+    """A system tool or an optional package is not installed."""

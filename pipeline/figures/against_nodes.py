@@ -1,0 +1,58 @@
+"""Shared by throughput and speedup: a value with its interval against the number of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from pipeline.figures import theme
+from pipeline.metrics.select import cells, node_counts, records
+
+_GREY = "#8A8A8A"
+
+
+def draw_cells(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """Draw each cell's line and intervals, dodged on the log axis; returns the cells drawn."""
+    look = theme.styles(table)
+    shown = [cell for cell in cells(table)["cell"] if cell in set(values["cell"])]
+    for place, cell in enumerate(shown):
+        rows, style = values[values["cell"] == cell].sort_values("nodes"), look[cell]
+        x = theme.dodge([int(n) for n in rows["nodes"]], place, len(shown))
+        y = rows["value"].to_numpy()
+        spread = [y - rows["low"].to_numpy(), rows["high"].to_numpy() - y]
+        sns.lineplot(
+            x=x, y=y, ax=axes, color=style.colour, marker=style.marker, markersize=7,
+            markeredgewidth=0.5, linewidth=1.4, linestyle=style.dashes, errorbar=None,
+            legend=False, zorder=5,
+        )  # fmt: skip
+        axes.errorbar(
+            x, y, yerr=spread, fmt="none", ecolor=style.colour, elinewidth=1.3, capsize=3, zorder=4
+        )
+    theme.node_axis(axes, node_counts(table))
+    return shown
+
+
+def ideal_lines(
+    axes: Axes, ideal: pd.DataFrame, scale: Mapping[str, float] | None = None
+) -> Sequence[Line2D]:
+    """Grey curves of ideal scaling, one for each distinct one among the cells; for the legend.
+
+    `scale` multiplies a base's curve by its absolute figure (tokens/s); without it the curve is
+    the speedup itself. Ideal means proportional to the number of ranks.
+    """
+    drawn = set()
+    for base, rows in ideal.groupby("base", sort=False):
+        last = records(rows.sort_values("nodes"))[-1]
+        ranks_per_node = float(last["value"]) / float(last["nodes"])
+        slope = ranks_per_node * (1.0 if scale is None else scale[str(base)])
+        nodes = np.geomspace(float(rows["nodes"].min()), float(last["nodes"]), 60)
+        if len(nodes) and round(slope, 6) not in drawn:
+            axes.plot(nodes, slope * nodes, color=_GREY, lw=1.0, ls=(0, (6, 3)), zorder=1)
+            drawn.add(round(slope, 6))
+    label = "ideal scaling from each base" if len(drawn) > 1 else "ideal scaling"
+    return [Line2D([], [], color=_GREY, lw=1.0, ls=(0, (6, 3)), label=label)] if drawn else []

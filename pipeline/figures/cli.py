@@ -1,0 +1,33 @@
+"""`python -m pipeline figure NAME --metrics FILE --out DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from pipeline.figures import names
+
+SUMMARY = "one figure as PDF, SVG and PNG from the table of metrics"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the stage."""
+    parser.add_argument("name", choices=names(), help="file in pipeline/figures")
+    parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
+    parser.add_argument("--out", type=Path, required=True, help="folder for NAME.{pdf,svg,png}")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check equal work, draw, and write all three formats."""
+    from pipeline.metrics import table
+    from pipeline.metrics.comparison import require_equal_work
+
+    frame = table.read(args.metrics)
+    module = importlib.import_module(f"pipeline.figures.{args.name}")
+    require_equal_work(frame, module.COMPARES, f"figure {args.name}")
+    from pipeline.figures import theme
+
+    theme.apply()
+    theme.save(module.draw(frame), args.out, args.name)
+    return 0

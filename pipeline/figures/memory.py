@@ -1,0 +1,69 @@
+"""Peak memory of each rank; `python -m pipeline figure memory`."""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from pipeline.figures import theme
+from pipeline.figures.loss_curves import panel_title
+from pipeline.metrics.select import cells, node_counts, pick
+
+CAPTION = (
+    "Peak memory of each rank: resident set of the process on a CPU, memory allocated on the "
+    "device on a GPU. One point a rank, the median over the repeats; rank 0, which is the root "
+    "where a strategy has one, is filled."
+)
+COMPARES = {"precision"}
+_MEBIBYTE = 2**20
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """One panel for each node count, one line of points for each cell."""
+    nodes, names = node_counts(table), cells(table)
+    peaks = pick(table, "rank", "peak_memory_bytes")
+    ran = names[names["cell"].isin(peaks["cell"])]
+    height = 0.9 + 0.42 * max(len(ran), 1)
+    figure, [panels] = theme.grid(len(nodes), height, sharex=True)
+    if peaks.empty:
+        return theme.empty(figure, panels[0], table)
+    over = peaks.groupby(["cell", "nodes", "rank"], sort=True)["value"].median().reset_index()
+    for count, axes in zip(nodes, panels, strict=True):
+        _panel(axes, over[over["nodes"] == count], list(ran["cell"]), table)
+        panel_title(axes, count)
+        theme.cell_axis(axes, list(ran["cell"]) if axes is panels[0] else [])
+    kinds = [
+        Line2D([], [], color="#444444", marker="o", ls="", mfc=fill, ms=5, label=label)
+        for fill, label in (("#444444", "filled: rank 0"), ("white", "open: other ranks"))
+    ]
+    # Set once for all panels, after all are drawn: they share the axis.
+    panels[0].set_xlim(0, float(over["value"].max()) / _MEBIBYTE * 1.08)
+    what = "Ranks of one cell are spread vertically."
+    return theme.finish(figure, table, set(ran["cell"]), what, lines=False, extra=kinds)
+
+
+def _panel(axes: Axes, peaks: pd.DataFrame, order: list[str], table: pd.DataFrame) -> None:
+    look = theme.styles(table)
+    for place, cell in enumerate(order):
+        own, style = peaks[peaks["cell"] == cell], look[cell]
+        if own.empty:
+            continue
+        x = own["value"].to_numpy() / _MEBIBYTE
+        spread = 0.66 / max(len(own), 4)
+        y = [place + (i - (len(own) - 1) / 2) * spread for i in range(len(own))]
+        axes.plot([x.min(), x.max()], [place, place], color=style.colour, lw=3, alpha=0.18)
+        for first in (False, True):
+            chosen = own["rank"].to_numpy() == 0
+            keep = chosen if first else ~chosen
+            sns.scatterplot(
+                x=x[keep], y=[v for v, k in zip(y, keep, strict=True) if k], ax=axes,
+                marker=style.marker, s=24, facecolor=style.colour if first else "white",
+                edgecolor=style.colour, linewidth=1.1, legend=False, zorder=3,
+            )  # fmt: skip
+    axes.set_ylim(len(order) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+    axes.grid(True, axis="x")
+    axes.set_xlabel("Peak memory [MiB]")

@@ -1,0 +1,210 @@
+"""The one look of all figures, and the one way to save them with the same bytes each time.
+
+A cell is told by colour, marker and line style together, all fixed by its place in the study, so a
+cell looks the same in every figure and a figure can be read in grey. The palette is that of Okabe
+and Ito, which stays apart under the common kinds of colour blindness.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib import MatplotlibDeprecationWarning
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from pipeline.files import atomic_path
+from pipeline.metrics.select import cells, missing_notes, records, repeats, setting
+
+FORMATS = ("pdf", "svg", "png")
+WIDTH_INCHES = 7.0
+_WRAP = 148
+
+_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+_DASHES: tuple[Any, ...] = (
+    "-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2)), (0, (3, 1, 1, 1, 1, 1)),
+    (0, (2, 2)), (0, (7, 1, 2, 1)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a cell is drawn wherever it appears."""
+
+    colour: str
+    marker: str
+    dashes: Any
+    order: int
+
+
+def apply() -> None:
+    """Set the shared theme; fonts are embedded as TrueType and SVG ids do not change."""
+    # seaborn 0.13 still passes an argument of boxplots that matplotlib 3.11 has renamed.
+    warnings.filterwarnings("ignore", message="vert: bool", category=MatplotlibDeprecationWarning)
+    sns.set_theme(context="paper", style="whitegrid", font="DejaVu Sans")
+    plt.rcParams.update(
+        {
+            "axes.edgecolor": "#444444",
+            "axes.linewidth": 0.8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": 9,
+            "axes.labelsize": 9,
+            "axes.grid.axis": "y",
+            "grid.color": "#E2E2E2",
+            "grid.linewidth": 0.6,
+            "legend.fontsize": 8,
+            "xtick.labelsize": 8,
+            "ytick.labelsize": 8,
+            "xtick.bottom": True,
+            "pdf.fonttype": 42,
+            "svg.hashsalt": "samestep",
+            "figure.dpi": 100,
+        }
+    )
+
+
+def styles(table: pd.DataFrame) -> dict[str, Style]:
+    """Style of every cell of the study, also of those that are not in this figure."""
+    found = {}
+    for row in records(cells(table)):
+        i = int(row["cell_order"])
+        # Beyond eight cells the colour repeats, and the marker is shifted so that the pair is new.
+        found[row["cell"]] = Style(
+            _COLOURS[i % 8], _MARKERS[(i + i // 8) % 8], _DASHES[(i + i // 8) % 8], i
+        )
+    return found
+
+
+def node_axis(axes: Axes, nodes: Sequence[int]) -> None:
+    """Base-2 logarithmic axis with a tick at each node count of the study."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(nodes[0] / 1.35, nodes[-1] * 1.35)
+    axes.xaxis.set_major_locator(FixedLocator(list(nodes)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("Nodes")
+
+
+def cell_axis(axes: Axes, names: Sequence[str]) -> None:
+    """Vertical axis of one line a cell: its short names on the first panel, nothing on others."""
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", left=False)
+    axes.set_ylabel("")
+
+
+def dodge(nodes: Sequence[int], order: int, count: int) -> list[float]:
+    """Positions of one of `count` cells beside the node counts, apart on a log axis."""
+    step = min(0.05, 0.36 / max(count, 1))
+    return [n * 2 ** (step * (order - (count - 1) / 2)) for n in nodes]
+
+
+def finish(
+    figure: Figure,
+    table: pd.DataFrame,
+    shown: Collection[str],
+    what: str,
+    *,
+    lines: bool = True,
+    extra: Sequence[Line2D] = (),
+) -> Figure:
+    """Put the legend and the notes below the panels, in space added for them.
+
+    The notes say which runs are missing and why, and what the numbers are; `what` is the figure's
+    own remark. `lines` is False where only markers and colours tell the cells apart.
+    """
+    handles = [*_entries(table, shown, lines), *extra]
+    box = figure.legend(
+        handles=handles, loc="upper center", ncol=2, frameon=False, handlelength=3.2,
+        columnspacing=1.5,
+    )  # fmt: skip
+    notes = [f"Not shown or incomplete: {note}." for note in missing_notes(table)]
+    remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}"]
+    text = "\n".join(textwrap.fill(remark, _WRAP) for remark in remarks)
+    note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=6.5, color="#444444")
+    _stack(figure, box, note)
+    return figure
+
+
+def _entries(table: pd.DataFrame, shown: Collection[str], lines: bool) -> list[Line2D]:
+    look, handles = styles(table), []
+    for row in records(cells(table)):
+        if row["cell"] in shown:
+            style = look[row["cell"]]
+            handles.append(
+                Line2D([], [], color=style.colour, marker=style.marker, ms=5, lw=1.6,
+                       ls=style.dashes if lines else "", label=textwrap.fill(row["label"], 52))
+            )  # fmt: skip
+    return handles
+
+
+def _stack(figure: Figure, box: Legend, note: Text) -> None:
+    """Grow the figure by the measured heights of legend and notes and set them under the panels."""
+    inches = [item.get_window_extent().height / figure.dpi for item in (box, note)]
+    panels = float(figure.get_figheight())
+    height = panels + sum(inches) + 0.16
+    figure.set_figheight(height)
+    below = (height - panels) / height
+    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
+    box.set_in_layout(False)
+    note.set_in_layout(False)
+    box.set_bbox_to_anchor((0.5, below), transform=figure.transFigure)
+    note.set_y((inches[1] + 0.05) / height)
+
+
+def grid(count: int, height: float, *, rows: int = 1, **share: Any) -> tuple[Figure, list[Any]]:
+    """A figure with `count` panels (at most four a line) times `rows`, and the used axes by row."""
+    columns = min(count, 4)
+    lines = -(-count // columns)
+    figure, axes = plt.subplots(
+        lines * rows, columns, figsize=(WIDTH_INCHES, height * lines * rows), squeeze=False,
+        layout="constrained", **share,
+    )  # fmt: skip
+    blocks = []
+    for row in range(rows):
+        block = [
+            axes[line * rows + row][column] for line in range(lines) for column in range(columns)
+        ]
+        for spare in block[count:]:
+            spare.set_visible(False)
+        blocks.append(block[:count])
+    return figure, blocks
+
+
+def empty(figure: Figure, axes: Axes, table: pd.DataFrame) -> Figure:
+    """What a figure shows when no run of the study finished: that, and the reasons."""
+    axes.text(0.5, 0.5, "no run finished", ha="center", va="center", transform=axes.transAxes)
+    return finish(figure, table, (), "")
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
+    metadata: dict[str, dict[str, Any]] = {
+        "pdf": {"CreationDate": None, "Producer": "matplotlib"},
+        "svg": {"Date": None},
+        "png": {"Software": None},
+    }
+    written = []
+    for kind in FORMATS:
+        final = folder / f"{name}.{kind}"
+        with atomic_path(final) as temporary:
+            figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
+        written.append(final)
+    plt.close(figure)
+    return written

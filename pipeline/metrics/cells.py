@@ -1,0 +1,173 @@
+"""What the repeats of a cell at one node count say together: rows of level `cell`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.metrics.labels import cell_context
+from pipeline.metrics.runs import Run
+from pipeline.metrics.statistics import (
+    Floats,
+    bootstrap_medians,
+    describe,
+    percentile_bounds,
+    two_level_interval,
+)
+from pipeline.metrics.table import rows
+
+RANGE = "smallest and largest of {n} repeats"
+
+
+@dataclass(frozen=True)
+class Group:
+    """All repeats of one cell at one node count."""
+
+    runs: Sequence[Run]
+
+    @cached_property
+    def ok(self) -> list[Run]:
+        """Runs that finished."""
+        return [run for run in self.runs if run.ok]
+
+    @cached_property
+    def context(self) -> dict[str, Any]:
+        """Columns that all rows of the group share; status is ok when any run finished."""
+        lead = (self.ok or self.runs)[0]
+        own = {key: lead.context[key] for key in ("label", "cell_order", "precision_ran")}
+        reasons = sorted({str(run.context["reason"]) for run in self.runs if not run.ok})
+        return {
+            **cell_context(lead.record, own),
+            "status": lead.record.status,
+            "reason": "; ".join(reasons) or None,
+        }
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Bootstrapped tokens per second, shape (resamples,)."""
+        key = (self.context["cell_order"], self.context["nodes"])
+        medians = bootstrap_medians([run.timed_seconds for run in self.ok], key)
+        return np.asarray(self.context["global_batch_tokens"] / medians)
+
+    @cached_property
+    def rate(self) -> float:
+        """Tokens per second at the median step time."""
+        medians = [np.median(run.timed_seconds) for run in self.ok]
+        return float(self.context["global_batch_tokens"] / np.median(medians))
+
+
+Groups = Mapping[tuple[str, int], Group]
+
+
+def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], Group]:
+    """Runs by (cell, nodes), in the order of the study."""
+    grouped: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        spec = run.record.spec
+        grouped.setdefault((spec.cell, spec.world.nodes), []).append(run)
+    return {key: Group(members) for key, members in grouped.items()}
+
+
+def cell_frames(groups: Groups) -> list[pd.DataFrame]:
+    """Rows of every cell at every node count, with those that never finished."""
+    return [rows(group.context, _values(group, groups)) for group in groups.values()]
+
+
+def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
+    counts = [
+        ("num_runs", len(group.runs)),
+        ("num_ok", len(group.ok)),
+    ]
+    values: list[dict[str, Any]] = [
+        {"metric": metric, "value": float(count), "unit": "count"} for metric, count in counts
+    ]
+    if group.ok:
+        values += [*_time_and_rate(group), *_ranges(group), *_speedup(group, groups)]
+    return [{"level": "cell", **value} for value in values]
+
+
+def _time_and_rate(group: Group) -> list[dict[str, Any]]:
+    key = (group.context["cell_order"], group.context["nodes"])
+    step = two_level_interval([run.timed_seconds for run in group.ok], key)
+    tokens = group.context["global_batch_tokens"]
+    shared = {"n": step.n, "interval": step.how}
+    return [
+        {"metric": "step_seconds", "unit": "s", "value": step.value, "low": step.low,
+         "high": step.high, **shared},
+        {"metric": "tokens_per_second", "unit": "tokens/s", "value": tokens / step.value,
+         "low": tokens / step.high, "high": tokens / step.low, **shared},
+        {"metric": "timed_steps", "unit": "count",
+         "value": float(sum(len(run.timed_seconds) for run in group.ok))},
+    ]  # fmt: skip
+
+
+def _ranges(group: Group) -> list[dict[str, Any]]:
+    """Quantities of a run of which the repeats give a median and a range."""
+    ranks = [run.record.run["ranks"] for run in group.ok]
+    busy = "cores" if group.context["device"] == "cpu" else "1"
+    measured: list[tuple[str, str, list[float]]] = [
+        ("final_loss", "nats/token", [float(run.loss[-1]) for run in group.ok]),
+        ("peak_memory_bytes", "bytes", [max(r["peak_memory_bytes"] for r in rs) for rs in ranks]),
+        ("least_peak_memory_bytes", "bytes",
+         [min(r["peak_memory_bytes"] for r in rs) for rs in ranks]),
+        ("mean_utilisation", busy,
+         [float(np.mean([r["mean_utilisation"] for r in rs])) for rs in ranks]),
+    ]  # fmt: skip
+    return [
+        {"metric": metric, "unit": unit, "value": float(np.median(v)), "low": float(np.min(v)),
+         "high": float(np.max(v)), "n": len(v), "interval": RANGE.format(n=len(v))}
+        for metric, unit, v in measured
+    ]  # fmt: skip
+
+
+def find_base(group: Group, groups: Groups) -> Group | None:
+    """What the speedup of a group is taken against, or None where that did not finish.
+
+    The strategy `single` on 1 node in the same precision; without one, the same cell at its
+    smallest node count (1 wherever the study has it).
+    """
+    precision = group.context["precision"]
+    for candidate in groups.values():
+        c = candidate.context
+        same = (c["strategy"], c["nodes"], c["precision"]) == ("single", 1, precision)
+        if same and candidate.ok:
+            return candidate
+    cell = group.context["cell"]
+    first = groups[cell, min(nodes for name, nodes in groups if name == cell)]
+    return first if first.ok else None
+
+
+def base_name(base: Group) -> str:
+    """How the column `base` names a group: by the short name of the cell, which is unique."""
+    nodes = base.context["nodes"]
+    return f"{base.context['cell']}, {nodes} node{'s' if nodes > 1 else ''}"
+
+
+def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
+    base = find_base(group, groups)
+    if base is None:
+        return []
+    ideal = group.context["world_size"] / base.context["world_size"]
+    ratio = group.rate / base.rate
+    samples = group.rates / (base.rates if base is not group else group.rates)
+    low, high = percentile_bounds(samples)
+    low, high = min(low, ratio), max(high, ratio)
+    how = (
+        "exact: the base itself"
+        if base is group
+        else f"{describe(len(group.ok))}, ratio of independent resamples"
+    )
+    shared = {"unit": "1", "n": len(group.ok), "interval": how, "base": base_name(base)}
+    return [
+        {"metric": "speedup", "value": ratio, "low": low, "high": high, **shared},
+        {"metric": "efficiency", "value": ratio / ideal, "low": low / ideal, "high": high / ideal,
+         **shared},
+        {"metric": "ideal_speedup", "value": ideal, "unit": "1", "base": base_name(base)},
+        {"metric": "base_tokens_per_second", "value": base.rate, "unit": "tokens/s",
+         "base": base_name(base)},
+    ]  # fmt: skip

@@ -1,0 +1,80 @@
+"""`python -m pipeline metrics --study FILE --runs DIR --out metrics.parquet`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUMMARY = "run records -> one validated tidy table (Parquet)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the stage."""
+    parser.add_argument("--study", type=Path, required=True, help="study file (YAML)")
+    parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
+    parser.add_argument("--out", type=Path, required=True, help="metrics.parquet to write")
+    parser.add_argument(
+        "--require-parity",
+        action="store_true",
+        help="exit with status 1 when a cell did not compute the same training",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the table; print each cell that is not ok or not equal, so that none hides."""
+    from pipeline.metrics import table
+    from pipeline.study import load_study
+
+    frame = build(load_study(args.study), args.runs)
+    table.write(frame, args.out)
+    unequal = _report(frame)
+    return 1 if unequal and args.require_parity else 0
+
+
+def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
+    """The tidy table of a study; raises RecordError on a missing or unfit record."""
+    from pipeline.metrics import table
+    from pipeline.metrics.cells import cell_frames, group_runs
+    from pipeline.metrics.collect import collect
+    from pipeline.metrics.labels import cell_labels
+    from pipeline.metrics.parity import parity_frames
+    from pipeline.metrics.runs import load_run, run_frames
+
+    records = collect(study, runs)
+    labels = cell_labels(study, records)
+    loaded = [load_run(record, labels[record.spec.cell]) for record in records]
+    groups = group_runs(loaded)
+    facts = {"title": study["title"], "compares": " ".join(study.get("compares", []))}
+    about = [{"level": "study", "metric": name, "text": text} for name, text in facts.items()]
+    return table.assemble(
+        [
+            table.rows({"study": study["study"]}, about),
+            *cell_frames(groups),
+            *parity_frames(groups),
+            *(frame for one in loaded for frame in run_frames(one)),
+        ]
+    )
+
+
+def _report(frame: pd.DataFrame) -> Sequence[str]:
+    """Lines on stderr for what a reader must not miss; returns the cells that are not equal."""
+    from pipeline.metrics.select import records
+
+    status = frame[(frame.level == "run") & (frame.metric == "status")]
+    for row in records(status[status.status != "ok"]):
+        print(f"{row['run_id']}: {row['status']}: {row['reason']}", file=sys.stderr)
+    verdicts = frame[(frame.metric == "parity_verdict") & (frame.text == "NOT EQUAL")]
+    unequal = [
+        f"NOT EQUAL: {row['label']} at {row['nodes']} nodes left the tolerance of its training "
+        f"against {row['base']}"
+        for row in records(verdicts)
+    ]
+    for line in unequal:
+        print(line, file=sys.stderr)
+    return unequal

@@ -1,0 +1,69 @@
+"""Read the records that a study expects: none missing, none invalid, none of another spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import RecordError
+from pipeline.records import RunRecord, read_record
+from pipeline.spec import RunSpec, expand
+
+
+def run_folder(runs: Path, spec: RunSpec) -> Path:
+    """Folder of a run below the study's `runs` folder."""
+    return runs / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}"
+
+
+def collect(study: Mapping[str, Any], runs: Path) -> list[RunRecord]:
+    """Every record of the study, in its order; raises RecordError naming each that is unfit.
+
+    All records are read before the error is raised, so one look shows the whole damage.
+    """
+    specs = expand(study)
+    missing = [
+        run_folder(runs, s) for s in specs if not (run_folder(runs, s) / "run.json").is_file()
+    ]
+    if missing:
+        raise RecordError(
+            f"{missing[0] / 'run.json'} does not exist ({len(missing)} of {len(specs)} runs are "
+            f"missing); run the training of study {study['study']!r} first"
+        )
+    records, faults = [], []
+    for spec in specs:
+        try:
+            records.append(_read(runs, spec))
+        except RecordError as error:
+            faults.append(str(error))
+    if faults:
+        raise RecordError(_summary(faults, len(specs)))
+    return records
+
+
+def _summary(faults: Sequence[str], total: int) -> str:
+    more = f" (and {len(faults) - 1} more: {'; '.join(faults[1:4])})" if len(faults) > 1 else ""
+    return f"{len(faults)} of {total} records cannot be used: {faults[0]}{more}"
+
+
+def _read(runs: Path, spec: RunSpec) -> RunRecord:
+    folder = run_folder(runs, spec)
+    record = read_record(folder)
+    if record.run["spec_sha256"] != spec.sha256():
+        key = _first_difference(spec.to_dict(), record.run["spec"])
+        raise RecordError(
+            f"{folder / 'run.json'} at $.spec.{key}: the run was made from another version of the "
+            "study; delete the folder and run the training again"
+        )
+    return record
+
+
+def _first_difference(expected: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> str:
+    for key in sorted({*expected, *found}):
+        one, other = expected.get(key), found.get(key)
+        if one == other:
+            continue
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            return _first_difference(one, other, f"{at}{key}.")
+        return f"{at}{key} is {other!r}, the study says {one!r}"
+    return f"{at}*"

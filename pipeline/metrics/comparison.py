@@ -1,0 +1,64 @@
+"""The rule of equal work: what must agree before two cells may stand in one comparison.
+
+A figure or table declares in `COMPARES` the fields that it is about; every other field of `FIELDS`
+must agree over all rows that it compares. Under weak scaling the global batch grows with the world
+by definition, so there it is the batch per rank that must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pandas as pd
+
+from pipeline.errors import ComparisonError
+
+FIELDS = ("global_batch", "schedule", "updates_per_step", "precision", "data", "model")
+
+
+def require_equal_work(
+    table: pd.DataFrame, compares: Collection[str], what: str = "comparison"
+) -> None:
+    """Raise ComparisonError naming the first field in which rows of `table` differ.
+
+    Only rows of runs that finished are compared; `compares` lists the fields that may differ, and
+    the study may declare more of them (row `compares` of level `study`).
+    """
+    allowed = {*compares, *declared_by_study(table)}
+    unknown = sorted({*compares} - {*FIELDS})
+    if unknown:
+        raise ComparisonError(
+            f"{what} compares {unknown[0]!r}, which is no field of equal work; use one of "
+            + ", ".join(FIELDS)
+        )
+    ran = table[(table["status"] == "ok") & table["cell"].notna()]
+    for field in FIELDS:
+        if field not in allowed:
+            _require_one_value(ran, field, what)
+
+
+def declared_by_study(table: pd.DataFrame) -> set[str]:
+    """Fields that the study itself sets out to compare."""
+    declared = table.loc[(table["level"] == "study") & (table["metric"] == "compares"), "text"]
+    return {field for text in declared for field in text.split()}
+
+
+def unequal_fields(one: pd.Series, other: pd.Series) -> list[str]:
+    """Fields of equal work in which two rows differ, precision left out."""
+    return [f for f in FIELDS if f != "precision" and one[f] != other[f]]
+
+
+def _require_one_value(ran: pd.DataFrame, field: str, what: str) -> None:
+    places = ran.drop_duplicates(["cell", "nodes", field])
+    values = places[field]
+    if field == "global_batch" and (places["scaling"] == "weak").all():
+        values = places["global_batch"] / places["world_size"]
+    different = values[values != values.iloc[0]] if len(values) else values
+    if different.empty:
+        return
+    first, other = places.iloc[0], places.loc[different.index[0]]
+    raise ComparisonError(
+        f"{what} refuses: {field} is {first[field]} in cell {first['cell']!r} at {first['nodes']} "
+        f"nodes and {other[field]} in {other['cell']!r} at {other['nodes']} nodes; make the cells "
+        f"do equal work or declare that {field} is compared"
+    )

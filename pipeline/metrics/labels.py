@@ -1,0 +1,114 @@
+"""What a cell is called and which columns all its rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.records import RunRecord
+from pipeline.spec import RunSpec
+
+_SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
+_LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
+
+
+def precision_as_ran(run: Mapping[str, Any]) -> str:
+    """Library, level and compute type of a record, for example `torch amp O1, bf16`."""
+    asked, ran = str(run["spec"]["precision"]), run["precision"]
+    if ran is None:
+        return f"{asked.replace('_', ' ')} (did not run)"
+    dtype = str(ran["compute_dtype"]).removeprefix("torch.")
+    dtype = _SHORT.get(dtype, dtype)
+    level = _LEVEL.get(str(ran["name"]))
+    if level is None:
+        return f"{ran['library']} {dtype if ran['name'] in _SHORT.values() else ran['name']}"
+    amp = "amp " if ran["library"] == "torch" else ""
+    return f"{ran['library']} {amp}{level}, {dtype}"
+
+
+def cell_labels(
+    study: Mapping[str, Any], records: Iterable[RunRecord]
+) -> dict[str, dict[str, Any]]:
+    """For each cell: label, cell_order and precision_ran.
+
+    The label names library and type wherever it is not plain fp32, so that Apex and torch's own
+    mixed precision can never be taken for one another.
+    """
+    ran: dict[str, str] = {}
+    for record in records:
+        cell = record.spec.cell
+        if cell not in ran or record.status == "ok":
+            ran[cell] = precision_as_ran(record.run)
+    return {
+        cell["name"]: {
+            "label": cell["label"]
+            if cell["precision"] == "fp32"
+            else f"{cell['label']} [{ran[cell['name']]}]",
+            "cell_order": order,
+            "precision_ran": ran[cell["name"]],
+        }
+        for order, cell in enumerate(study["cells"])
+    }
+
+
+def schedule_text(spec: RunSpec) -> str:
+    """Everything that sets the learning rate of a step, comparable as one string."""
+    o, work = spec.optimiser, spec.workload
+    return (
+        f"{o.name} lr={o.learning_rate:g} betas={o.beta1:g},{o.beta2:g} eps={o.eps:g} "
+        f"decay={o.weight_decay:g} clip={o.max_grad_norm:g} {o.schedule} "
+        f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps} steps={work.steps}"
+    )
+
+
+def model_text(spec: RunSpec) -> str:
+    """Family and shape of the model, comparable as one string."""
+    m = spec.model
+    return (
+        f"{m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
+        f"context={m.context} vocabulary={m.vocab_size}"
+    )
+
+
+def updates_per_step(run: Mapping[str, Any]) -> int:
+    """Optimiser updates per counted step: what the layout recorded, else what the spec asks."""
+    recorded = run["execution"]["layout"].get("updates_per_step")
+    return int(recorded or run["spec"]["options"].get("updates_per_step", 1))
+
+
+def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that every row of a cell at one node count shares."""
+    spec, run = record.spec, record.run
+    return {
+        "study": spec.study,
+        "cell": spec.cell,
+        **label,
+        "strategy": spec.strategy,
+        "precision": spec.precision,
+        "nodes": spec.world.nodes,
+        "ranks_per_node": spec.world.ranks_per_node,
+        "world_size": spec.world.size,
+        "global_batch": spec.workload.global_batch,
+        "global_batch_tokens": spec.global_batch_tokens,
+        "accumulation": spec.workload.accumulation_steps,
+        "updates_per_step": updates_per_step(run),
+        "scaling": spec.workload.scaling,
+        "schedule": schedule_text(spec),
+        "data": run["data"]["manifest_sha256"],
+        "model": model_text(spec),
+        "device": spec.world.device,
+        "network": spec.world.network,
+        "origin": run["origin"],
+    }
+
+
+def run_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that every row of one run shares."""
+    return {
+        **cell_context(record, label),
+        "run_id": record.spec.run_id,
+        "repeat": record.spec.repeat,
+        "seed": record.spec.seed,
+        "status": record.status,
+        "reason": record.run["reason"],
+    }

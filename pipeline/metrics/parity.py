@@ -1,0 +1,200 @@
+"""Does every cell compute the same training? Largest deviations from a single-device run.
+
+Loss hides a gradient that is wrong by a factor, because AdamW divides it out; the gradient norm
+before clipping does not. Both are compared, at the first step (same weights, so only rounding may
+differ) and over all steps (where differences may grow).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.metrics.cells import Group, Groups, base_name
+from pipeline.metrics.comparison import unequal_fields
+from pipeline.metrics.runs import Run
+from pipeline.metrics.statistics import Floats
+from pipeline.metrics.table import rows
+
+EQUAL, NOT_EQUAL = "equal", "NOT EQUAL"
+NOT_COMPARED = "not compared"
+_NO_REFERENCE = f"{NOT_COMPARED}: no single-device run in this precision"
+FULL_PRECISION = ("fp32",)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Largest relative deviation that still counts as the same training, and why."""
+
+    name: str
+    first_step: float
+    all_steps: float
+    reason: str
+
+
+FULL = Band(
+    "fp32 against fp32",
+    1e-5,
+    1e-3,
+    "Sharding a batch reorders sums of 32-bit floats, which moves a mean over thousands of terms "
+    "by a few units in the seventh digit. Later steps amplify this, because AdamW divides by the "
+    "running size of a gradient: where that is near zero, its sign decides a whole step.",
+)
+SAME_MIXED = Band(
+    "reduced precision against the same precision",
+    5e-3,
+    5e-2,
+    "A 16-bit type with 8 significant bits rounds by up to 0.2 % and each rank rounds its own "
+    "partial gradient before the sum; the first step allows two such roundings.",
+)
+MIXED = Band(
+    "reduced precision against fp32",
+    2e-2,
+    1e-1,
+    "Every product is rounded to the short type, so the gradient itself differs by up to about a "
+    "percent at the first step; the two trainings then drift apart while following the same curve.",
+)
+BANDS = (FULL, SAME_MIXED, MIXED)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Largest relative deviations of one run, or of several when merged."""
+
+    loss_first: float
+    loss_all: float
+    norm_first: float
+    norm_all: float
+
+    def within(self, band: Band) -> bool:
+        """Whether all four figures stay inside the band."""
+        first = max(self.loss_first, self.norm_first)
+        return first <= band.first_step and max(self.loss_all, self.norm_all) <= band.all_steps
+
+    @staticmethod
+    def largest(parts: Sequence[Deviation]) -> Deviation:
+        """The worst of each figure."""
+        names = ("loss_first", "loss_all", "norm_first", "norm_all")
+        return Deviation(*(max(getattr(part, name) for part in parts) for name in names))
+
+
+def relative_deviation(values: Floats, reference: Floats) -> Floats:
+    """|value - reference| / |reference| per step; 0 where both are NaN, inf where only one is."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        deviation = np.abs(values - reference) / np.abs(reference)
+    both, one = np.isnan(values) & np.isnan(reference), np.isnan(values) ^ np.isnan(reference)
+    deviation[both | (values == reference)] = 0.0
+    deviation[one] = math.inf
+    return np.asarray(deviation, dtype=np.float64)
+
+
+def deviation_of(run: Run, reference: Run) -> Deviation:
+    """How far `run` is from `reference` in loss and unclipped gradient norm."""
+    loss = relative_deviation(run.loss, reference.loss)
+    norm = relative_deviation(run.grad_norm, reference.grad_norm)
+    return Deviation(float(loss[0]), float(loss.max()), float(norm[0]), float(norm.max()))
+
+
+def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
+    """What a group is held against, each with the band that applies.
+
+    `single` in the same precision; where a reduced precision has no `single`, the first cell with
+    one rank in that precision; and for every reduced precision also `single` in fp32.
+    """
+    precision = group.context["precision"]
+    full = precision in FULL_PRECISION
+    own = _first(groups.values(), precision, "single") or _first(groups.values(), precision, None)
+    found = [(own, FULL if full else SAME_MIXED)] if own is not None else []
+    plain = None if full else _first(groups.values(), "fp32", "single")
+    return found + ([(plain, MIXED)] if plain is not None else [])
+
+
+def _first(groups: Iterable[Group], precision: str, strategy: str | None) -> Group | None:
+    for group in groups:
+        c = group.context
+        alone = c["world_size"] == 1 and c["precision"] == precision
+        if alone and group.ok and strategy in (None, c["strategy"]):
+            return group
+    return None
+
+
+def parity_frames(groups: Groups) -> list[pd.DataFrame]:
+    """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
+    finished = [group for group in groups.values() if group.ok]
+    frames = [rows(group.context, [_bit_equal(group)]) for group in finished]
+    for group in finished:
+        found = references(group, groups)
+        if not found:
+            frames.append(rows(group.context, [_verdict(_NO_REFERENCE, None)]))
+        for reference, band in found:
+            if reference is not group:
+                frames.append(rows(group.context, _values(group, reference, band)))
+    return frames + [_step_deviation(run, group, groups) for group in finished for run in group.ok]
+
+
+def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
+    base = base_name(reference)
+    pairs = [(run, _same_seed(run, reference)) for run in group.ok]
+    known = [(run, other) for run, other in pairs if other is not None]
+    if not known:
+        return [_verdict(f"{NOT_COMPARED}: no run of the same seed", base)]
+    one, other = pd.Series(known[0][0].context), pd.Series(known[0][1].context)
+    unequal = unequal_fields(one, other)
+    if unequal:
+        return [_verdict(f"{NOT_COMPARED}: {', '.join(unequal)} differ", base)]
+    worst = Deviation.largest([deviation_of(run, other) for run, other in known])
+    equal = worst.within(band)
+    figures = {
+        "parity_loss_first": (worst.loss_first, band.first_step),
+        "parity_norm_first": (worst.norm_first, band.first_step),
+        "parity_loss_all": (worst.loss_all, band.all_steps),
+        "parity_norm_all": (worst.norm_all, band.all_steps),
+    }
+    return [
+        *({"level": "cell", "metric": metric, "value": value, "unit": "1", "base": base,
+           "n": len(known), "text": f"{limit:g}"} for metric, (value, limit) in figures.items()),
+        {"level": "cell", "metric": "parity_band", "text": band.name, "base": base},
+        _verdict(EQUAL if equal else NOT_EQUAL, base),
+    ]  # fmt: skip
+
+
+def _verdict(text: str, base: str | None) -> dict[str, Any]:
+    return {"level": "cell", "metric": "parity_verdict", "text": text, "base": base,
+            "value": float(text == EQUAL), "unit": "1"}  # fmt: skip
+
+
+def _bit_equal(group: Group) -> dict[str, Any]:
+    """Whether all ranks held the same final weights in every repeat; `n` counts the ranks."""
+    held = [[rank["weights_sha256"] for rank in run.record.run["ranks"]] for run in group.ok]
+    equal = all(len(set(hashes)) == 1 for hashes in held)
+    return {"level": "cell", "metric": "weights_bit_equal", "value": float(equal), "unit": "1",
+            "n": max(len(hashes) for hashes in held)}  # fmt: skip
+
+
+def _same_seed(run: Run, reference: Group) -> Run | None:
+    """The reference run of the same seed, of the same repeat where there are several."""
+    seed, repeat = run.context["seed"], run.context["repeat"]
+    same = [other for other in reference.ok if other.context["seed"] == seed]
+    exact = [other for other in same if other.context["repeat"] == repeat]
+    return next(iter(exact or same), None)
+
+
+def _step_deviation(run: Run, group: Group, groups: Groups) -> pd.DataFrame:
+    """Relative deviation of the loss at every step, against the first reference of the cell."""
+    reference = next((r for r, _ in references(group, groups)), None)
+    other = _same_seed(run, reference) if reference is not None else None
+    if reference is None or reference is group or other is None:
+        return pd.DataFrame()
+    if unequal_fields(pd.Series(run.context), pd.Series(other.context)):
+        return pd.DataFrame()
+    deviation = relative_deviation(run.loss, other.loss)
+    frame = pd.DataFrame({"step": np.arange(len(deviation)), "value": deviation})
+    return frame.assign(
+        level="step", metric="loss_deviation", unit="1", base=base_name(reference),
+        timed=run.timed, **run.context,
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""What one record says: rows of level `step`, `rank` and `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.metrics.labels import run_context
+from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
+from pipeline.metrics.table import rows
+from pipeline.records import RunRecord
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record with its step series, each of shape (steps,); not finite values are NaN.
+
+    `seconds` is the slowest rank's time of each step: a step is over when its last rank is.
+    """
+
+    record: RunRecord
+    context: Mapping[str, Any]
+    seconds: Floats
+    loss: Floats
+    grad_norm: Floats
+    timed: np.ndarray[Any, np.dtype[np.bool_]]
+    steps: pd.DataFrame
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run finished; only such runs enter a statistic."""
+        return self.record.status == "ok"
+
+    @property
+    def timed_seconds(self) -> Floats:
+        """Step times after the untimed steps, in seconds."""
+        return np.asarray(self.seconds[self.timed], dtype=np.float64)
+
+
+def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
+    """The step series of a record, taken from rank 0 and from the slowest rank."""
+    names = ["step", "rank", "seconds", "loss", "grad_norm", "timed"]
+    frame = pd.DataFrame([[getattr(s, n) for n in names] for s in record.steps], columns=names)
+    first = frame[frame["rank"] == 0].sort_values("step")
+    slowest = frame.groupby("step")["seconds"].max().reindex(first["step"])
+    return Run(
+        record,
+        run_context(record, label),
+        slowest.to_numpy(dtype=np.float64),
+        first["loss"].to_numpy(dtype=np.float64),
+        first["grad_norm"].to_numpy(dtype=np.float64),
+        first["timed"].to_numpy(dtype=np.bool_),
+        frame,
+    )
+
+
+def run_frames(run: Run) -> list[pd.DataFrame]:
+    """All rows of one run; a run that is not ok has its status and its facts only."""
+    frames = [rows(run.context, [_status(run), *_facts(run.record)])]
+    if run.ok:
+        frames += [rows(run.context, _run_values(run)), _step_rows(run), _rank_rows(run)]
+    return frames
+
+
+def _status(run: Run) -> dict[str, Any]:
+    return {
+        "level": "run",
+        "metric": "status",
+        "value": float(run.ok),
+        "unit": "1",
+        "text": run.record.status,
+    }
+
+
+def _run_values(run: Run) -> list[dict[str, Any]]:
+    tokens = run.record.spec.global_batch_tokens
+    timed = median_interval(run.timed_seconds)
+    bounds = {"n": timed.n, "interval": timed.how}
+    ranks = run.record.run["ranks"]
+    peaks = [rank["peak_memory_bytes"] for rank in ranks]
+    hashes = {rank["weights_sha256"] for rank in ranks}
+    values: list[tuple[str, str, float, dict[str, Any]]] = [
+        ("step_seconds", "s", timed.value, {"low": timed.low, "high": timed.high, **bounds}),
+        ("tokens_per_second", "tokens/s", tokens / timed.value,
+         {"low": tokens / timed.high, "high": tokens / timed.low, **bounds}),
+        ("mean_tokens_per_second", "tokens/s", harmonic_mean(tokens / run.timed_seconds),
+         {"n": timed.n, "text": "harmonic mean over the timed steps"}),
+        ("untimed_steps", "count", float((~run.timed).sum()), {}),
+        ("final_loss", "nats/token", run.loss[-1], {}),
+        ("final_grad_norm", "1", run.grad_norm[-1], {}),
+        ("total_seconds", "s", float(run.seconds.sum()), {"text": "sum of all steps"}),
+        ("peak_memory_bytes", "bytes", float(max(peaks)), {"text": "largest rank"}),
+        ("weights_bit_equal", "1", float(len(hashes) == 1), {"n": len(ranks)}),
+    ]  # fmt: skip
+    return [
+        {"level": "run", "metric": metric, "unit": unit, "value": value, **more}
+        for metric, unit, value, more in values
+    ]
+
+
+def _step_rows(run: Run) -> pd.DataFrame:
+    series = {
+        "step_seconds": ("s", run.seconds),
+        "elapsed_seconds": ("s", np.cumsum(run.seconds)),
+        "loss": ("nats/token", run.loss),
+        "grad_norm": ("1", run.grad_norm),
+    }
+    steps = np.arange(len(run.seconds))
+    parts = [
+        pd.DataFrame(
+            {"step": steps, "timed": run.timed, "metric": metric, "unit": unit, "value": value}
+        )
+        for metric, (unit, value) in series.items()
+    ]
+    return pd.concat(parts, ignore_index=True).assign(level="step", **run.context)
+
+
+def _rank_rows(run: Run) -> pd.DataFrame:
+    timed = run.steps[run.steps["timed"].astype(bool)]
+    own = timed.groupby("rank")["seconds"].median()
+    cores = "cores" if run.record.spec.world.device == "cpu" else "1"
+    values = []
+    for rank in run.record.run["ranks"]:
+        number = rank["rank"]
+        measured = [
+            ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
+            ("mean_utilisation", cores, rank["mean_utilisation"]),
+            ("rank_step_seconds", "s", own.get(number)),
+        ]
+        if "peak_reserved_bytes" in rank:
+            measured.append(("peak_reserved_bytes", "bytes", rank["peak_reserved_bytes"]))
+        values += [
+            {"level": "rank", "rank": number, "metric": m, "unit": u, "value": v}
+            for m, u, v in measured
+            if v is not None
+        ]
+    return rows(run.context, values)
+
+
+def _facts(record: RunRecord) -> list[dict[str, Any]]:
+    """Versions, hardware and provenance as rows of text, for the table of the environment."""
+    run = record.run
+    hardware, execution, provenance = run["hardware"], run["execution"], run["provenance"]
+    dirty = " (with uncommitted changes)" if provenance["git_dirty"] else ""
+    facts: dict[str, Any] = {
+        **{f"version:{name}": version for name, version in sorted(run["versions"].items())},
+        "cpu_model": hardware["cpu_model"],
+        "num_cores": hardware["num_cores"],
+        "memory_bytes": hardware["memory_bytes"],
+        "gpus": ", ".join(hardware["gpus"]) or "none",
+        "launcher": execution["launcher"],
+        "threads_per_rank": execution["threads_per_rank"],
+        "backend": execution["backend"],
+        "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
+        "image_digest": provenance["image_digest"] or "none (run on the host)",
+        "tokenizer_sha256": run["data"]["tokenizer_sha256"],
+        "ended_at": run["ended_at"],
+    }
+    if run["model"] is not None:
+        facts["num_parameters"] = run["model"]["num_parameters"]
+        facts["flops_per_token"] = run["model"]["flops_per_token"]
+    return [
+        {"level": "run", "metric": name, "text": str(fact),
+         "value": float(fact) if isinstance(fact, int | float) else None}
+        for name, fact in facts.items()
+    ]  # fmt: skip

@@ -1,0 +1,108 @@
+"""Questions that figures, tables and the paper ask of the tidy table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+
+def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
+    """Rows of one level and of these metrics, in the order of cells, nodes, repeats and steps."""
+    rows = table[(table["level"] == level) & table["metric"].isin(metrics)]
+    order = ["cell_order", "nodes", "repeat", "rank", "step"]
+    return rows.sort_values(order, kind="stable").reset_index(drop=True)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as plain mappings."""
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def fact(table: pd.DataFrame, metric: str, default: str = "unknown") -> str:
+    """The distinct texts of a fact over all runs, joined by commas."""
+    texts = table.loc[table["metric"] == metric, "text"].dropna().unique()
+    return ", ".join(texts) if len(texts) else default
+
+
+def node_counts(table: pd.DataFrame) -> list[int]:
+    """All node counts of the study, ascending."""
+    return sorted(int(n) for n in table["nodes"].dropna().unique())
+
+
+def cells(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a cell: cell, label, cell_order, strategy, precision, precision_ran."""
+    columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
+    return (
+        table.dropna(subset=["cell"])
+        .drop_duplicates("cell")
+        .sort_values("cell_order")[columns]
+        .reset_index(drop=True)
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(items: Iterable[object]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words = [str(item) for item in items]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def not_ok(table: pd.DataFrame) -> pd.DataFrame:
+    """Runs that did not finish: one row for each cell, status and reason, with `nodes` and `runs`.
+
+    `nodes` is the tuple of node counts, `runs` how many runs it was and `planned` out of how many
+    at those node counts.
+    """
+    status = pick(table, "run", "status")
+    bad = status[status["text"] != "ok"]
+    found = []
+    for (_, cell, label, text, reason), part in bad.groupby(
+        ["cell_order", "cell", "label", "text", "reason"], sort=True
+    ):
+        nodes = tuple(sorted(int(n) for n in part["nodes"].unique()))
+        total = int(((status["cell"] == cell) & status["nodes"].isin(nodes)).sum())
+        found.append((cell, label, text, reason, nodes, len(part), total))
+    columns = ["cell", "label", "status", "reason", "nodes", "runs", "planned"]
+    return pd.DataFrame(found, columns=columns)
+
+
+def missing_notes(table: pd.DataFrame) -> list[str]:
+    """One sentence for each way in which a cell did not finish."""
+    return [
+        f"{row['label']}: {row['status']} in {row['runs']} of {plural(row['planned'], 'run')} at "
+        f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'} ({row['reason']})"
+        for row in records(not_ok(table))
+    ]
+
+
+def setting(table: pd.DataFrame) -> str:
+    """One line on what the numbers are: study, device, network, scaling, origin."""
+    runs = table[table["level"] == "run"]
+    first = runs.iloc[0]
+    device = {"cpu": "CPU", "cuda": "CUDA"}[first["device"]]
+    network = {
+        "loopback": "loopback (all nodes share the cores of one machine)",
+        "real": "a real network between nodes",
+    }[first["network"]]
+    tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
+    return (
+        f"Study {first['study']}: {device}, {network}; {first['scaling']} scaling, "
+        f"{tokens} tokens per step; {listed(sorted(runs['origin'].unique()))} here"
+    )
+
+
+def repeats(table: pd.DataFrame) -> str:
+    """`5 repeats`, or the range where cells differ."""
+    counts = pick(table, "cell", "num_ok")
+    finished = sorted({int(n) for n in counts.loc[counts["value"] > 0, "value"]})
+    if not finished:
+        return "no finished run"
+    if len(finished) == 1:
+        return plural(finished[0], "repeat")
+    return f"{finished[0]} to {finished[-1]} repeats"

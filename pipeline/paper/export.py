@@ -1,0 +1,107 @@
+"""Manuscript -> PDF (typst), LaTeX and self-contained HTML; the one date is the records'."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import SamestepError
+from pipeline.files import atomic_path, write_text
+from pipeline.paper.manuscript import SOURCES
+
+# At the size of type in paper/template.typ, with room for a caption.
+_LINES_OF_A_PAGE, _LETTERS_OF_A_CELL = 46, 40
+
+
+def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
+    """Compile generated/manuscript.md to `final`; equal inputs give equal bytes.
+
+    Only typst's own fonts are used, so that the pages do not depend on what is installed.
+    """
+    import typst
+
+    source = generated / "manuscript.typ"
+    when = f"datetime(year: {date['year']}, month: {date['month']}, day: {date['day']})"
+    options = [
+        "--to=typst",
+        f"--template={SOURCES / 'template.typ'}",
+        f"--variable=fixed-date:{when}",
+    ]
+    if _longest_table(generated / "tables") <= _LINES_OF_A_PAGE:
+        options.append("--variable=float-tables:1")
+    _pandoc(generated, source, options, images="svg")
+    noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
+    try:
+        compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True)
+        pdf = compiler.compile(input=str(source), format="pdf", timestamp=noon)
+    except typst.TypstError as error:
+        message = " ".join(str(error).split())[:300]
+        raise SamestepError(
+            f"{source}: typst could not compile it ({message}); fix paper/template.typ or the "
+            "manuscript"
+        ) from error
+    with atomic_path(final) as temporary:
+        temporary.write_bytes(pdf if isinstance(pdf, bytes) else b"".join(pdf or []))
+
+
+def write_latex(generated: Path, final: Path, figures: Path) -> None:
+    """A LaTeX file for submission that includes the figures as PDF, relative to itself."""
+    _pandoc(
+        generated,
+        final,
+        ["--to=latex", "--standalone", "--variable=documentclass:article",
+         "--variable=geometry:margin=25mm", "--variable=fontsize:10pt"],
+        images="pdf",
+    )  # fmt: skip
+    folder = Path(os.path.relpath(figures, final.parent)).as_posix()
+    text = final.read_text(encoding="utf-8")
+    write_text(final, text.replace("{figures/", f"{{{folder}/"))
+
+
+def write_html(generated: Path, final: Path) -> None:
+    """One HTML file with figures and style inside it."""
+    _pandoc(
+        generated,
+        final,
+        ["--to=html5", "--standalone", "--embed-resources", f"--css={SOURCES / 'style.css'}"],
+        images="svg",
+    )
+
+
+def _longest_table(folder: Path) -> int:
+    """Lines of the longest table, a row counted as the lines that its longest text may take."""
+    lengths = [0]
+    for path in folder.glob("*.md"):
+        rows = path.read_text(encoding="utf-8").splitlines()
+        texts = [
+            max(len(cell.strip()) for cell in row.split("|")) for row in rows if ":-" not in row
+        ]
+        lengths.append(sum(1 + length // _LETTERS_OF_A_CELL for length in texts))
+    return max(lengths)
+
+
+def _pandoc(generated: Path, final: Path, options: Sequence[str], images: str) -> None:
+    """Run pandoc inside `generated`, so that the manuscript's relative paths hold."""
+    import pypandoc
+
+    with atomic_path(final.resolve()) as temporary:
+        command = [
+            pypandoc.get_pandoc_path(),
+            "manuscript.md",
+            "--from=markdown",
+            f"--output={temporary}",
+            f"--default-image-extension={images}",
+            "--citeproc",
+            f"--bibliography={SOURCES / 'references.bib'}",
+            *options,
+        ]
+        done = subprocess.run(command, cwd=generated, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = " ".join(done.stderr.split())[:300]
+            raise SamestepError(
+                f"pandoc could not write {final}: {reason}; look at {generated / 'manuscript.md'}"
+            )

@@ -1,0 +1,134 @@
+"""The results as facts: who is fastest at each node count, what scales, what memory is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.select import listed, pick, plural, records
+from pipeline.tables.format import ratio_interval, significant, with_interval
+
+_MEBIBYTE = 2**20
+# Ranks of one cell count as asymmetric when the largest needs so much more than the smallest.
+_ASYMMETRIC = 1.1
+
+
+def findings(table: pd.DataFrame) -> dict[str, Any]:
+    """Facts about throughput, speedup, memory and final loss; empty lists where nothing ran."""
+    return {
+        "throughput": _throughput(table),
+        "scaling": _scaling(table),
+        "memory": _memory(table),
+        "loss": _loss(table),
+    }
+
+
+def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """At each node count: the fastest cell, the next one, and whether their intervals overlap."""
+    found = []
+    rates = pick(table, "cell", "tokens_per_second")
+    for nodes, rows in rates.groupby("nodes", sort=True):
+        ranked = records(rows.sort_values("value", ascending=False))
+        first, others = ranked[0], ranked[1:]
+        near = [row for row in others if row["high"] >= first["low"]]
+        found.append(
+            {
+                "nodes": plural(int(str(nodes)), "node"),
+                "first": first["label"],
+                "rate": with_interval(first["value"], first["low"], first["high"]),
+                "alone": not others,
+                "overlapping": listed(row["label"] for row in near),
+                "clear": bool(others) and not near,
+                "second": others[0]["label"] if others else "",
+                "second_rate": _interval(others[0]) if others else "",
+            }
+        )
+    return found
+
+
+def _interval(row: dict[str, Any]) -> str:
+    return with_interval(row["value"], row["low"], row["high"])
+
+
+def _scaling(table: pd.DataFrame) -> dict[str, Any]:
+    """Each cell's speedup at its largest node count, sorted by what its interval says."""
+    speedups = pick(table, "cell", "speedup")
+    several = speedups.groupby("cell")["nodes"].transform("max")
+    last = speedups[(speedups["nodes"] == several) & (speedups["nodes"] > 1)]
+    keys = ["cell", "nodes"]
+    ideal = pick(table, "cell", "ideal_speedup")[[*keys, "value"]]
+    efficiency = pick(table, "cell", "efficiency")[[*keys, "value", "low", "high"]]
+    rows = last.merge(ideal.rename(columns={"value": "ideal"}), on=keys)
+    rows = rows.merge(efficiency, on=keys, suffixes=("", "_efficiency"))
+    described = [
+        {
+            "label": row["label"],
+            "nodes": plural(row["nodes"], "node"),
+            "speedup": ratio_interval(row["value"], row["low"], row["high"]),
+            "base": row["base"],
+            "ideal": significant(row["ideal"], 2),
+            "efficiency": ratio_interval(
+                row["value_efficiency"], row["low_efficiency"], row["high_efficiency"]
+            ),
+            "verdict": _verdict(row),
+        }
+        for row in records(rows)
+    ]
+    bases = pick(table, "cell", "base_tokens_per_second").drop_duplicates("base")
+    return {
+        "cells": described,
+        "faster": listed(c["label"] for c in described if c["verdict"] == "faster"),
+        "slower": listed(c["label"] for c in described if c["verdict"] == "slower"),
+        "unclear": listed(c["label"] for c in described if c["verdict"] == "unclear"),
+        "bases": [
+            {"name": row["base"], "rate": significant(row["value"])} for row in records(bases)
+        ],
+    }
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    if row["low"] > 1:
+        return "faster"
+    return "slower" if row["high"] < 1 else "unclear"
+
+
+def _memory(table: pd.DataFrame) -> dict[str, Any]:
+    """The largest peak of a rank, and the cells whose ranks need unequal memory."""
+    largest = pick(table, "cell", "peak_memory_bytes")
+    if largest.empty:
+        return {}
+    smallest = pick(table, "cell", "least_peak_memory_bytes")[["cell", "nodes", "value"]]
+    both = largest.merge(smallest.rename(columns={"value": "least"}), on=["cell", "nodes"])
+    uneven = records(both[both["value"] > _ASYMMETRIC * both["least"]])
+    top = records(both.sort_values("value"))[-1]
+    return {
+        "cell": top["label"],
+        "nodes": plural(int(top["nodes"]), "node"),
+        "peak": f"{top['value'] / _MEBIBYTE:,.0f}",
+        "percent": f"{100 * (_ASYMMETRIC - 1):.0f}",
+        "uneven": [
+            {
+                "label": row["label"],
+                "nodes": plural(row["nodes"], "node"),
+                "ratio": significant(row["value"] / row["least"]),
+            }
+            for row in uneven
+        ],
+    }
+
+
+def _loss(table: pd.DataFrame) -> dict[str, Any]:
+    """First and final loss over all cells and repeats, in nats per token."""
+    loss = pick(table, "step", "loss").dropna(subset=["value"])
+    if loss.empty:
+        return {}
+    first = loss[loss["step"] == loss["step"].min()]["value"]
+    last = loss[loss["step"] == loss["step"].max()]["value"]
+    return {
+        "first": f"{first.median():.2f}",
+        "last_low": f"{last.min():.3f}",
+        "last_high": f"{last.max():.3f}",
+        "last_same": f"{last.min():.3f}" == f"{last.max():.3f}",
+        "falls": bool(last.max() < first.min()),
+    }

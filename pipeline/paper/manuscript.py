@@ -1,0 +1,93 @@
+"""Fill `paper/manuscript.md`: numbers, figures, tables and references to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from jinja2.exceptions import TemplateError
+
+from pipeline import figures, tables
+from pipeline.errors import SamestepError
+from pipeline.tables.write import markdown_text
+
+SOURCES = Path(__file__).parents[2] / "paper"
+
+
+class _Environment(Environment):
+    """Jinja2 that reads `facts.clear` as the key, where plain Jinja2 finds the method of dict."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """The value of a key; undefined, and so an error, where there is none."""
+        if not isinstance(obj, dict):
+            return super().getattr(obj, attribute)
+        return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+
+
+def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
+    """The manuscript as Markdown for pandoc; raises SamestepError on an unknown name.
+
+    The template gets the keys of `numbers` and four functions: `figure(name)`, `table(name)`,
+    and `see_figure(name)`, `see_table(name)` for the numbered reference in the text.
+    """
+    environment = _Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )
+    environment.filters["md"] = _escape
+    order = {
+        kind: list(dict.fromkeys(re.findall(rf"\b{kind}\(\"(\w+)\"\)", source)))
+        for kind in ("figure", "table")
+    }
+    try:
+        return environment.from_string(source).render(
+            **numbers,
+            figure=lambda name: _figure(name),
+            table=lambda name: _table(name, table_folder),
+            see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
+            see_table=lambda name: f"Table {_place(order['table'], name)}",
+        )
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        where = f"paper/manuscript.md:{line}" if line else "paper/manuscript.md"
+        raise SamestepError(
+            f"{where}: {error}; every number comes from pipeline/paper/numbers.py, name one of it"
+        ) from error
+
+
+def _escape(text: str) -> str:
+    """Text of the study or of a record, so that nothing in it is read as Markdown."""
+    return markdown_text(str(text))
+
+
+def _place(order: list[str], name: str) -> int:
+    if name not in order:
+        raise SamestepError(
+            f"paper/manuscript.md refers to {name!r}, which it does not show; use one of "
+            + ", ".join(order)
+        )
+    return order.index(name) + 1
+
+
+def _figure(name: str) -> str:
+    caption = _known(figures.captions(), name, "figure")
+    return f"![{markdown_text(caption)}](figures/{name}){{#fig:{name}}}\n"
+
+
+def _table(name: str, folder: Path) -> str:
+    caption = _known(tables.captions(), name, "table")
+    path = folder / f"{name}.md"
+    if not path.is_file():
+        raise SamestepError(f"{path} does not exist; run `python -m pipeline table {name}` first")
+    return f"{path.read_text(encoding='utf-8')}\n: {markdown_text(caption)} {{#tbl:{name}}}\n"
+
+
+def _known(captions: Mapping[str, str], name: str, kind: str) -> str:
+    if name not in captions:
+        raise SamestepError(
+            f"paper/manuscript.md shows {kind} {name!r}, which does not exist; use one of "
+            + ", ".join(captions)
+        )
+    return captions[name]

@@ -1,0 +1,175 @@
+"""Every number and fact that the manuscript may use, from the study and the table of metrics.
+
+The result is plain JSON: what stands in the paper can be looked up, and a sentence is chosen by the
+booleans in it, so that the text never says more than the data does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.comparison import declared_by_study
+from pipeline.metrics.select import (
+    cells,
+    fact,
+    listed,
+    missing_notes,
+    node_counts,
+    pick,
+    plural,
+    records,
+)
+from pipeline.metrics.statistics import CONFIDENCE, NUM_RESAMPLES
+from pipeline.paper.findings import findings
+from pipeline.paper.parity_facts import parity_facts
+
+_CONFIG = Path("workflow") / "config"
+_MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+
+
+def collect(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    """The content of numbers.json; JSON types only."""
+    return {
+        "study": _study(study, table),
+        "corpus": _corpus(study),
+        "model": _model(study, table),
+        "optimiser": {key: _plain(value) for key, value in study["optimiser"].items()},
+        "workload": _workload(study, table),
+        "cluster": _cluster(study, table),
+        "runs": _runs(table),
+        "statistics": {"percent": f"{100 * CONFIDENCE:g}", "resamples": f"{NUM_RESAMPLES:,}"},
+        "environment": _environment(table),
+        "parity": parity_facts(table),
+        "findings": findings(table),
+        "date": _date(table),
+    }
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    name = study["study"]
+    config = (_CONFIG / f"{name}.yaml").as_posix()
+    shipped = (Path(__file__).parents[2] / config).is_file()
+    names, nodes = cells(table), node_counts(table)
+    return {
+        "name": name,
+        "title": study["title"],
+        "command": "make paper"
+        if name == "smoke"
+        else f"snakemake --cores all --configfile {config if shipped else 'STUDY.yaml'}",
+        "repeats": plural(study["repeats"], "repeat"),
+        "seeds": listed(study["seeds"]),
+        "num_seeds": len(study["seeds"]),
+        "num_cells": len(names),
+        "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
+        "cells": records(names[["cell", "label", "strategy", "precision_ran"]]),
+        "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
+    }
+
+
+def _corpus(study: Mapping[str, Any]) -> dict[str, Any]:
+    corpus, tokenizer = study["corpus"], study["tokenizer"]
+    files = listed(f"`{Path(path).name}`" for path in corpus.get("paths", []))
+    sources = {
+        "python-docs": "the prose that ships with every CPython: its language reference topics "
+        "and the docstrings of its standard library",
+        "json": f"the strings of {files}",
+        "text": f"the text of {files}",
+        "hub": f"the data set `{corpus.get('name')}` (split `{corpus.get('split')}`, revision "
+        f"`{str(corpus.get('revision'))[:12]}`)",
+    }
+    kinds = {
+        "bpe": "byte-level byte-pair encoding trained on that text",
+        "char": "one token a character, with a vocabulary built from that text",
+        "pretrained": f"the pretrained tokeniser `{tokenizer.get('name')}`",
+    }
+    return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
+
+
+def _model(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    shape = {key: _plain(value) for key, value in study["model"].items() if key != "vocab_size"}
+    counts = table.loc[table["metric"] == "num_parameters", "value"].dropna().unique()
+    millions = listed(f"{count / 1e6:.2f}" for count in sorted(counts))
+    return {
+        **shape,
+        "family": {"gpt2": "GPT-2"}.get(study["model"]["family"], study["model"]["family"]),
+        "vocabulary": f"{study['model']['vocab_size']:,}",
+        "parameters_millions": millions,
+    }
+
+
+def _workload(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    work, runs = study["workload"], pick(table, "run", "status")
+    return {
+        "scaling": work["scaling"],
+        "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
+        "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
+        "batch_differs": runs["global_batch"].nunique() > 1,
+        "accumulation": plural(work["accumulation_steps"], "micro-batch").replace(
+            "batchs", "batches"
+        ),
+        "steps": plural(work["steps"], "step"),
+        "untimed": plural(work["untimed_steps"], "step"),
+        "has_untimed": work["untimed_steps"] > 0,
+        "timed": plural(work["steps"] - work["untimed_steps"], "step"),
+    }
+
+
+def _cluster(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    cluster, runs = study["cluster"], pick(table, "run", "status")
+    sizes = sorted({int(size) for size in runs["world_size"]})
+    cores = pick(table, "run", "num_cores")["value"].dropna()
+    return {
+        "device": {"cpu": "CPU", "cuda": "GPU"}[cluster["device"]],
+        "loopback": cluster["network"] == "loopback",
+        "backend": cluster["backend"],
+        "ranks_per_node": plural(cluster["ranks_per_node"], "rank"),
+        "largest_world": sizes[-1],
+        "cores": listed(sorted({int(c) for c in cores})),
+        "oversubscribed": bool(len(cores) and sizes[-1] > cores.min()),
+        "threads": listed(
+            sorted({int(t) for t in pick(table, "run", "threads_per_rank")["value"].dropna()})
+        ),
+    }
+
+
+def _runs(table: pd.DataFrame) -> dict[str, Any]:
+    status = pick(table, "run", "status")["text"]
+    finished = int((status == "ok").sum())
+    return {
+        "planned": plural(len(status), "run"),
+        "finished": finished,
+        "any_finished": finished > 0,
+        "all_finished": finished == len(status),
+        "missing": missing_notes(table),
+    }
+
+
+def _environment(table: pd.DataFrame) -> dict[str, Any]:
+    runs = table[table["level"] == "run"]
+    names = ("python", "torch", "horovod", "samestep")
+    return {
+        "cpu": fact(runs, "cpu_model"),
+        "gpus": fact(runs, "gpus"),
+        **{name: fact(runs, f"version:{name}", "") for name in names},
+    }
+
+
+def _date(table: pd.DataFrame) -> dict[str, Any]:
+    """The day on which the last run ended: the one date that the records themselves fix."""
+    last = max(pick(table, "run", "ended_at")["text"])
+    year, month, day = (int(part) for part in last[:10].split("-"))
+    return {
+        "iso": last[:10],
+        "text": f"{day} {_MONTHS[month - 1]} {year}",
+        "year": year, "month": month, "day": day,
+    }  # fmt: skip

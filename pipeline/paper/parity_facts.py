@@ -1,0 +1,67 @@
+"""What the manuscript may say about parity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.parity import BANDS, EQUAL, NOT_EQUAL
+from pipeline.metrics.select import pick, plural, records
+from pipeline.tables.format import limit, scientific
+
+
+def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
+    """Counts of the verdicts, the worst deviations and the bands that were applied."""
+    verdicts = pick(table, "cell", "parity_verdict")
+    equal, unequal = verdicts[verdicts["text"] == EQUAL], verdicts[verdicts["text"] == NOT_EQUAL]
+    skipped = verdicts[~verdicts["text"].isin([EQUAL, NOT_EQUAL])]
+    used = set(pick(table, "cell", "parity_band")["text"])
+    bits = pick(table, "cell", "weights_bit_equal")
+    several = bits[bits["n"] > 1]
+    apart = several[several["value"] == 0.0]
+    return {
+        "compared": plural(len(equal) + len(unequal), "comparison"),
+        "any_compared": len(equal) + len(unequal) > 0,
+        "equal": len(equal),
+        "all_equal": len(unequal) == 0,
+        "unequal": [_place(row) for row in records(unequal)],
+        "skipped": [f"{_place(row)} ({row['text']})" for row in records(skipped)],
+        "bands": [
+            {
+                "name": band.name,
+                "first": limit(band.first_step),
+                "all": limit(band.all_steps),
+                "reason": band.reason,
+                **_worst(table, band.name),
+            }
+            for band in BANDS
+            if band.name in used
+        ],
+        "several_ranks": plural(len(several), "setting"),
+        "any_several_ranks": len(several) > 0,
+        "bit_equal": len(apart) == 0,
+        "bit_unequal": [_place(row) for row in records(apart)],
+    }
+
+
+def _place(row: dict[str, Any]) -> str:
+    against = "" if pd.isna(row["base"]) else f" against {row['base']}"
+    return f"{row['label']} at {plural(int(row['nodes']), 'node')}{against}"
+
+
+def _worst(table: pd.DataFrame, band: str) -> dict[str, str]:
+    """Largest deviations among the comparisons that fall under a band."""
+    keys = ["cell", "nodes", "base"]
+    under = pick(table, "cell", "parity_band")
+    under = under.loc[under["text"] == band, keys]
+
+    def largest(*metrics: str) -> str:
+        rows = pick(table, "cell", *metrics).merge(under, on=keys)
+        return scientific(float(rows["value"].max()))
+
+    return {
+        "worst_first": largest("parity_loss_first", "parity_norm_first"),
+        "worst_loss": largest("parity_loss_all"),
+        "worst_norm": largest("parity_norm_all"),
+    }

@@ -1,0 +1,30 @@
+"""Precision is an axis of a study, not a strategy: number formats, loss scaling, master weights.
+
+| name | library | compute | weights | loss scaling |
+|---|---|---|---|---|
+| fp32, tf32 | torch | float32 (tf32: TensorFloat-32 products, CUDA only) | float32 | no |
+| bf16 | torch autocast | bfloat16 | float32 | no |
+| fp16 | torch autocast | float16 | float32 | yes |
+| amp_o1 | torch autocast | float16 on CUDA, bfloat16 on a CPU | float32 | where float16 |
+| amp_o2 | torch | as amp_o1 | as compute, with float32 master weights | where float16 |
+| apex_o1, apex_o2 | NVIDIA Apex `amp` | float16 | float32; O2: float16 with masters | yes |
+
+Nothing is substituted: a name that cannot run here raises UnsupportedError.
+"""
+
+from __future__ import annotations
+
+from pipeline.precision.base import Precision, PrecisionInfo
+
+__all__ = ["Precision", "PrecisionInfo", "make_precision"]
+
+
+def make_precision(name: str, device: str) -> Precision:
+    """The precision `name` on `cpu` or `cuda`; raises UnsupportedError where it cannot run."""
+    if name.startswith("apex_"):
+        from pipeline.precision.apex import ApexAmp
+
+        return ApexAmp(name, device)
+    from pipeline.precision.native import Native
+
+    return Native(name, device)

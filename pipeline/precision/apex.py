@@ -1,0 +1,87 @@
+"""NVIDIA Apex `amp`, levels O1 and O2: only where `apex.amp` imports and CUDA is there.
+
+`apex.amp` was removed upstream in May 2025 and PyPI's `apex` is an unrelated package, so this runs
+inside an NVIDIA PyTorch image (up to about 25.05) and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipeline.errors import UnsupportedError
+from pipeline.precision.base import Precision, PrecisionInfo
+
+
+class ApexAmp(Precision):
+    """apex_o1 patches functions to cast inputs; apex_o2 keeps fp16 weights and fp32 masters."""
+
+    def __init__(self, name: str, device: str) -> None:
+        if device != "cuda":
+            raise UnsupportedError(
+                f"precision {name} needs a CUDA device, given {device}; "
+                "name amp_o1 or amp_o2 instead"
+            )
+        try:
+            self.amp: Any = importlib.import_module("apex.amp")
+        except ImportError as error:
+            raise UnsupportedError(
+                f"precision {name} needs NVIDIA Apex with apex.amp ({error}); run inside the image "
+                "of the Dockerfile, PyPI's apex is another package"
+            ) from error
+        self.level = name.removeprefix("apex_").upper()
+        self.info = PrecisionInfo(
+            name=name,
+            library="apex",
+            compute_dtype="float16",
+            weights_dtype="float16" if self.level == "O2" else "float32",
+            master_weights=self.level == "O2",
+            loss_scaling=True,
+        )
+
+    def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
+        """`amp.initialize` patches model and optimiser in place."""
+        _, patched = self.amp.initialize(model, optimiser, opt_level=self.level, verbosity=0)
+        assert isinstance(patched, Optimizer)
+        return patched
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Nothing: Apex has patched the functions (O1) or the model's forward (O2)."""
+        return nullcontext()
+
+    def backward(
+        self, loss: Tensor, optimiser: Optimizer, reduce: Callable[[], None] | None
+    ) -> None:
+        """Back-propagate inside `scale_loss`, whose exit unscales after the reduction."""
+        with self.amp.scale_loss(loss, optimiser, delay_unscale=reduce is None) as scaled:
+            scaled.backward()
+            if reduce is not None:
+                reduce()
+
+    def clip_parameters(self, optimiser: Optimizer) -> Iterable[Tensor]:
+        """Apex's master parameters."""
+        return list(self.amp.master_params(optimiser))
+
+    def step(self, optimiser: Optimizer) -> None:
+        """Apex has patched `step` to skip on overflow."""
+        optimiser.step()
+
+    def scalars(self) -> dict[str, float]:
+        """Scale and unskipped count of Apex's single loss scaler."""
+        state = self.amp.state_dict()["loss_scaler0"]
+        return {key: float(value) for key, value in state.items()}
+
+    def follow(self, scalars: dict[str, float]) -> None:
+        """Adopt the root's loss scale."""
+        self.load_scalars(scalars)
+
+    def load_scalars(self, scalars: dict[str, float]) -> None:
+        """Inverse of `scalars`."""
+        self.amp.load_state_dict(
+            {"loss_scaler0": {key: int(value) for key, value in scalars.items()}}
+        )

@@ -1,0 +1,76 @@
+"""The interface of a precision: where numbers are narrowed, scaled and widened during a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class PrecisionInfo:
+    """What really runs, for the record; dtypes are torch's names without the prefix."""
+
+    name: str
+    library: str
+    compute_dtype: str
+    weights_dtype: str
+    master_weights: bool
+    loss_scaling: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+
+class Precision(ABC):
+    """Used by every strategy in this order: `prepare`, then step by step the rest.
+
+    A step is `autocast` and `backward` for each micro-batch, `clip_parameters`, `step`.
+    """
+
+    info: PrecisionInfo
+
+    @abstractmethod
+    def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
+        """Cast the weights in place where the precision says so; returns the optimiser to use."""
+
+    @abstractmethod
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context of the forward pass."""
+
+    @abstractmethod
+    def backward(
+        self, loss: Tensor, optimiser: Optimizer, reduce: Callable[[], None] | None
+    ) -> None:
+        """Back-propagate a micro-batch's share of the loss.
+
+        `reduce` is given with the last micro-batch only: it makes the gradients of all ranks one,
+        before they are unscaled; afterwards `clip_parameters` hold fp32 gradients.
+        """
+
+    @abstractmethod
+    def clip_parameters(self, optimiser: Optimizer) -> Iterable[Tensor]:
+        """The tensors whose `.grad` is the unscaled mean gradient (master weights where kept)."""
+
+    @abstractmethod
+    def step(self, optimiser: Optimizer) -> None:
+        """Let the optimiser step, unless scaled gradients overflowed."""
+
+    @abstractmethod
+    def scalars(self) -> dict[str, float]:
+        """The loss scaler's numbers, for a checkpoint; empty without one."""
+
+    @abstractmethod
+    def follow(self, scalars: dict[str, float]) -> None:
+        """Instead of `step`, on a rank that did not step: adopt the root's loss scale."""
+
+    @abstractmethod
+    def load_scalars(self, scalars: dict[str, float]) -> None:
+        """Continue with the loss scaler's numbers of a checkpoint."""

@@ -1,0 +1,62 @@
+"""An optimiser over low-precision weights that keeps and updates fp32 master weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class MasterWeights(Optimizer):
+    """Wraps another optimiser: its parameters are the model's narrow weights, its state is fp32.
+
+    Each parameter group carries its masters under `masters` and the wrapped optimiser's class under
+    `inner_class`, so the object can be rebuilt from `param_groups` alone, which is how Horovod's
+    DistributedOptimizer makes its subclass.
+    """
+
+    def __init__(self, params: Iterable[dict[str, Any]]) -> None:
+        groups = list(params)
+        super().__init__(groups, {})
+        inner_groups = []
+        for group in groups:
+            options = {k: v for k, v in group.items() if k not in ("masters", "inner_class")}
+            inner_groups.append(options | {"params": group["masters"]})
+        self.inner: Optimizer = groups[0]["inner_class"](inner_groups)
+
+    @classmethod
+    def narrow(cls, optimiser: Optimizer, dtype: torch.dtype) -> MasterWeights:
+        """Keep fp32 copies of the optimiser's parameters, then cast these in place to `dtype`."""
+        groups = []
+        for group in optimiser.param_groups:
+            masters = [p.detach().clone().requires_grad_() for p in group["params"]]
+            for parameter in group["params"]:
+                parameter.data = parameter.data.to(dtype)
+            groups.append({**group, "masters": masters, "inner_class": type(optimiser)})
+        return cls(groups)
+
+    def widen_gradients(self) -> None:
+        """Copy the narrow, reduced gradients and the learning rate to the masters' optimiser."""
+        for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            inner["lr"] = outer["lr"]
+        for master, parameter in self._pairs():
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+
+    def publish(self) -> None:
+        """Copy the masters back into the model's weights."""
+        with torch.no_grad():
+            for master, parameter in self._pairs():
+                parameter.copy_(master)
+
+    def step(self, closure: Any = None) -> Any:
+        """Step the masters, then publish them."""
+        loss = self.inner.step(closure)
+        self.publish()
+        return loss
+
+    def _pairs(self) -> Iterable[tuple[Tensor, Tensor]]:
+        for group in self.param_groups:
+            yield from zip(group["masters"], group["params"], strict=True)

@@ -1,0 +1,112 @@
+"""Precisions of torch itself: plain types, autocast with a GradScaler, low-precision weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipeline.errors import UnsupportedError
+from pipeline.precision.base import Precision, PrecisionInfo
+from pipeline.precision.master import MasterWeights
+
+
+class Native(Precision):
+    """fp32, tf32, bf16, fp16, amp_o1 and amp_o2; see the table in `pipeline.precision`."""
+
+    def __init__(self, name: str, device: str) -> None:
+        amp_dtype = torch.float16 if device == "cuda" else torch.bfloat16
+        dtypes = {
+            "fp32": torch.float32,
+            "tf32": torch.float32,
+            "bf16": torch.bfloat16,
+            "fp16": torch.float16,
+            "amp_o1": amp_dtype,
+            "amp_o2": amp_dtype,
+        }
+        if name not in dtypes:
+            raise UnsupportedError(f"precision {name!r} is not one of {', '.join(dtypes)}")
+        if name == "tf32" and device != "cuda":
+            raise UnsupportedError("precision tf32 needs a CUDA device; use fp32 on a CPU")
+        self.device, self.dtype = device, dtypes[name]
+        self.low_weights = name == "amp_o2"
+        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+        scaled = self.dtype == torch.float16
+        self.scaler = torch.amp.GradScaler(device) if scaled else None
+        self.info = PrecisionInfo(
+            name=name,
+            library="torch",
+            compute_dtype="tf32" if name == "tf32" else str(self.dtype).removeprefix("torch."),
+            weights_dtype=str(self.dtype if self.low_weights else torch.float32)[6:],
+            master_weights=self.low_weights,
+            loss_scaling=scaled,
+        )
+
+    def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
+        """O2 narrows the weights in place and keeps fp32 masters in the optimiser."""
+        return MasterWeights.narrow(optimiser, self.dtype) if self.low_weights else optimiser
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """torch's autocast, or nothing where weights and compute share a type (fp32).
+
+        O2 casts too: it keeps the layer norms' and the loss's reductions in fp32.
+        """
+        if self.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device, dtype=self.dtype)
+
+    def backward(
+        self, loss: Tensor, optimiser: Optimizer, reduce: Callable[[], None] | None
+    ) -> None:
+        """Scale where float16, back-propagate, reduce, widen to the masters, unscale."""
+        torch.autograd.backward(self.scaler.scale(loss) if self.scaler else loss)
+        if reduce is None:
+            return
+        reduce()
+        if isinstance(optimiser, MasterWeights):
+            optimiser.widen_gradients()
+        if self.scaler:
+            self.scaler.unscale_(_stepped(optimiser))
+
+    def clip_parameters(self, optimiser: Optimizer) -> Iterable[Tensor]:
+        """Parameters, or the masters where they are kept."""
+        for group in _stepped(optimiser).param_groups:
+            yield from group["params"]
+
+    def step(self, optimiser: Optimizer) -> None:
+        """Step; with a scaler skip on overflow and adapt the scale."""
+        if self.scaler is None:
+            optimiser.step()
+            return
+        self.scaler.step(_stepped(optimiser))
+        self.scaler.update()
+        if isinstance(optimiser, MasterWeights):
+            optimiser.publish()
+
+    def scalars(self) -> dict[str, float]:
+        """The GradScaler's scale and growth tracker."""
+        if self.scaler is None:
+            return {}
+        state = self.scaler.state_dict()
+        return {key: float(state[key]) for key in ("scale", "_growth_tracker")}
+
+    def follow(self, scalars: dict[str, float]) -> None:
+        """Close the scaler's step without an optimiser step, then adopt the root's numbers."""
+        if self.scaler is not None:
+            self.scaler.update(new_scale=scalars["scale"])
+            self.load_scalars(scalars)
+
+    def load_scalars(self, scalars: dict[str, float]) -> None:
+        """Inverse of `scalars`."""
+        if self.scaler is not None and scalars:
+            tracker = int(scalars["_growth_tracker"])
+            state = self.scaler.state_dict() | {"scale": scalars["scale"]}
+            self.scaler.load_state_dict(state | {"_growth_tracker": tracker})
+
+
+def _stepped(optimiser: Optimizer) -> Optimizer:
+    return optimiser.inner if isinstance(optimiser, MasterWeights) else optimiser

@@ -1,0 +1,128 @@
+"""Read and write one run's record; see `pipeline.records`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import RecordError
+from pipeline.files import sha256_of_file, write_text
+from pipeline.schemas import validate, validate_lines
+from pipeline.spec import RunSpec
+
+RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step as one rank saw it.
+
+    `seconds` is wall time, `loss` the mean over the global batch in nats per token, `grad_norm`
+    the L2 norm of the global mean gradient before clipping; both are None when not finite.
+    """
+
+    step: int
+    rank: int
+    seconds: float
+    tokens: int
+    loss: float | None
+    grad_norm: float | None
+    learning_rate: float
+    timed: bool
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What is known about one run: `run` is the content of run.json, `steps` of steps.jsonl."""
+
+    run: Mapping[str, Any]
+    steps: Sequence[Step]
+
+    @property
+    def spec(self) -> RunSpec:
+        """The spec that the run was started with."""
+        return RunSpec.from_dict(self.run["spec"])
+
+    @property
+    def status(self) -> str:
+        """`ok`, `oom`, `unsupported`, `failed` or `timeout`."""
+        return str(self.run["status"])
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    """Validate and write both files below `folder`; raises RecordError, writes nothing invalid."""
+    _check(record, folder)
+    lines = "".join(json.dumps(asdict(step), allow_nan=False) + "\n" for step in record.steps)
+    write_text(folder / STEPS_FILE, lines)
+    write_text(folder / RUN_FILE, json.dumps(record.run, indent=1, allow_nan=False) + "\n")
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read and validate the record in `folder`; raises RecordError naming file, path and rule."""
+    run = _load(folder / RUN_FILE)
+    validate(run, "record", folder / RUN_FILE)
+    path = folder / STEPS_FILE
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    numbered = [(i, _parse(line, f"{path}:{i}")) for i, line in enumerate(text.splitlines(), 1)]
+    validate_lines(numbered, "step", path)
+    record = RunRecord(run=run, steps=[Step(**line) for _, line in numbered])
+    _check_consistency(record, folder)
+    return record
+
+
+def find_records(root: Path) -> Iterator[Path]:
+    """Folders below `root` that hold a run.json, in a stable order."""
+    yield from sorted(path.parent for path in root.glob(f"**/{RUN_FILE}"))
+
+
+def record_digest(folder: Path) -> str:
+    """SHA-256 over both files of a record, for provenance."""
+    return sha256_of_file(folder / RUN_FILE) + sha256_of_file(folder / STEPS_FILE)
+
+
+def _check(record: RunRecord, folder: Path) -> None:
+    validate(record.run, "record", folder / RUN_FILE)
+    numbered = ((i, asdict(step)) for i, step in enumerate(record.steps, 1))
+    validate_lines(numbered, "step", folder / STEPS_FILE)
+    _check_consistency(record, folder)
+
+
+def _check_consistency(record: RunRecord, folder: Path) -> None:
+    """What a schema cannot say: the spec's hash and id, and a full grid of steps x ranks."""
+    run, spec = record.run, record.spec
+    if run["spec_sha256"] != spec.sha256() or run["run_id"] != spec.run_id:
+        raise RecordError(
+            f"{folder / RUN_FILE} at $.spec: does not hash to spec_sha256 "
+            f"{run['spec_sha256'][:12]}...; the file was edited, run the training again"
+        )
+    if record.status != "ok":
+        return
+    processes = len(run["ranks"])
+    seen = {(step.step, step.rank) for step in record.steps}
+    expected = {(s, r) for s in range(spec.workload.steps) for r in range(processes)}
+    if seen != expected or len(record.steps) != len(expected):
+        raise RecordError(
+            f"{folder / STEPS_FILE}: {len(record.steps)} lines are not "
+            f"{spec.workload.steps} steps x {processes} ranks; run the training again"
+        )
+
+
+def _load(path: Path) -> Any:
+    try:
+        return _parse(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise RecordError(
+            f"{path} does not exist; expected the record of a run, run the training first"
+        ) from None
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{where}: not JSON ({error.msg} at column {error.colno}); run the training again"
+        ) from None

@@ -1,0 +1,58 @@
+"""JSON Schemas (draft 2020-12) of everything that is written to disk, and one `validate`.
+
+`validate(instance, "record", where)` raises RecordError with file, JSON path, value and rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.exceptions import ValidationError, best_match
+from referencing import Registry, Resource
+
+from pipeline.errors import RecordError
+
+SCHEMA_FOLDER = Path(__file__).parent
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """The validator of `<name>.schema.json`, with references between our files resolved."""
+    schemas = {p.name: json.loads(p.read_text()) for p in SCHEMA_FOLDER.glob("*.schema.json")}
+    registry: Registry[Any] = Registry().with_resources(
+        (file, Resource.from_contents(schema)) for file, schema in schemas.items()
+    )
+    return Draft202012Validator(
+        schemas[f"{name}.schema.json"], registry=registry, format_checker=FormatChecker()
+    )
+
+
+def describe(error: ValidationError) -> str:
+    """One line: JSON path, the value (shortened) and the rule that it breaks."""
+    value = json.dumps(error.instance, ensure_ascii=False, default=str)
+    if len(value) > 80:
+        value = value[:77] + "..."
+    rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
+    if len(rule) > 120:
+        rule = rule[:117] + "..."
+    return f"at {error.json_path}: {value} breaks {rule} ({error.message[:160]})"
+
+
+def validate(instance: object, name: str, where: str | Path) -> None:
+    """Raise RecordError unless `instance` fits the schema `name`; `where` names the file."""
+    error = best_match(validator(name).iter_errors(instance))
+    if error is not None:
+        raise RecordError(f"{where} {describe(error)}")
+
+
+def validate_lines(lines: Iterable[tuple[int, object]], name: str, where: str | Path) -> None:
+    """Validate numbered JSON lines; the error names the line."""
+    check = validator(name)
+    for number, line in lines:
+        if not check.is_valid(line):
+            validate(line, name, f"{where}:{number}")

@@ -1,0 +1,258 @@
+"""What a run is: `RunSpec`, its parts, and how a study becomes runs (standard library only).
+
+A study is the mapping of a `workflow/config/*.yaml` file after validation by
+`workflow/schemas/config.schema.yaml`. `expand(study)` turns it into one `RunSpec` for each
+cell x node count x repeat; everything downstream reads only run specs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pipeline.errors import StudyError
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o1", "apex_o2")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Shape of the model. `width` is the embedding size, `context` the positions per sequence."""
+
+    family: str
+    num_layers: int
+    width: int
+    num_heads: int
+    context: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class OptimiserSpec:
+    """AdamW with clipping by the global gradient norm and a linear warm-up of `warmup_steps`.
+
+    After the warm-up, `schedule` is `constant` or `linear` (to zero after `schedule_steps`, by
+    default the run's steps).
+    """
+
+    name: str
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    max_grad_norm: float
+    schedule: str
+    warmup_steps: int
+    schedule_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """Work of one run. `global_batch` counts sequences per optimiser step over all ranks.
+
+    The first `untimed_steps` are trained and recorded but left out of the timing.
+    `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world
+    size, `weak` multiplies it by the world size.
+    """
+
+    global_batch: int
+    accumulation_steps: int
+    steps: int
+    untimed_steps: int
+    scaling: str
+    checkpoint_every: int
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`."""
+
+    nodes: int
+    ranks_per_node: int
+    device: str
+    backend: str
+    network: str
+
+    @property
+    def size(self) -> int:
+        """Number of ranks (devices) in the world."""
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One training run; `run_id` is derived and names its folder below `results/`."""
+
+    study: str
+    cell: str
+    strategy: str
+    precision: str
+    world: WorldSpec
+    model: ModelSpec
+    optimiser: OptimiserSpec
+    workload: WorkloadSpec
+    repeat: int
+    seed: int
+    compile: bool = False
+    timeout_seconds: int = 3600
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def run_id(self) -> str:
+        """`<study>/<cell>/n<nodes>/r<repeat>`."""
+        return f"{self.study}/{self.cell}/n{self.world.nodes}/r{self.repeat}"
+
+    @property
+    def global_batch_tokens(self) -> int:
+        """Tokens per optimiser step over all ranks."""
+        return self.workload.global_batch * self.model.context
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, the inverse of `from_dict`."""
+        return asdict(self) | {"options": dict(self.options)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
+        """Rebuild a spec; raises StudyError on a missing or unknown key."""
+        parts: dict[str, Any] = {
+            "world": WorldSpec,
+            "model": ModelSpec,
+            "optimiser": OptimiserSpec,
+            "workload": WorkloadSpec,
+        }
+        try:
+            nested = {name: kind(**data[name]) for name, kind in parts.items()}
+            spec = cls(**{**data, **nested})
+        except (KeyError, TypeError) as error:
+            raise StudyError(
+                f"run spec does not fit RunSpec ({error}); "
+                "write it again with `python -m pipeline specs`"
+            ) from error
+        spec.check()
+        return spec
+
+    def to_json(self) -> str:
+        """Canonical text: equal specs give equal bytes."""
+        return json.dumps(self.to_dict(), sort_keys=True, indent=1) + "\n"
+
+    def sha256(self) -> str:
+        """Hash of the canonical text."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def check(self) -> None:
+        """Raise StudyError where the numbers contradict one another."""
+        _check_world(self)
+        _check_model(self.model)
+        work = self.workload
+        if work.untimed_steps >= work.steps:
+            raise StudyError(
+                f"{self.run_id}: untimed_steps {work.untimed_steps} leaves none of {work.steps} "
+                "steps to time; lower workload.untimed_steps or raise workload.steps"
+            )
+        if self.precision not in PRECISIONS:
+            raise StudyError(
+                f"{self.run_id}: precision {self.precision!r} is unknown; use one of "
+                + ", ".join(PRECISIONS)
+            )
+
+
+def _check_world(spec: RunSpec) -> None:
+    size, work = spec.world.size, spec.workload
+    pieces = size * work.accumulation_steps
+    if work.global_batch % size:
+        raise StudyError(
+            f"{spec.run_id}: world size {size} does not divide the global batch "
+            f"{work.global_batch}; set workload.global_batch to a multiple of {size}"
+        )
+    if work.global_batch % pieces:
+        raise StudyError(
+            f"{spec.run_id}: global batch {work.global_batch} is not ranks({size}) x "
+            f"accumulation_steps({work.accumulation_steps}) x a whole micro-batch; "
+            f"set workload.global_batch to a multiple of {pieces}"
+        )
+
+
+def _check_model(model: ModelSpec) -> None:
+    if model.width % model.num_heads:
+        raise StudyError(
+            f"model.width {model.width} is not a multiple of model.num_heads "
+            f"{model.num_heads}; change one of them"
+        )
+
+
+def expand(study: Mapping[str, Any]) -> list[RunSpec]:
+    """All runs of a validated study, cell by cell; raises StudyError on a contradiction."""
+    cells = study["cells"]
+    names = [cell["name"] for cell in cells]
+    for name in names:
+        if names.count(name) > 1:
+            raise StudyError(f"cell name {name!r} stands {names.count(name)} times; make it unique")
+    runs = [
+        _run(study, cell, nodes, repeat)
+        for cell in cells
+        for nodes in cell.get("nodes", study["cluster"]["nodes"])
+        for repeat in range(study["repeats"])
+    ]
+    for run in runs:
+        run.check()
+    return runs
+
+
+def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: int) -> RunSpec:
+    cluster = study["cluster"]
+    work = study["workload"] | cell.get("workload", {})
+    optimiser = study["optimiser"] | cell.get("optimiser", {})
+    world = WorldSpec(
+        nodes=nodes,
+        ranks_per_node=cell.get("ranks_per_node", cluster["ranks_per_node"]),
+        device=cluster["device"],
+        backend=cluster["backend"],
+        network=cluster["network"],
+    )
+    factor = world.size if work["scaling"] == "weak" else 1
+    seeds = study["seeds"]
+    return RunSpec(
+        study=study["study"],
+        cell=cell["name"],
+        strategy=cell["strategy"],
+        precision=cell["precision"],
+        world=world,
+        model=ModelSpec(**study["model"]),
+        optimiser=OptimiserSpec(**optimiser),
+        workload=WorkloadSpec(**{**work, "global_batch": work["global_batch"] * factor}),
+        repeat=repeat,
+        seed=seeds[repeat % len(seeds)],
+        compile=study.get("compile", False),
+        timeout_seconds=study["timeout_seconds"],
+        options=dict(cell.get("options", {})),
+    )
+
+
+def tokens_spec(study: Mapping[str, Any]) -> dict[str, Any]:
+    """What the token shards of a study depend on, and nothing else.
+
+    `min_tokens` is one global batch of the largest world: (sequences x context) + 1.
+    """
+    largest = max(run.workload.global_batch for run in expand(study))
+    return {
+        "corpus": study["corpus"],
+        "tokenizer": study["tokenizer"],
+        "context": study["model"]["context"],
+        "model_vocab_size": study["model"]["vocab_size"],
+        "min_tokens": largest * study["model"]["context"] + 1,
+    }
+
+
+def run_order(runs: list[RunSpec]) -> list[RunSpec]:
+    """The runs in a random order that the study's seeds fix: repeats first, shuffled inside.
+
+    Drift of the machine then spreads over all cells instead of hitting one (Hoefler & Belli, SC15).
+    """
+    generator = random.Random(f"{[(run.study, run.seed) for run in runs]}")
+    shuffled = generator.sample(runs, len(runs))
+    return sorted(shuffled, key=lambda run: run.repeat)

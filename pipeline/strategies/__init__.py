@@ -1,0 +1,48 @@
+"""Strategies, one file each; adding one is adding one file (see `base.Strategy`).
+
+`names()` lists them without importing any; `load(name, options)` makes one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import StudyError
+from pipeline.strategies.base import Strategy
+
+
+def names() -> list[str]:
+    """Names of all strategies: the stems of this folder's files but `base` and `_private` ones."""
+    stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
+    return sorted(stem for stem in stems if stem != "base" and not stem.startswith("_"))
+
+
+def load(name: str, options: Mapping[str, Any]) -> Strategy:
+    """The strategy of that name with its knobs set; raises StudyError for an unknown one."""
+    if name not in names():
+        raise StudyError(
+            f"strategy {name!r} has no file pipeline/strategies/{name}.py; use one of "
+            + ", ".join(names())
+        )
+    module = importlib.import_module(f"{__name__}.{name}")
+    kinds = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Strategy)
+        and kind.__module__ == module.__name__
+    ]
+    if len(kinds) != 1:
+        raise StudyError(f"{module.__file__} defines {len(kinds)} strategies; expected exactly one")
+    knobs = {field.name for field in fields(kinds[0])}
+    for option in options:
+        if option not in knobs:
+            raise StudyError(
+                f"strategy {name} has no option {option!r}; "
+                f"use one of {', '.join(sorted(knobs)) or 'none'}"
+            )
+    return kinds[0](**options)

@@ -1,0 +1,111 @@
+"""The shared step over DistributedOptimizer; only `build` loads this, for it imports Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipeline.precision import Precision
+from pipeline.strategies._horovod_env import Membership
+from pipeline.strategies._step import Stepper
+from pipeline.strategies.base import Batch, TrainState
+
+ROOT = 0
+
+
+class WireBfloat16:
+    """Gradients as they are, bfloat16 as float32: Horovod 0.28 cannot reduce bfloat16."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """What travels, and the type to come back to."""
+        wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        return wide, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The mean in the gradient's own type."""
+        return tensor.to(dtype)
+
+
+COMPRESSIONS: dict[str, Any] = {"none": WireBfloat16, "fp16": hvd.Compression.fp16}
+
+
+def distribute(optimiser: Optimizer, model: nn.Module, compression: str) -> Any:
+    """Horovod's optimiser around `optimiser`: averages gradients during the backward pass."""
+    return hvd.DistributedOptimizer(
+        optimiser,
+        named_parameters=model.named_parameters(),
+        compression=COMPRESSIONS[compression],
+        op=hvd.Average,
+    )
+
+
+def broadcast_weights(model: nn.Module) -> None:
+    """Give every rank the root's parameters and buffers, bit for bit. Collective."""
+    with torch.no_grad():
+        named = [*model.named_parameters(), *model.named_buffers()]
+        hvd.broadcast_parameters([(name, _bits(tensor)) for name, tensor in named], ROOT)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The same memory as a type that Horovod can send."""
+    plain = tensor.detach()
+    return plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+
+
+class HorovodStepper(Stepper):
+    """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: Any,
+        precision: Precision,
+        max_grad_norm: float,
+        member: Membership,
+    ) -> None:
+        super().__init__(
+            model,
+            optimiser,
+            precision,
+            max_grad_norm,
+            data_parallel=member.size,
+            is_root=member.rank == ROOT,
+            reduce=optimiser.synchronize,
+            mean_over_ranks=mean_over_ranks,
+            leave=member.leave,
+        )
+        self.distributed = optimiser
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """As shared; Horovod starts to reduce with the last micro-batch's backward pass."""
+        if self.distributed.backward_passes_per_step != len(microbatches):
+            self.distributed.set_backward_passes_per_step(len(microbatches))
+        return super().accumulate(microbatches)
+
+    def update(self) -> Tensor:
+        """Clip and step; the gradients are the global mean already."""
+        with self.distributed.skip_synchronize():
+            return super().update()
+
+    def load(self, state: TrainState) -> None:
+        """Continue from the root's state: its optimiser slots, then its weights. Collective.
+
+        `broadcast_optimizer_state` is not used: on an optimiser without slots it takes a step with
+        zero gradients, which moves AdamW's weights.
+        """
+        slots, scalars = hvd.broadcast_object((dict(state.optimiser), dict(state.scalars)), ROOT)
+        super().load(TrainState(state.weights, slots, scalars))
+        broadcast_weights(self.model)
+
+
+def mean_over_ranks(value: Tensor) -> Tensor:
+    """The mean of a tensor over all ranks. Collective."""
+    mean: Tensor = hvd.allreduce(value, name="mean_over_ranks", op=hvd.Average)
+    return mean

@@ -1,0 +1,140 @@
+"""The interface of a strategy, and what the training loop sees of it (no torch at import).
+
+A strategy is one file in this folder: a frozen dataclass of its knobs that derives from `Strategy`.
+The file's stem is its name; `pipeline.strategies.load` and the parity tests find it by themselves.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pipeline.errors import StudyError, UnsupportedError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from pipeline.precision import Precision
+    from pipeline.spec import WorldSpec
+
+Batch = tuple["Tensor", "Tensor"]
+"""Token ids and their targets, each (sequences, context), int64, on the rank's device."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How ranks, devices and the batch lie: pure arithmetic, the same on every rank.
+
+    `num_processes` ranks are started, `processes_per_node` on each node; each owns
+    `devices_per_process` devices. The global batch is cut into `data_parallel` equal slices.
+    """
+
+    num_processes: int
+    processes_per_node: int
+    devices_per_process: int
+    data_parallel: int
+    device: str
+    backend: str
+
+    def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
+        """First and past-the-last sequence of the global batch that `rank` reads."""
+        if global_batch % self.data_parallel:
+            raise StudyError(
+                f"global batch {global_batch} is not a multiple of {self.data_parallel} "
+                "data-parallel ranks; set workload.global_batch to a multiple of it"
+            )
+        share = global_batch // self.data_parallel
+        start = (rank % self.data_parallel) * share
+        return start, start + share
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, for the record."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimiser step over the global batch.
+
+    `loss` is its mean in nats per token, `grad_norm` the L2 norm of its mean gradient before
+    clipping, `tokens` their number.
+    """
+
+    loss: float
+    grad_norm: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Everything a run needs to go on: tensors by parameter name, and plain numbers.
+
+    `optimiser` maps `<parameter>.<slot>` to a tensor; `scalars` holds the loss scaler's numbers.
+    """
+
+    weights: Mapping[str, Tensor]
+    optimiser: Mapping[str, Tensor]
+    scalars: Mapping[str, float]
+
+
+class Trainable(Protocol):
+    """All that the training loop sees of a built strategy; every method is collective.
+
+    The loop sets the learning rate of each step in `optimiser.param_groups`.
+    """
+
+    optimiser: Optimizer
+
+    def step(self, microbatches: Sequence[Batch]) -> StepResult:
+        """One optimiser step over this rank's micro-batches of the global batch."""
+
+    def state(self) -> TrainState | None:
+        """The state after the last step, on rank 0; None on the others."""
+
+    def load(self, state: TrainState) -> None:
+        """Continue from `state`, which every rank passes."""
+
+    def close(self) -> None:
+        """Leave the same final weights in the model on every rank, and the process group."""
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """A way to spread one optimisation step over ranks; its fields are its knobs."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Packages that `build` imports; where one is missing the cell is `unsupported`."""
+
+    launcher: ClassVar[str] = "torchrun"
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device, the batch cut into one slice per rank, unless overridden."""
+        return Layout(
+            num_processes=world.size,
+            processes_per_node=world.ranks_per_node,
+            devices_per_process=1,
+            data_parallel=world.size,
+            device=world.device,
+            backend=world.backend,
+        )
+
+    def check(self) -> None:
+        """Raise UnsupportedError, with the reason, where this strategy cannot run."""
+        for package in self.requires:
+            if importlib.util.find_spec(package) is None:
+                raise UnsupportedError(f"package {package} is not installed; run `make setup`")
+
+    @abstractmethod
+    def build(
+        self,
+        model: nn.Module,
+        optimiser: Optimizer,
+        layout: Layout,
+        precision: Precision,
+        max_grad_norm: float,
+    ) -> Trainable:
+        """Join the other ranks and wrap model and optimiser; backends are imported here."""

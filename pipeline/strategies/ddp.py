@@ -1,0 +1,63 @@
+"""Distributed Parameter Server, as the study calls it: torch's DistributedDataParallel.
+
+Every rank holds all weights; gradients are averaged by an all-reduce that overlaps the backward
+pass (Li et al., VLDB 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.strategies.base import Layout, Strategy, Trainable
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from pipeline.precision import Precision
+
+
+@dataclass(frozen=True)
+class Ddp(Strategy):
+    """`bucket_cap_mb`: gradients are all-reduced in buckets of this many MiB.
+
+    `empty_cache`: see `_faults`.
+    """
+
+    bucket_cap_mb: int = 25
+    empty_cache: bool = False
+
+    def build(
+        self,
+        model: nn.Module,
+        optimiser: Optimizer,
+        layout: Layout,
+        precision: Precision,
+        max_grad_norm: float,
+    ) -> Trainable:
+        """Wrap the model, whose backward pass then reduces; accumulation runs under `no_sync`."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        from pipeline.strategies._faults import Faults
+        from pipeline.strategies._group import Group
+        from pipeline.strategies._step import Stepper
+
+        group = Group.join(layout)
+        optimiser = precision.prepare(model, optimiser)
+        wrapped = DistributedDataParallel(
+            model, bucket_cap_mb=self.bucket_cap_mb, gradient_as_bucket_view=True
+        )
+        return Stepper(
+            model,
+            optimiser,
+            precision,
+            max_grad_norm,
+            forward=wrapped,
+            data_parallel=layout.data_parallel,
+            is_root=group.rank == 0,
+            accumulating=wrapped.no_sync,
+            mean_over_ranks=group.mean,
+            leave=group.leave,
+            faults=Faults(self.empty_cache),
+        )

@@ -1,0 +1,89 @@
+"""Horovod: the ring all-reduce of Sergeev and Del Balso (arXiv 1802.05799), the real package.
+
+Started by torchrun like every strategy, or by `horovodrun` with the worker's same arguments. Where
+Horovod is not built for the installed torch, the cell is `unsupported` with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.strategies import _horovod_env
+from pipeline.strategies.base import Layout, Strategy, Trainable
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from pipeline.precision import Precision
+    from pipeline.spec import WorldSpec
+
+COMPRESSIONS = ("none", "fp16")
+
+
+@dataclass(frozen=True)
+class Horovod(Strategy):
+    """`compression`: what gradients travel as. The defaults are Horovod's own.
+
+    Ready gradients are looked for every `cycle_time_ms` and fused up to `fusion_threshold_mb` MiB.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("horovod",)
+
+    compression: str = "none"
+    fusion_threshold_mb: int = 128
+    cycle_time_ms: float = 1.0
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; raises StudyError on an unknown compression."""
+        if self.compression not in COMPRESSIONS:
+            raise StudyError(
+                f"horovod compression {self.compression!r} is unknown; use one of "
+                + ", ".join(COMPRESSIONS)
+            )
+        return super().layout(world)
+
+    def check(self) -> None:
+        """Raise UnsupportedError where Horovod is missing or built for another torch."""
+        reason = _horovod_env.why_unusable()
+        if reason is not None:
+            raise UnsupportedError(f"Horovod is {reason}")
+
+    def build(
+        self,
+        model: nn.Module,
+        optimiser: Optimizer,
+        layout: Layout,
+        precision: Precision,
+        max_grad_norm: float,
+    ) -> Trainable:
+        """Join, broadcast the weights, wrap the optimiser.
+
+        Weights are broadcast before they are narrowed, so that master weights are equal too. Apex
+        patches the very object that steps, so it comes after the wrapping; torch's own precisions
+        return an optimiser, which is then wrapped.
+        """
+        import horovod.torch as hvd
+
+        from pipeline.strategies import _horovod_step
+
+        if layout.device == "cuda" and not hvd.nccl_built():
+            raise UnsupportedError(
+                "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
+                "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
+            )
+        settings = {
+            "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
+            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms),
+        }
+        member = _horovod_env.Membership.join(layout, settings)
+        _horovod_step.broadcast_weights(model)
+        if precision.info.library == "apex":
+            wrapped = _horovod_step.distribute(optimiser, model, self.compression)
+            ready = precision.prepare(model, wrapped)
+        else:
+            ready = precision.prepare(model, optimiser)
+            ready = _horovod_step.distribute(ready, model, self.compression)
+        return _horovod_step.HorovodStepper(model, ready, precision, max_grad_norm, member)

@@ -1,0 +1,86 @@
+"""Single Parameter Server: one root holds the parameters and the optimiser.
+
+Before each step the replicas get the parameters from the root; after their backward pass they send
+it their gradients, so every byte passes the root's link: 2 x (ranks - 1) x model size per step. The
+root also computes a replica's share, as nn.DataParallel's first device does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.errors import StudyError
+from pipeline.strategies.base import Layout, Strategy, Trainable
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from pipeline.precision import Precision
+    from pipeline.spec import WorldSpec
+
+ENGINES = ("process_group", "data_parallel")
+
+
+@dataclass(frozen=True)
+class ParameterServer(Strategy):
+    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `_faults`.
+
+    `process_group` sends over torch.distributed, on any device and number of nodes;
+    `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
+    """
+
+    engine: str = "process_group"
+    empty_cache: bool = False
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One rank per device, or one process with all of a node's devices."""
+        if self.engine not in ENGINES:
+            raise StudyError(
+                f"parameter_server engine {self.engine!r} is unknown; "
+                f"use one of {', '.join(ENGINES)}"
+            )
+        if self.engine == "process_group":
+            return super().layout(world)
+        if world.nodes != 1:
+            raise StudyError(
+                f"parameter_server engine data_parallel is one process on one node, given "
+                f"{world.nodes} nodes; set the cell's nodes to [1] or use engine process_group"
+            )
+        return Layout(
+            num_processes=1,
+            processes_per_node=1,
+            devices_per_process=world.ranks_per_node,
+            data_parallel=1,
+            device=world.device,
+            backend=world.backend,
+        )
+
+    def build(
+        self,
+        model: nn.Module,
+        optimiser: Optimizer,
+        layout: Layout,
+        precision: Precision,
+        max_grad_norm: float,
+    ) -> Trainable:
+        """A star of sends and receives, or nn.DataParallel around the shared step."""
+        from pipeline.strategies._faults import Faults
+        from pipeline.strategies._group import Group
+        from pipeline.strategies._star import Star
+        from pipeline.strategies._step import Stepper
+
+        faults = Faults(self.empty_cache)
+        if self.engine == "data_parallel":
+            from torch.nn import DataParallel
+
+            devices = range(layout.devices_per_process) if layout.device == "cuda" else None
+            wrapped = DataParallel(model, device_ids=list(devices) if devices else None)
+            optimiser = precision.prepare(model, optimiser)
+            return Stepper(
+                model, optimiser, precision, max_grad_norm, forward=wrapped, faults=faults
+            )
+        group = Group.join(layout)
+        optimiser = precision.prepare(model, optimiser)
+        return Star(model, optimiser, precision, max_grad_norm, group, faults)

@@ -1,0 +1,43 @@
+"""Read a study file and validate it at the door (closed schema, then arithmetic)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from pipeline.errors import StudyError
+from pipeline.schemas import describe
+from pipeline.spec import expand
+
+SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
+
+
+def load_study(path: Path) -> dict[str, Any]:
+    """The validated mapping of a study file; raises StudyError naming the key, value and rule."""
+    try:
+        study = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"study file {path} does not exist; see workflow/config") from None
+    except yaml.YAMLError as error:
+        raise StudyError(f"study file {path} is not YAML: {' '.join(str(error).split())}") from None
+    check_study(study, path)
+    return dict(study)
+
+
+def check_study(study: Any, where: Path | str) -> None:
+    """Raise StudyError unless `study` fits the schema and every run of it is possible."""
+    schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+    error = best_match(Draft202012Validator(schema).iter_errors(study))
+    if error is not None:
+        raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
+    tokenizer = study["tokenizer"]
+    if tokenizer.get("vocab_size", 0) > study["model"]["vocab_size"]:
+        raise StudyError(
+            f"{where}: tokenizer.vocab_size {tokenizer['vocab_size']} is over model.vocab_size "
+            f"{study['model']['vocab_size']}; raise model.vocab_size"
+        )
+    expand(study)

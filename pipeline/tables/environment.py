@@ -1,0 +1,68 @@
+"""Versions, hardware and provenance; `python -m pipeline table environment`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.metrics.select import fact
+from pipeline.tables.format import NONE
+
+CAPTION = (
+    "The environment that the runs recorded. Where runs differ, all values are listed, separated "
+    "by commas."
+)
+# It lists what was used and compares nothing.
+COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
+_FACTS = (
+    ("Processor", "cpu_model"),
+    ("Cores", "num_cores"),
+    ("Memory [GiB]", "memory_bytes"),
+    ("GPUs", "gpus"),
+    ("Launcher", "launcher"),
+    ("Backend", "backend"),
+    ("Git commit", "git_commit"),
+    ("Image digest", "image_digest"),
+    ("Tokeniser SHA-256", "tokenizer_sha256"),
+)
+_GIBIBYTE = 2**30
+
+
+def build(table: pd.DataFrame) -> pd.DataFrame:
+    """Two columns, item and value: hardware, threads, provenance, data, then versions."""
+    runs = table[table["level"] == "run"]
+    found = [(item, _value(runs, metric)) for item, metric in _FACTS]
+    found.insert(4, ("Threads a rank", _threads(runs)))
+    data = sorted(runs["data"].dropna().unique())
+    found.append(("Token manifest SHA-256", ", ".join(data) or NONE))
+    versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
+    found += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]
+    return pd.DataFrame(found, columns=["item", "value"])
+
+
+def show(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as text; hashes are shortened to 12 characters."""
+    shown = [", ".join(_short(part) for part in value.split(", ")) for value in frame["value"]]
+    return pd.DataFrame({"Item": frame["item"], "Value": shown})
+
+
+def _value(runs: pd.DataFrame, metric: str) -> str:
+    if metric != "memory_bytes":
+        return fact(runs, metric)
+    sizes = sorted(runs.loc[runs["metric"] == metric, "value"].dropna().unique())
+    return ", ".join(f"{size / _GIBIBYTE:.1f}" for size in sizes) or NONE
+
+
+def _threads(runs: pd.DataFrame) -> str:
+    """Threads by world size: the cores are divided, so one number would not say it."""
+    threads = runs[runs["metric"] == "threads_per_rank"]
+    pairs = threads.groupby("world_size")["value"].unique()
+    return "; ".join(
+        f"{'/'.join(f'{v:.0f}' for v in sorted(values))} at world size {size}"
+        for size, values in pairs.items()
+    )
+
+
+def _short(part: str) -> str:
+    words = part.split(" ")
+    hashed = len(words[0]) >= 40 and all(c in "0123456789abcdef:sha" for c in words[0])
+    return " ".join([words[0][:12], *words[1:]]) if hashed else part

@@ -1,0 +1,49 @@
+"""How numbers look in tables and in the text of the paper: enough digits, never more."""
+
+from __future__ import annotations
+
+import math
+
+NONE = "\N{EN DASH}"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` to so many significant digits, without an exponent, thousands grouped."""
+    if not math.isfinite(value):
+        return NONE if math.isnan(value) else "infinite"
+    if value == 0:
+        return "0"
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:,.{decimals}f}"
+
+
+def with_interval(value: float, low: float, high: float, digits: int = 3) -> str:
+    """`value [low, high]`, all with the decimals of the value."""
+    if not math.isfinite(value) or value == 0:
+        return significant(value)
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
+
+
+def ratio_interval(value: float, low: float, high: float) -> str:
+    """`value [low, high]` of a ratio, with two decimals throughout a column."""
+    if not math.isfinite(value):
+        return significant(value)
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def scientific(value: float) -> str:
+    """A deviation such as `3.1e-7`; `0` only when it is exactly 0."""
+    if not math.isfinite(value):
+        return NONE if math.isnan(value) else "infinite"
+    return "0" if value == 0 else _short_exponent(f"{value:.1e}")
+
+
+def limit(value: float) -> str:
+    """A declared tolerance such as `1e-5` or `0.001`."""
+    return _short_exponent(f"{value:g}")
+
+
+def _short_exponent(text: str) -> str:
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else text

@@ -1,0 +1,45 @@
+"""Throughput, speedup and efficiency; `python -m pipeline table scaling`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.metrics.select import pick, records
+from pipeline.tables.format import NONE, ratio_interval, with_interval
+
+CAPTION = (
+    "Throughput, speedup over the base and parallel efficiency (speedup over the ratio of ranks) "
+    "with 95 % intervals. The base is named by its cell in the study. A dash stands where no run "
+    "finished or no base did."
+)
+COMPARES = {"precision"}
+_MEASURES = ("tokens_per_second", "speedup", "efficiency")
+
+
+def build(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell and node count; each measure with low and high."""
+    keys = ["cell", "label", "precision_ran", "nodes", "world_size", "scaling", "status"]
+    found = pick(table, "cell", "num_ok")[keys]
+    for metric in _MEASURES:
+        rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
+        names = {"value": metric, "low": f"{metric}_low", "high": f"{metric}_high"}
+        found = found.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
+    base = pick(table, "cell", "speedup")[["cell", "nodes", "base", "interval"]]
+    absolute = pick(table, "cell", "base_tokens_per_second")[["cell", "nodes", "value"]]
+    absolute = absolute.rename(columns={"value": "base_tokens_per_second"})
+    keys = ["cell", "nodes"]
+    return found.merge(base, on=keys, how="left").merge(absolute, on=keys, how="left")
+
+
+def show(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as text, each measure as `value [low, high]`."""
+    titles = ("Tokens/s", "Speedup", "Efficiency")
+    shown = []
+    for row in records(frame):
+        line = {"Cell": row["label"], "Nodes": str(row["nodes"])}
+        for metric, title in zip(_MEASURES, titles, strict=True):
+            value = (row[metric], row[f"{metric}_low"], row[f"{metric}_high"])
+            line[title] = (with_interval if title == "Tokens/s" else ratio_interval)(*value)
+        line["Base"] = NONE if pd.isna(row["base"]) else row["base"]
+        shown.append(line)
+    return pd.DataFrame(shown)

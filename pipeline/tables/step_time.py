@@ -1,0 +1,50 @@
+"""Median step time with its interval; `python -m pipeline table step_time`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.metrics.select import pick, records
+from pipeline.tables.format import NONE, with_interval
+
+CAPTION = (
+    "Median step time with its 95 % interval, from a bootstrap that resamples repeats and then the "
+    "timed steps inside them. A dash stands where no run finished."
+)
+COMPARES = {"precision"}
+
+
+def build(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell and node count, times in seconds."""
+    keys = ["cell_order", "cell", "label", "precision_ran", "nodes", "world_size"]
+    found = pick(table, "cell", "num_ok")[[*keys, "status", "value"]].rename(
+        columns={"value": "repeats"}
+    )
+    times = pick(table, "cell", "step_seconds")[
+        ["cell", "nodes", "value", "low", "high", "interval"]
+    ]
+    steps = pick(table, "cell", "timed_steps")[["cell", "nodes", "value"]]
+    found = found.merge(times, on=["cell", "nodes"], how="left").merge(
+        steps.rename(columns={"value": "timed_steps"}), on=["cell", "nodes"], how="left"
+    )
+    names = {"value": "step_seconds", "low": "step_seconds_low", "high": "step_seconds_high"}
+    return found.rename(columns=names).drop(columns="cell_order")
+
+
+def show(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as text, times in milliseconds."""
+    shown = []
+    for row in records(frame):
+        value, low, high = (1000 * row[f"step_seconds{end}"] for end in ("", "_low", "_high"))
+        ran = row["repeats"] > 0
+        shown.append(
+            {
+                "Cell": row["label"],
+                "Nodes": str(row["nodes"]),
+                "Ranks": str(row["world_size"]),
+                "Step time [ms]": with_interval(value, low, high) if ran else NONE,
+                "Repeats": f"{row['repeats']:.0f}",
+                "Timed steps": f"{row['timed_steps']:.0f}" if ran else NONE,
+            }
+        )
+    return pd.DataFrame(shown)

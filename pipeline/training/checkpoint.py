@@ -1,0 +1,64 @@
+"""Checkpoints without pickle: safetensors for tensors, JSON for numbers, one folder a step.
+
+A folder is written under a temporary name and renamed, so the newest one is always whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from pipeline.errors import SamestepError
+from pipeline.strategies.base import TrainState
+
+
+def save(folder: Path, step: int, state: TrainState, spec_sha256: str) -> None:
+    """Write the state after `step` steps below `folder`, then drop the older ones."""
+    final = folder / f"step-{step:08d}"
+    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        save_file(
+            {k: v.contiguous() for k, v in state.weights.items()}, temporary / "weights.safetensors"
+        )
+        save_file(
+            {k: v.contiguous() for k, v in state.optimiser.items()},
+            temporary / "optimiser.safetensors",
+        )
+        about = {"step": step, "scalars": dict(state.scalars), "spec_sha256": spec_sha256}
+        (temporary / "state.json").write_text(json.dumps(about))
+        shutil.rmtree(final, ignore_errors=True)
+        temporary.rename(final)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise SamestepError(
+            f"could not write checkpoint {final} ({error}); free space below the results folder"
+        ) from error
+    for old in sorted(folder.glob("step-*"))[:-1]:
+        shutil.rmtree(old)
+
+
+def latest_step(folder: Path, spec_sha256: str) -> int:
+    """Steps done by the newest checkpoint of this very spec; 0 where there is none."""
+    found = sorted(folder.glob("step-*/state.json"))
+    if not found:
+        return 0
+    about = json.loads(found[-1].read_text())
+    return int(about["step"]) if about["spec_sha256"] == spec_sha256 else 0
+
+
+def load(folder: Path, step: int) -> TrainState:
+    """The state after `step` steps."""
+    source = folder / f"step-{step:08d}"
+    about = json.loads((source / "state.json").read_text())
+    return TrainState(
+        weights=load_file(source / "weights.safetensors"),
+        optimiser=load_file(source / "optimiser.safetensors"),
+        scalars=about["scalars"],
+    )

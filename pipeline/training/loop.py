@@ -1,0 +1,127 @@
+"""The one training loop: the same for every strategy, model and precision."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from pipeline.models import build_model
+from pipeline.precision import make_precision
+from pipeline.records import Step
+from pipeline.spec import RunSpec
+from pipeline.strategies.base import Batch, Strategy, TrainState
+from pipeline.training.clock import Clock
+from pipeline.training.sampler import Sampler
+from pipeline.training.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from pipeline.corpus.batches import Batches
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a worker does beside the training: keep a step, keep a state after `n` steps."""
+
+    on_step: Callable[[Step], None]
+    on_checkpoint: Callable[[int, TrainState | None], None]
+
+
+class Loop:
+    """One run on one rank; after `run`, `model` holds the final weights on every rank."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        strategy: Strategy,
+        batches: Batches,
+        rank: int,
+        device: torch.device,
+    ) -> None:
+        self.spec, self.batches, self.rank, self.device = spec, batches, rank, device
+        self.layout = strategy.layout(spec.world)
+        self.precision = make_precision(spec.precision, device.type)
+        self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
+        if spec.compile:
+            self.model.compile()
+        self.sampler = Sampler(device)
+        self.trainable = strategy.build(
+            self.model,
+            make_optimiser(self.model, spec),
+            self.layout,
+            self.precision,
+            spec.optimiser.max_grad_norm,
+        )
+
+    def run(self, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:
+        """Train from step `done` (whose `state` is then given) to the last step, then close."""
+        work, clock = self.spec.workload, Clock(self.device)
+        if state is not None:
+            self.trainable.load(state)
+        for step in range(done, work.steps):
+            rate = learning_rate(step, work.steps, self.spec.optimiser)
+            for group in self.trainable.optimiser.param_groups:
+                group["lr"] = rate
+            microbatches = self.read(step)
+            if step == max(done, work.untimed_steps):
+                self.sampler.start()
+            result, seconds = clock.time(partial(self.trainable.step, microbatches))
+            self.sampler.sample()
+            hooks.on_step(
+                Step(
+                    step=step,
+                    rank=self.rank,
+                    seconds=seconds,
+                    tokens=result.tokens,
+                    loss=result.loss if math.isfinite(result.loss) else None,
+                    grad_norm=result.grad_norm if math.isfinite(result.grad_norm) else None,
+                    learning_rate=rate,
+                    timed=step >= work.untimed_steps,
+                )
+            )
+            if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
+                hooks.on_checkpoint(step + 1, self.trainable.state())
+        self.trainable.close()
+
+    def read(self, step: int) -> list[Batch]:
+        """This rank's slice of the global batch of `step`, cut into micro-batches."""
+        start, stop = self.layout.batch_slice(self.rank, self.spec.workload.global_batch)
+        inputs, targets = self.batches.slice(step, start, stop)
+        pieces = self.spec.workload.accumulation_steps
+        return list(
+            zip(
+                torch.from_numpy(inputs).to(self.device).chunk(pieces),
+                torch.from_numpy(targets).to(self.device).chunk(pieces),
+                strict=True,
+            )
+        )
+
+
+def make_optimiser(model: nn.Module, spec: RunSpec) -> Optimizer:
+    """Fused AdamW over all parameters, as in the study (Loshchilov & Hutter 2019)."""
+    chosen = spec.optimiser
+    return AdamW(
+        model.parameters(),
+        lr=chosen.learning_rate,
+        betas=(chosen.beta1, chosen.beta2),
+        eps=chosen.eps,
+        weight_decay=chosen.weight_decay,
+        fused=True,
+    )
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Hash of all weights, names and types included; equal on two ranks only if bit-equal."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        raw = parameter.detach().cpu().contiguous().view(torch.uint8).numpy()
+        digest.update(f"{name}{parameter.dtype}{tuple(parameter.shape)}".encode())
+        digest.update(raw.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,106 @@
+"""From what the ranks left behind to one validated record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.corpus.manifest import Manifest
+from pipeline.errors import LaunchError
+from pipeline.records import RunRecord, Step
+from pipeline.spec import RunSpec
+from pipeline.strategies.base import Layout
+from pipeline.training.launcher import Launch, RunPaths
+from pipeline.training.machine import hardware, loaded_versions, provenance
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the launchers ended: exit codes (negative: a signal), and whether time ran out."""
+
+    exit_codes: Sequence[int]
+    timed_out: bool
+    started_at: str
+    ended_at: str
+
+
+def make_record(
+    spec: RunSpec, layout: Layout, launch: Launch, paths: RunPaths, ended: Ended
+) -> RunRecord:
+    """The run's record; raises LaunchError where the input was wrong, so that no record is due."""
+    status, reason = judge(spec, paths, ended)
+    ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
+    complete = ranks if status == "ok" else []
+    manifest = Manifest.load(paths.tokens)
+    root = ranks[0] if ranks else None
+    run = {
+        "schema_version": 1,
+        "run_id": spec.run_id,
+        "spec": spec.to_dict(),
+        "spec_sha256": spec.sha256(),
+        "status": status,
+        "reason": reason,
+        "origin": "measured",
+        "started_at": ended.started_at,
+        "ended_at": ended.ended_at,
+        "versions": root["versions"] if root else loaded_versions(),
+        "hardware": hardware(),
+        "data": {
+            "manifest_sha256": manifest.sha256,
+            "tokenizer_sha256": manifest.tokenizer["sha256"],
+        },
+        "execution": {
+            "launcher": "torchrun",
+            "world_size": spec.world.size,
+            "threads_per_rank": launch.threads_per_rank,
+            "backend": spec.world.backend,
+            "network": spec.world.network,
+            "layout": layout.to_dict(),
+            "settings": root["settings"] if root else {},
+        },
+        "precision": root["precision"] if root else None,
+        "model": root["model"] if root else None,
+        "ranks": [rank["rank"] for rank in complete],
+        "provenance": provenance(),
+    }
+    return RunRecord(run=run, steps=read_steps(paths.ranks))
+
+
+def read_steps(folder: Path) -> list[Step]:
+    """All ranks' whole step lines, by step and rank; a line cut off by a kill is left out."""
+    steps = []
+    for path in folder.glob("rank*.jsonl"):
+        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+        steps += [Step(**json.loads(line)) for line in whole.splitlines()]
+    return sorted(steps, key=lambda step: (step.step, step.rank))
+
+
+def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> tuple[str, str | None]:
+    """Status and reason of an ended run; raises LaunchError for an error of the input."""
+    errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
+    for kind in ("error", "unsupported", "oom", "failed"):
+        # The rank that fell first often drags others into a lost connection: worst kind first.
+        found = [error for error in errors if error["kind"] == kind]
+        if kind == "error" and found:
+            raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
+        if found:
+            return kind, f"{found[0]['type']}: {found[0]['message']}"
+    if ended.timed_out:
+        return "timeout", f"not done after timeout_seconds = {spec.timeout_seconds}; raise it"
+    if any(ended.exit_codes):
+        return "failed", (
+            f"launchers ended with exit codes {list(ended.exit_codes)} and no rank said why "
+            f"(a kill by signal 9 is often the kernel's out-of-memory killer); see {paths.log.name}"
+        )
+    return "ok", None
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.name.partition(".")[0].removeprefix("rank"))
+
+
+def _load(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

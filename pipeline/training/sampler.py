@@ -1,0 +1,60 @@
+"""Peak memory and mean utilisation of one rank, sampled beside the training."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from typing import Any
+
+import psutil
+import torch
+
+
+def peak_resident_bytes() -> int:
+    """Peak resident set of this process so far (getrusage counts KiB on Linux, bytes on macOS)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Sampler:
+    """From `start` to `stop`: CPU seconds per second of wall time, or NVML's GPU utilisation.
+
+    NVML is read at every `sample` (once a step); on a CPU two readings are enough.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._process = psutil.Process()
+        self._gpu_percents: list[float] = []
+        self._start: tuple[float, float] | None = None
+        self._stop: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        """Begin at the first timed step; CUDA's peak counts from here as well."""
+        self._start = self._reading()
+        self._gpu_percents.clear()
+
+    def sample(self) -> None:
+        """After a step: one NVML reading (percent of the last sampling period)."""
+        self._stop = self._reading()
+        if self.device.type == "cuda":
+            self._gpu_percents.append(float(torch.cuda.utilization(self.device)))
+
+    def summary(self) -> dict[str, Any]:
+        """`peak_memory_bytes`, `mean_utilisation` and, on CUDA, `peak_reserved_bytes`."""
+        if self.device.type == "cuda":
+            percents = self._gpu_percents or [0.0]
+            return {
+                "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device),
+                "peak_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
+                "mean_utilisation": sum(percents) / len(percents) / 100,
+            }
+        busy = 0.0
+        if self._start and self._stop and self._stop[1] > self._start[1]:
+            busy = (self._stop[0] - self._start[0]) / (self._stop[1] - self._start[1])
+        return {"peak_memory_bytes": peak_resident_bytes(), "mean_utilisation": busy}
+
+    def _reading(self) -> tuple[float, float]:
+        cpu = self._process.cpu_times()
+        return cpu.user + cpu.system, time.monotonic()

@@ -1,0 +1,159 @@
+"""One rank: `python -m pipeline.training.worker --spec FILE --tokens DIR --out DIR`.
+
+Started by torchrun, or by horovodrun with the same arguments. It leaves below `--out`:
+`rank<r>.jsonl` (a line a step), `rank<r>.json` (what the rank used) or `rank<r>.error.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import LaunchError, SamestepError, UnsupportedError
+from pipeline.files import write_text
+from pipeline.spec import RunSpec
+from pipeline.training.processes import die_with_parent
+
+
+def main() -> int:
+    """Run one rank; every failure is left as a file for the launcher, then raised."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spec", type=Path, required=True, help="spec.json of the run")
+    parser.add_argument("--tokens", type=Path, required=True, help="folder of token shards")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the rank's files")
+    parser.add_argument("--checkpoints", type=Path, required=True, help="folder of checkpoints")
+    args = parser.parse_args()
+    die_with_parent()
+    rank = _rank()
+    try:
+        spec = RunSpec.from_dict(json.loads(args.spec.read_text(encoding="utf-8")))
+        train(spec, args.tokens, args.out, args.checkpoints)
+    except Exception as error:
+        message = " ".join(str(error).split())[:500]
+        about = {"kind": _kind(error), "type": type(error).__name__, "message": message}
+        write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
+        if isinstance(error, SamestepError):
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        raise
+    return 0
+
+
+def train(spec: RunSpec, tokens: Path, out: Path, checkpoints: Path) -> None:
+    """Train the run on this rank and write the rank's files."""
+    import torch
+
+    from pipeline import strategies
+    from pipeline.corpus.batches import Batches
+    from pipeline.training import checkpoint
+    from pipeline.training.loop import Hooks, Loop
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    strategy = strategies.load(spec.strategy, spec.options)
+    strategy.check()
+    device = _device(spec)
+    batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    loop = Loop(spec, strategy, batches, _rank(), device)
+    done = checkpoint.latest_step(checkpoints, spec.sha256())
+    state = checkpoint.load(checkpoints, done) if done else None
+
+    with _open_steps(out / f"rank{_rank()}.jsonl", done) as lines:
+
+        def keep_checkpoint(step: int, captured: Any) -> None:
+            if captured is not None:
+                checkpoint.save(checkpoints, step, captured, spec.sha256())
+
+        loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
+    _write_summary(loop, out)
+
+
+def _write_step(lines: Any, step: Any) -> None:
+    lines.write(json.dumps(asdict(step)) + "\n")
+    lines.flush()
+
+
+def _open_steps(path: Path, done: int) -> Any:
+    """The rank's step file, cut back to the steps that the checkpoint covers."""
+    kept: list[str] = []
+    if done and path.is_file():
+        kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:done]
+    write_text(path, "".join(kept))
+    return path.open("a", encoding="utf-8")
+
+
+def _write_summary(loop: Any, out: Path) -> None:
+    from pipeline.models import flops_per_token
+    from pipeline.training.loop import weights_sha256
+    from pipeline.training.machine import loaded_versions
+
+    rank, spec = _rank(), loop.spec
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    about = {
+        "rank": {
+            "rank": rank,
+            "node": rank // local,
+            "device": str(loop.device),
+            "weights_sha256": weights_sha256(loop.model),
+            **loop.sampler.summary(),
+        },
+        "precision": loop.precision.info.to_dict(),
+        "model": {
+            "num_parameters": sum(p.numel() for p in loop.model.parameters()),
+            "flops_per_token": flops_per_token(spec.model),
+        },
+        "versions": loaded_versions(),
+        "settings": {
+            key: value
+            for key, value in sorted(os.environ.items())
+            if key.startswith(("OMP_NUM", "GLOO_", "NCCL_", "HOROVOD_CPU", "HOROVOD_CONTROLLER"))
+        },
+    }
+    write_text(out / f"rank{rank}.json", json.dumps(about))
+
+
+def _rank() -> int:
+    for name in ("RANK", "HOROVOD_RANK"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
+
+
+def _device(spec: RunSpec) -> Any:
+    import torch
+
+    if spec.world.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "the spec says device cuda, but torch sees no CUDA device; run on a GPU node "
+            "(in a container with --nv) or set cluster.device to cpu"
+        )
+    local = int(os.environ.get("LOCAL_RANK", os.environ.get("HOROVOD_LOCAL_RANK", "0")))
+    if local >= torch.cuda.device_count():
+        raise LaunchError(
+            f"local rank {local} has no GPU of its own, the node has {torch.cuda.device_count()}; "
+            "set cluster.ranks_per_node to the number of GPUs of a node"
+        )
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
+
+
+def _kind(error: Exception) -> str:
+    """The record's status for an exception, or `error` where no record should be made."""
+    if isinstance(error, UnsupportedError):
+        return "unsupported"
+    if isinstance(error, SamestepError):
+        return "error"
+    text = str(error)
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
+        return "oom"
+    return "oom" if isinstance(error, MemoryError) else "failed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

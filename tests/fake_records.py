@@ -1,0 +1,172 @@
+"""TEST ONLY: plausible synthetic records, written through the same door as real ones.
+
+No number here was measured. The step times follow a toy law (work shared by the ranks, plus a cost
+for each exchange, plus noise of the run and of the step); the losses fall along a fixed curve.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.cli import build
+from pipeline.metrics.collect import run_folder
+from pipeline.records import RunRecord, Step, write_record
+from pipeline.spec import RunSpec, expand
+
+# strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
+_LAW = {
+    "single": (0.0, 0),
+    "parameter_server": (0.05, 90_000_000),
+    "ddp": (0.02, 0),
+    "horovod": (0.025, 0),
+}
+_MIXED = {"amp_o1": ("torch", False), "amp_o2": ("torch", True), "apex_o1": ("apex", False)}
+
+SIX_CELLS = (
+    ("single", "Single device", "single", "fp32", [1]),
+    ("sps", "Single Parameter Server", "parameter_server", "fp32", None),
+    ("dps", "Distributed Parameter Server (DDP)", "ddp", "fp32", None),
+    ("horovod", "Horovod", "horovod", "fp32", None),
+    ("dps-amp", "Distributed Parameter Server (DDP) + AMP", "ddp", "amp_o1", None),
+    ("horovod-apex", "Horovod + Apex", "horovod", "apex_o1", None),
+)
+
+
+def make_study(**changes: Any) -> dict[str, Any]:
+    """A valid study of six cells at 1, 2 and 4 nodes; `changes` replace top-level keys."""
+    cells = [
+        {"name": n, "label": la, "strategy": s, "precision": p} | ({"nodes": k} if k else {})
+        for n, la, s, p, k in SIX_CELLS
+    ]
+    study = {
+        "study": "fake",
+        "title": "Synthetic study for tests",
+        "corpus": {"source": "python-docs"},
+        "tokenizer": {"kind": "bpe", "vocab_size": 2048},
+        "model": {"family": "gpt2", "num_layers": 4, "width": 128, "num_heads": 4, "context": 128,
+                  "vocab_size": 2048},
+        "optimiser": {"name": "adamw", "learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999,
+                      "eps": 1e-8, "weight_decay": 0.01, "max_grad_norm": 1.0,
+                      "schedule": "linear", "warmup_steps": 5},
+        "workload": {"global_batch": 16, "accumulation_steps": 1, "steps": 30, "untimed_steps": 5,
+                     "scaling": "strong", "checkpoint_every": 0},
+        "cluster": {"device": "cpu", "ranks_per_node": 1, "nodes": [1, 2, 4], "backend": "gloo",
+                    "network": "loopback"},
+        "cells": cells,
+        "repeats": 3,
+        "seeds": [20220613],
+        "timeout_seconds": 300,
+    }  # fmt: skip
+    return {**study, **changes}
+
+
+def fail(spec: RunSpec) -> tuple[str, str] | None:
+    """Default failures: Apex never runs, the parameter server runs out of memory once."""
+    if spec.precision.startswith("apex"):
+        return "unsupported", "apex.amp is not importable and there is no CUDA device"
+    if spec.cell == "sps" and spec.world.nodes == 4 and spec.repeat == 1:
+        return "oom", "rank 0 was killed at 3.1 GiB of resident memory"
+    return None
+
+
+def write_records(root: Path, study: Mapping[str, Any], failures: Any = fail) -> Path:
+    """Write one record for every run of `study` below `root`; returns `root`."""
+    for spec in expand(study):
+        write_record(run_folder(root, spec), make_record(spec, failures(spec)))
+    return root
+
+
+def make_table(**changes: Any) -> pd.DataFrame:
+    """The table of metrics of the synthetic study, through the real stage."""
+    study = make_study(**changes)
+    with TemporaryDirectory() as folder:
+        return build(study, write_records(Path(folder), study))
+
+
+def make_record(spec: RunSpec, failure: tuple[str, str] | None = None) -> RunRecord:
+    """One synthetic record; `failure` is (status, reason) of a run that did not finish."""
+    status, reason = failure or ("ok", None)
+    ok = failure is None
+    run = {
+        "schema_version": 1,
+        "run_id": spec.run_id,
+        "spec": spec.to_dict(),
+        "spec_sha256": spec.sha256(),
+        "status": status,
+        "reason": reason,
+        "origin": "measured",
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "ended_at": "2026-01-02T03:04:35+00:00",
+        "versions": {"python": "3.11.2", "samestep": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6"},
+        "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2, "memory_bytes": 8 << 30,
+                     "gpus": []},
+        "data": {"manifest_sha256": _sha("manifest"), "tokenizer_sha256": _sha("tokenizer")},
+        "execution": {"launcher": "torchrun", "world_size": spec.world.size,
+                      "threads_per_rank": 1, "backend": "gloo", "network": spec.world.network,
+                      "layout": {"data_parallel": spec.world.size}, "settings": {}},
+        "precision": _precision(spec) if ok else None,
+        "model": {"num_parameters": 1_071_616, "flops_per_token": 7.1e6} if ok else None,
+        "ranks": [_rank(spec, rank) for rank in range(spec.world.size)] if ok else [],
+        "provenance": {"git_commit": "0" * 40, "git_dirty": False, "image_digest": None},
+    }  # fmt: skip
+    return RunRecord(run=run, steps=_steps(spec) if ok else [])
+
+
+def _precision(spec: RunSpec) -> dict[str, Any]:
+    library, master = _MIXED.get(spec.precision, ("torch", False))
+    short = "float32" if spec.precision == "fp32" else "bfloat16"
+    return {
+        "name": spec.precision,
+        "library": library,
+        "compute_dtype": short,
+        "weights_dtype": "float32",
+        "master_weights": master,
+        "loss_scaling": False,
+    }
+
+
+def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
+    extra = _LAW.get(spec.strategy, (0.02, 0))[1] if rank == 0 and spec.world.size > 1 else 0
+    noise = _random(spec, f"memory{rank}").randrange(4_000_000)
+    return {"rank": rank, "node": rank // spec.world.ranks_per_node, "device": "cpu",
+            "peak_memory_bytes": 420_000_000 // (1 + spec.world.size // 4) + extra + noise,
+            "mean_utilisation": 0.9 / max(1, spec.world.size / 2) + noise / 1e8,
+            "weights_sha256": _sha(f"{spec.run_id}")}  # fmt: skip
+
+
+def _steps(spec: RunSpec) -> list[Step]:
+    noise, size, work = _random(spec, "steps"), spec.world.size, spec.workload
+    mixed = spec.precision != "fp32"
+    exchange = _LAW.get(spec.strategy, (0.02, 0))[0] * math.log2(size)
+    mean = (0.16 if mixed else 0.22) * work.global_batch / 16 / min(size, 2) + exchange
+    run_factor = noise.gauss(1, 0.02)
+    wobble = 0.0 if spec.strategy == "single" else (3e-3 if mixed else 2e-7)
+    steps = []
+    for step in range(work.steps):
+        truth = 4.2 + 3.4 * math.exp(-step / 9) + 0.08 * math.sin(step * 1.7)
+        loss = truth * (1 + wobble * (0 if step == 0 else step / 8) * noise.uniform(-1, 1))
+        norm = (2.5 - 0.04 * step) * (1 + wobble * noise.uniform(-1, 1))
+        slow = mean * run_factor * (1 + abs(noise.gauss(0, 0.05))) * (1.6 if step < 2 else 1)
+        for rank in range(size):
+            seconds = slow * (1 - 0.01 * rank)
+            steps.append(
+                Step(step, rank, seconds, spec.global_batch_tokens, loss, norm,
+                     spec.optimiser.learning_rate, step >= work.untimed_steps)
+            )  # fmt: skip
+    return steps
+
+
+def _random(spec: RunSpec, purpose: str) -> random.Random:
+    return random.Random(f"{spec.run_id}/{purpose}")
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,81 @@
+"""Golden loss and gradient norm of every shipped study's model, optimiser and seed.
+
+The first steps of `single` on synthetic tokens (so that no corpus version matters), one sequence a
+step. The files move only by `pytest tests/golden --write-golden`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline import strategies
+from pipeline.spec import RunSpec, expand
+from pipeline.study import load_study
+from pipeline.training.loop import Hooks, Loop
+
+STUDIES = sorted(Path("workflow/config").glob("*.yaml"))
+STEPS = 2
+TOLERANCE = 1e-4
+"""Relative: other processors sum in another order."""
+
+
+class SyntheticBatches:
+    """Token ids from a fixed generator; the same interface as pipeline.corpus.batches.Batches."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.spec = spec
+
+    def slice(self, step: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        model = self.spec.model
+        generator = np.random.Generator(np.random.Philox(key=[self.spec.seed, step]))
+        ids = generator.integers(0, model.vocab_size, (stop - start, model.context + 1))
+        return ids[:, :-1], ids[:, 1:]
+
+
+def first_steps(study: Path) -> list[dict[str, float | None]]:
+    run = expand(load_study(study))[0]
+    work = replace(run.workload, global_batch=1, accumulation_steps=1, checkpoint_every=0)
+    run = replace(
+        run,
+        strategy="single",
+        options={},
+        precision="fp32",
+        world=replace(run.world, nodes=1, ranks_per_node=1, device="cpu", backend="gloo"),
+        workload=replace(work, steps=STEPS, untimed_steps=0),
+    )
+    return train(replace(run, study="golden", cell="golden").to_json())
+
+
+@cache
+def train(run_json: str) -> list[dict[str, float | None]]:
+    """Cached: two studies of one model, optimiser and seed give the same steps."""
+    run = RunSpec.from_dict(json.loads(run_json))
+    steps: list[dict[str, float | None]] = []
+    hooks = Hooks(
+        on_step=lambda s: steps.append({"loss": s.loss, "grad_norm": s.grad_norm}),
+        on_checkpoint=lambda *_: None,
+    )
+    batches: Any = SyntheticBatches(run)
+    Loop(run, strategies.load("single", {}), batches, 0, torch.device("cpu")).run(hooks)
+    return steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
+def test_first_steps_are_the_golden_ones(study: Path, request: pytest.FixtureRequest) -> None:
+    golden = Path(__file__).with_name(f"{study.stem}.json")
+    steps = first_steps(study)
+    if request.config.getoption("--write-golden"):
+        golden.write_text(json.dumps(steps, indent=1) + "\n")
+    expected = json.loads(golden.read_text())
+    assert len(expected) == STEPS
+    for step, gold in zip(steps, expected, strict=True):
+        assert step == pytest.approx(gold, rel=TOLERANCE)

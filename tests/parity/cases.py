@@ -1,0 +1,91 @@
+"""What the parity suite runs: every strategy file x ranks x accumulation x precision.
+
+A strategy joins by being a file in `pipeline/strategies`; nothing here names one but `single`, the
+run that all are held against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from pipeline import strategies
+from pipeline.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
+
+STEPS = 20
+WORLDS = (1, 2, 4)
+PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2")
+MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=2, context=16, vocab_size=300)
+OPTIMISER = OptimiserSpec(
+    name="adamw",
+    learning_rate=2e-3,
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-8,
+    weight_decay=0.01,
+    max_grad_norm=1.0,
+    schedule="linear",
+    warmup_steps=4,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training of `STEPS` steps; `resume` stops half-way and goes on from a checkpoint.
+
+    `mutation` breaks the step on purpose, to show that the comparison notices.
+    """
+
+    strategy: str
+    precision: str = "fp32"
+    accumulation: int = 1
+    resume: bool = False
+    mutation: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A file name."""
+        parts = [self.strategy, self.precision, f"a{self.accumulation}"]
+        parts += ["resume"] * self.resume + [self.mutation or ""]
+        return "-".join(filter(None, parts))
+
+    def spec(self, world: int) -> RunSpec:
+        """The run on that many ranks: the same work for every world."""
+        return RunSpec(
+            study="parity",
+            cell=self.name,
+            strategy=self.strategy,
+            precision=self.precision,
+            world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
+            model=MODEL,
+            optimiser=OPTIMISER,
+            workload=WorkloadSpec(8, self.accumulation, STEPS, 2, "strong", 0),
+            repeat=0,
+            seed=11,
+        )
+
+    def reference(self) -> Case:
+        """The same work on a single device."""
+        return replace(self, strategy="single", resume=False, mutation=None)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON types."""
+        return asdict(self)
+
+
+def cases_of(strategy: str) -> list[Case]:
+    """All trainings of one strategy in one world."""
+    found = [Case(strategy, p, a) for p in PRECISIONS for a in (1, 2)]
+    found += [Case(strategy, p, resume=True) for p in ("fp32", "fp16", "amp_o2")]
+    if strategy == "ddp":
+        found += [Case(strategy, mutation=name) for name in ("sum", "no_clip", "same_shard")]
+    return found
+
+
+def worlds_of(strategy: str) -> tuple[int, ...]:
+    """The worlds a strategy runs in: one rank for `single`."""
+    return (1,) if strategy == "single" else WORLDS
+
+
+def launches() -> list[tuple[str, int]]:
+    """One launch for each strategy and world."""
+    return [(s, world) for s in strategies.names() for world in worlds_of(s)]

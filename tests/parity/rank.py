@@ -1,0 +1,128 @@
+"""One rank of the parity suite: trains every case of a strategy through the real loop.
+
+`python rank.py STRATEGY WORLD TOKENS OUT`, started by torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from pipeline import strategies
+from pipeline.corpus.batches import Batches
+from pipeline.strategies.base import Layout, TrainState
+from pipeline.training import checkpoint
+from pipeline.training.loop import Hooks, Loop, weights_sha256
+from tests.parity.cases import STEPS, Case, cases_of
+
+
+def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
+    """Leave `<case>.rank<r>.json` for each case, and rank 0's weights."""
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    # One group for all cases: torch cannot leave torchrun's store and join it again under one name.
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    for case in cases_of(strategy):
+        with broken(case.mutation):
+            steps, loop = train(case, world, tokens, out / f"{case.name}.checkpoints", rank)
+        about = {
+            "steps": steps,
+            "weights_sha256": weights_sha256(loop.model),
+            "tied": loop.model.lm_head.weight is loop.model.wte.weight,
+            "precision": loop.precision.info.to_dict(),
+        }
+        (out / f"{case.name}.rank{rank}.json").write_text(json.dumps(about))
+        if rank == 0:
+            weights = {name: p.detach() for name, p in loop.model.named_parameters()}
+            save_file(weights, out / f"{case.name}.safetensors")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(
+    case: Case, world: int, tokens: Path, checkpoints: Path, rank: int
+) -> tuple[list[dict[str, Any]], Any]:
+    """All steps of a case, in one go or in two halves with a checkpoint on disk between them."""
+    steps: list[dict[str, Any]] = []
+    spec = case.spec(world)
+
+    def save(done: int, state: TrainState | None) -> None:
+        if state is not None:
+            checkpoint.save(checkpoints, done, state, spec.sha256())
+
+    def make() -> Loop:
+        strategy = strategies.load(case.strategy, {})
+        batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+        return Loop(spec, strategy, batches, rank, torch.device("cpu"))
+
+    hooks = Hooks(lambda step: steps.append(asdict(step)), save)
+    if not case.resume:
+        loop = make()
+        loop.run(hooks)
+        return steps, loop
+    with stop_after(STEPS // 2):
+        make().run(hooks)
+    loop = make()
+    loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
+    return steps, loop
+
+
+def stop_after(count: int) -> Any:
+    """End the loop after `count` steps, with a checkpoint, without changing its schedule."""
+    real = Loop.run
+
+    def run(self: Loop, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:
+        total = self.spec.workload.steps
+        rate = "pipeline.training.loop.learning_rate"
+        from pipeline.training.schedule import learning_rate
+
+        object.__setattr__(self.spec.workload, "steps", count)
+        object.__setattr__(self.spec.workload, "checkpoint_every", count)
+        try:
+            with mock.patch(rate, lambda step, _, spec: learning_rate(step, total, spec)):
+                real(self, hooks, done, state)
+        finally:
+            object.__setattr__(self.spec.workload, "steps", total)
+            object.__setattr__(self.spec.workload, "checkpoint_every", 0)
+
+    return mock.patch.object(Loop, "run", run)
+
+
+def broken(mutation: str | None) -> Any:
+    """A deliberate mistake of the kind that the suite is there to catch."""
+    if mutation is None:
+        return mock.patch.dict(os.environ)
+    if mutation == "no_clip":
+        return mock.patch("torch.nn.utils.clip_grad_norm_", lambda p, _: real_clip(p, 1e9))
+    if mutation == "same_shard":
+        real = Layout.batch_slice
+        return mock.patch.object(Layout, "batch_slice", lambda self, rank, n: real(self, 0, n))
+    if mutation == "sum":
+        return mock.patch("pipeline.precision.native.Native.backward", summed())
+    raise ValueError(mutation)
+
+
+real_clip = torch.nn.utils.clip_grad_norm_
+
+
+def summed() -> Callable[..., None]:
+    """Back-propagate as if the gradients of two ranks were added instead of averaged."""
+    from pipeline.precision.native import Native
+
+    real = Native.backward
+    return lambda self, loss, optimiser, reduce: real(self, loss * 2, optimiser, reduce)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))

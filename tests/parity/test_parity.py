@@ -1,0 +1,181 @@
+"""Every strategy takes the same step as `single`: loss, unclipped gradient norm, final weights.
+
+Tolerances, relative, with their reasons:
+
+- FIRST_STEP 1e-5: before any update the runs differ only in the order of fp32 sums.
+- TWENTY_STEPS 2e-4: AdamW divides by the square root of its second moment, so a parameter whose
+  gradient is near zero turns a rounding difference of the first step into a different update.
+- MIXED_FIRST 2e-2 and MIXED 3e-2 against the single-device run of the same precision: gradients
+  are rounded to 8 (bf16) or 11 (fp16) bits before they are summed, in another order in each world.
+- RESUMED 2e-5: one and two ranks resume bit for bit. With more, the sum of four numbers depends on
+  their order, and DDP lays out its buckets anew after its first step, also after a resume.
+- BAND 5e-2 against fp32: bf16 keeps about 2 to 3 decimal digits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline import strategies
+from pipeline.errors import UnsupportedError
+from tests.parity.cases import PRECISIONS, STEPS, Case, launches, worlds_of
+
+pytestmark = pytest.mark.system
+
+FIRST_STEP, TWENTY_STEPS = 1e-5, 2e-4
+MIXED_FIRST, MIXED, BAND = 2e-2, 3e-2, 5e-2
+WEIGHTS, RESUMED = 2e-3, 2e-5
+
+
+class Runs:
+    """Results of one launch, read case by case."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.folder, self.world = folder, world
+
+    def rank(self, case: Case, rank: int = 0) -> dict[str, Any]:
+        return json.loads((self.folder / f"{case.name}.rank{rank}.json").read_text())
+
+    def ranks(self, case: Case) -> list[dict[str, Any]]:
+        return [self.rank(case, rank) for rank in range(self.world)]
+
+    def weights(self, case: Case) -> dict[str, torch.Tensor]:
+        return load_file(self.folder / f"{case.name}.safetensors")
+
+
+@pytest.fixture(scope="session")
+def launched(tmp_path_factory: pytest.TempPathFactory, parity_tokens: Path) -> Any:
+    """Start a strategy's ranks once a session, and hand out what they left."""
+
+    @cache
+    def launch(strategy: str, world: int) -> Runs:
+        try:
+            strategies.load(strategy, {}).check()
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+        out = tmp_path_factory.mktemp(f"{strategy}-{world}")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={world}", str(Path(__file__).with_name("rank.py"))]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+        done = subprocess.run(
+            [*command, strategy, str(world), str(parity_tokens), str(out)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return Runs(out, world)
+
+    return launch
+
+
+def largest_deviation(a: list[dict[str, Any]], b: list[dict[str, Any]], key: str) -> float:
+    """Largest relative deviation of `key` over the steps; not finite in one alone: infinite."""
+    assert len(a) == len(b)
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        if x[key] is None or y[key] is None:
+            worst = max(worst, 0.0 if x[key] is y[key] else float("inf"))
+        else:
+            worst = max(worst, abs(x[key] - y[key]) / abs(y[key]))
+    return worst
+
+
+def assert_same_steps(run: Any, reference: Any, first: float, later: float) -> None:
+    """Loss and unclipped gradient norm follow the reference: the first step tight, all within."""
+    for key in ("loss", "grad_norm"):
+        steps, expected = run["steps"], reference["steps"]
+        assert largest_deviation(steps[:1], expected[:1], key) <= first, key
+        assert largest_deviation(steps, expected, key) <= later, key
+
+
+LAUNCHES = [pytest.param(s, w, id=f"{s}-{w}") for s, w in launches() if s != "single"]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize(("strategy", "world"), LAUNCHES)
+def test_fp32_takes_the_same_steps_as_single(launched, strategy, world, accumulation) -> None:
+    case = Case(strategy, accumulation=accumulation)
+    runs, single = launched(strategy, world), launched("single", 1)
+    assert_same_steps(
+        runs.rank(case), single.rank(case.reference()), first=FIRST_STEP, later=TWENTY_STEPS
+    )
+    expected = single.weights(case.reference())
+    for name, weight in runs.weights(case).items():
+        torch.testing.assert_close(weight, expected[name], rtol=WEIGHTS, atol=WEIGHTS)
+
+
+@pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
+@pytest.mark.parametrize(("strategy", "world"), LAUNCHES)
+def test_mixed_precision_follows_its_own_single_device_run(
+    launched, strategy, world, precision
+) -> None:
+    for accumulation in (1, 2):
+        case = Case(strategy, precision, accumulation)
+        run = launched(strategy, world).rank(case)
+        reference = launched("single", 1).rank(case.reference())
+        assert run["precision"] == reference["precision"]
+        assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
+
+
+@pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
+def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> None:
+    single = launched("single", 1)
+    run, fp32 = single.rank(Case("single", precision)), single.rank(Case("single"))
+    assert run["precision"]["compute_dtype"] != "float32"
+    steps = [(a["loss"], b["loss"]) for a, b in zip(run["steps"], fp32["steps"], strict=True)]
+    assert all(abs(a - b) / b <= BAND for a, b in steps)
+    assert any(a != b for a, b in steps), "low precision gave fp32's very bits: it did not run"
+
+
+@pytest.mark.parametrize(("strategy", "world"), LAUNCHES)
+def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world) -> None:
+    for precision in PRECISIONS:
+        for accumulation in (1, 2):
+            ranks = launched(strategy, world).ranks(Case(strategy, precision, accumulation))
+            assert len({rank["weights_sha256"] for rank in ranks}) == 1, precision
+            assert all(rank["tied"] for rank in ranks)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "amp_o2"])
+@pytest.mark.parametrize(("strategy", "world"), [("single", 1), *[p.values for p in LAUNCHES]])
+def test_resuming_half_way_changes_nothing(launched, strategy, world, precision) -> None:
+    runs = launched(strategy, world)
+    whole, halves = (
+        runs.rank(Case(strategy, precision)),
+        runs.rank(Case(strategy, precision, resume=True)),
+    )
+    assert [s["step"] for s in halves["steps"]] == list(range(STEPS))
+    if world <= 2:
+        for key in ("loss", "grad_norm", "learning_rate"):
+            assert [s[key] for s in halves["steps"]] == [s[key] for s in whole["steps"]], key
+        assert halves["weights_sha256"] == whole["weights_sha256"]
+    else:
+        tolerance = RESUMED if precision == "fp32" else MIXED
+        assert_same_steps(halves, whole, first=0.0, later=tolerance)
+
+
+@pytest.mark.parametrize("mutation", ["sum", "no_clip", "same_shard"])
+def test_the_comparison_notices_a_broken_step(launched, mutation) -> None:
+    single = launched("single", 1).rank(Case("single"))
+    run = launched("ddp", 2).rank(Case("ddp", mutation=mutation))
+    with pytest.raises(AssertionError):
+        assert_same_steps(run, single, first=FIRST_STEP, later=TWENTY_STEPS)
+
+
+def test_every_strategy_file_is_in_the_suite() -> None:
+    files = {p.stem for p in Path("pipeline/strategies").glob("*.py")}
+    expected = {stem for stem in files if stem != "base" and not stem.startswith("_")}
+    assert {strategy for strategy, _ in launches()} == expected
+    assert all(worlds_of(s) == (1, 2, 4) for s in expected - {"single"})

@@ -1,0 +1,116 @@
+"""envs/run_workflow.sh around a real Snakemake: killed, started again, started twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "envs" / "run_workflow.sh"
+# The job leaves a line a start, so that a test can tell one from two, and ends when `go` is there.
+SNAKEFILE = """
+rule slow:
+    output:
+        "slow.txt",
+    shell:
+        "echo started >> starts.log; until [ -e go ]; do sleep 0.1; done; echo whole > {output}"
+"""
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    return tmp_path
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    # no coverage, jobserver or Snakemake variable of the outer run
+    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    return subprocess.Popen(
+        ["/bin/sh", str(SCRIPT), "--cores", "1"],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+
+
+def starts(folder: Path) -> int:
+    return len((folder / "starts.log").read_text().splitlines())
+
+
+def test_a_killed_run_is_taken_up_again_and_then_left_alone(folder: Path) -> None:
+    killed = start(folder)
+    wait_for(folder / "starts.log", killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert list((folder / ".snakemake" / "locks").iterdir()), "the kill left no lock to handle"
+    (folder / "go").touch()
+
+    again = start(folder)
+    output = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, output
+    assert "the last run was killed" in output
+    assert (folder / "slow.txt").read_text() == "whole\n"
+
+    third = start(folder)
+    output = third.communicate(timeout=120)[0]
+    assert third.returncode == 0, output
+    assert "Nothing to be done" in output
+    assert starts(folder) == 2
+
+
+def test_a_second_run_waits_for_the_first(folder: Path) -> None:
+    first = start(folder)
+    wait_for(folder / "starts.log", first)
+    second = start(folder)
+    assert second.stdout is not None
+    assert "another run works in this folder" in second.stdout.readline()
+    assert first.poll() is None
+    (folder / "go").touch()
+    outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outputs
+    assert starts(folder) == 1
+
+
+def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:
+    by_hand = subprocess.Popen(
+        [str(Path(sys.prefix, "bin", "snakemake")), "--cores", "1"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        while not (folder / "starts.log").exists():
+            assert by_hand.poll() is None
+            time.sleep(0.05)
+        waiting = start(folder)
+        assert waiting.stdout is not None
+        line = waiting.stdout.readline()
+        assert "still at work here: process" in line
+        assert str(by_hand.pid) in line
+        assert list((folder / ".snakemake" / "locks").iterdir())
+    finally:
+        os.killpg(by_hand.pid, signal.SIGKILL)
+        by_hand.wait()
+    (folder / "go").touch()
+    assert waiting.communicate(timeout=120)[0]
+    assert waiting.returncode == 0
+    assert (folder / "slow.txt").read_text() == "whole\n"

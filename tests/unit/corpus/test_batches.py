@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.corpus.batches import Batches
+from pipeline.errors import CorpusError
+from tests.unit.corpus.conftest import MakeShards
+
+# Steps 0, 1, 166 (its last four positions lie in the next epoch) and 100 000.
+GOLDEN = [
+    [35, 352, 994, 667, 834, 489],
+    [140, 576, 19, 103, 646, 901],
+    [21, 94, 824, 961, 798, 659],
+    [315, 56, 520, 599, 386, 847],
+]
+
+
+def test_golden_indices(make_shards: MakeShards) -> None:
+    """The order of sampling is part of every recorded result; changing it changes them all."""
+    batches = Batches(make_shards(8001), context=8, global_batch=6, seed=20220613)
+    assert batches.num_windows == 1000
+    assert [batches.indices(step).tolist() for step in (0, 1, 166, 100_000)] == GOLDEN
+
+
+def test_windows_are_consecutive_tokens_and_targets_are_shifted(make_shards: MakeShards) -> None:
+    batches = Batches(make_shards(1000, 7), context=5, global_batch=10, seed=1)
+    inputs, targets = batches.slice(3, 0, 10)
+    assert inputs.dtype == targets.dtype == np.int64
+    assert inputs.shape == targets.shape == (10, 5)
+    expected = batches.indices(3)[:, None] * 5 + np.arange(5)
+    assert np.array_equal(inputs, expected)
+    assert np.array_equal(targets, expected + 1)
+
+
+@pytest.fixture
+def shards(make_shards: MakeShards) -> Path:
+    return make_shards(500, 64)
+
+
+# The shards are only read, so that all examples may share them.
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    step=st.integers(min_value=0, max_value=10**6),
+    seed=st.integers(min_value=0, max_value=2**64),
+    cuts=st.sets(st.integers(min_value=1, max_value=11), max_size=4),
+)
+def test_slices_of_any_world_make_the_same_batch(
+    shards: Path, step: int, seed: int, cuts: set[int]
+) -> None:
+    batches = Batches(shards, context=4, global_batch=12, seed=seed)
+    whole = batches.slice(step, 0, 12)
+    edges = [0, *sorted(cuts), 12]
+    parts = [batches.slice(step, a, b) for a, b in itertools.pairwise(edges)]
+    for side in (0, 1):
+        assert np.array_equal(np.concatenate([part[side] for part in parts]), whole[side])
+
+
+def test_every_window_once_an_epoch_in_a_new_order(make_shards: MakeShards) -> None:
+    batches = Batches(make_shards(401), context=4, global_batch=8, seed=0)  # 100 windows
+    steps = 25  # two epochs of 100 windows: the 13th batch lies in both
+    sequence = np.concatenate([batches.indices(step) for step in range(steps)])
+    first, second = sequence[:100], sequence[100:]
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert not np.array_equal(first, second)
+
+
+def test_the_shards_layout_does_not_matter(make_shards: MakeShards) -> None:
+    one = Batches(make_shards(500), 6, 4, seed=3).slice(2, 0, 4)[0]
+    many = Batches(make_shards(500, 3, "uint32"), 6, 4, seed=3).slice(2, 0, 4)[0]
+    assert np.array_equal(one, many)
+
+
+def test_a_rank_reads_only_its_slice(make_shards: MakeShards) -> None:
+    folder = make_shards(500, 10)
+    batches = Batches(folder, context=4, global_batch=4, seed=0)
+    window = int(batches.indices(0)[1])
+    needed = {window * 4 // 10, (window * 4 + 4) // 10}
+    expected = batches.slice(0, 1, 2)[0]
+    for number in set(range(50)) - needed:
+        path = folder / f"shard-{number:05d}.bin"
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    assert np.array_equal(Batches(folder, 4, 4, seed=0).slice(0, 1, 2)[0], expected)
+
+
+def test_too_few_windows_for_a_batch(make_shards: MakeShards) -> None:
+    folder = make_shards(41)
+    assert Batches(folder, context=10, global_batch=4, seed=0).num_windows == 4
+    with pytest.raises(CorpusError, match=r"41 tokens are 3 windows of 11; .* global batch 4"):
+        Batches(folder, context=11, global_batch=4, seed=0)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 2), (3, 5)])
+def test_a_slice_outside_the_batch(make_shards: MakeShards, start: int, stop: int) -> None:
+    batches = Batches(make_shards(100), context=4, global_batch=4, seed=0)
+    with pytest.raises(CorpusError, match="not within the global batch 4"):
+        batches.slice(0, start, stop)
+
+
+def test_importing_batches_is_cheap() -> None:
+    code = (
+        "import sys, pipeline.corpus.batches\n"
+        "print(*{'torch', 'datasets', 'tokenizers', 'pyarrow', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == ""

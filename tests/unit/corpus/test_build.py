@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from pipeline.corpus import encode, text_store
+from pipeline.corpus.build import TokensSpec, build
+from pipeline.corpus.manifest import Manifest
+from pipeline.corpus.shards import ShardWriter
+from pipeline.errors import CorpusError
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def tokens_of(folder: Path) -> list[int]:
+    manifest = Manifest.load(folder, verify=True)
+    parts = [np.fromfile(folder / shard.file, manifest.file_dtype) for shard in manifest.shards]
+    return [int(token) for token in np.concatenate(parts)]
+
+
+def make(spec: dict[str, Any], folder: Path, num_proc: int = 1) -> Manifest:
+    return build(TokensSpec.from_dict(spec), folder, num_proc)
+
+
+def json_spec(tmp_path: Path, strings: object, **changes: Any) -> dict[str, Any]:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(strings))
+    return {
+        "corpus": {"source": "json", "paths": [str(path)]},
+        "tokenizer": {"kind": "char"},
+        "context": 2,
+        "model_vocab_size": 100,
+        "min_tokens": 3,
+    } | changes
+
+
+def test_documents_come_back_between_separators(tmp_path: Path) -> None:
+    strings = ["one two", "漢字", "a<|endoftext|>b", "in several pieces " * 2000]
+    manifest = make(json_spec(tmp_path, strings), tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    tokens = tokens_of(tmp_path / "out")
+    ends = [i for i, token in enumerate(tokens) if token == manifest.separator_id]
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    assert [tokenizer.decode(tokens[a:b]) for a, b in zip(starts, ends, strict=True)] == strings
+    assert ends[-1] == len(tokens) - 1
+    assert manifest.num_documents == 4
+    assert manifest.num_characters == sum(map(len, strings))
+    assert manifest.num_tokens == len(tokens) == manifest.num_characters + 4
+    assert manifest == Manifest.load(tmp_path / "out", verify=True)
+
+
+def test_same_bytes_for_any_number_of_processes_and_blocks(
+    tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(text_spec, tmp_path / "one")
+    assert set(contents(tmp_path / "one")) == {
+        "manifest.json",
+        "tokenizer.json",
+        "shard-00000.bin",
+    }
+    for num_proc in (2, 3):
+        make(text_spec, tmp_path / f"n{num_proc}", num_proc)
+        assert contents(tmp_path / f"n{num_proc}") == contents(tmp_path / "one")
+    monkeypatch.setattr(encode, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(text_store, "ROWS_PER_BATCH", 7)
+    make(text_spec, tmp_path / "blocks", 2)
+    assert contents(tmp_path / "blocks") == contents(tmp_path / "one")
+
+
+def test_the_folder_of_the_corpus_does_not_matter(
+    tmp_path: Path, text_spec: dict[str, Any]
+) -> None:
+    make(text_spec, tmp_path / "one")
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    paths = [
+        str(Path(path).rename(moved / Path(path).name)) for path in text_spec["corpus"]["paths"]
+    ]
+    make(text_spec | {"corpus": text_spec["corpus"] | {"paths": paths}}, tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
+
+
+def test_a_half_written_folder_starts_clean(tmp_path: Path, text_spec: dict[str, Any]) -> None:
+    make(text_spec, tmp_path / "fresh")
+    half = tmp_path / "half"
+    (half / ".work-old" / "text").mkdir(parents=True)
+    (half / "shard-00000.bin").write_bytes(b"half")
+    (half / "shard-00009.bin").write_bytes(b"left over")
+    (half / "manifest.json").write_text("{}")
+    make(text_spec, half)
+    assert contents(half) == contents(tmp_path / "fresh")
+
+
+def test_nothing_is_left_when_it_breaks_in_the_middle(
+    tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(text_spec, tmp_path / "out")
+
+    def full(self: ShardWriter, tokens: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ShardWriter, "append", full)
+    with pytest.raises(CorpusError, match="No space left on device"):
+        make(text_spec, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("strings", "changes", "words"),
+    [
+        ([], {}, ["0 documents", "at least one"]),
+        (["", " \n"], {}, ["0 documents"]),
+        (["a", 5], {}, ["document 1 is '5]'", "expected a string"]),
+        (["ok", "\ud800"], {}, ["lone surrogate", "ud800"]),
+        (["ab"], {"min_tokens": 4}, ["3 tokens", "at least 4", "global_batch"]),
+        (["abc"], {"model_vocab_size": 4}, ["5 entries", "model.vocab_size 4"]),
+    ],
+)
+@pytest.mark.parametrize("num_proc", [1, 2])
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, strings: object, changes: dict[str, Any], words: list[str], num_proc: int
+) -> None:
+    spec = json_spec(tmp_path, strings, **changes)
+    spec["corpus"]["paths"] *= num_proc  # so that there is something to read in parallel
+    spec["min_tokens"] *= num_proc
+    with pytest.raises(CorpusError) as caught:
+        make(spec, tmp_path / "out", num_proc)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        if num_proc == 1 or ("tokens" not in word and "least" not in word):
+            assert word in message
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_spec_has_exactly_its_keys(text_spec: dict[str, Any]) -> None:
+    with pytest.raises(CorpusError, match=r"'contxt'.*expected exactly"):
+        TokensSpec.from_dict(text_spec | {"contxt": 3})
+    with pytest.raises(CorpusError, match="expected exactly"):
+        TokensSpec.from_dict([])
+
+
+def test_bpe_trains_on_a_bounded_part(
+    tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.corpus.tokenisers.BPE_TRAINING_CHARACTERS", 1500)
+    manifest = make(text_spec, tmp_path / "out")
+    assert manifest.tokenizer["trained_on_every_nth_piece"] == -(-manifest.num_characters // 1500)
+    assert manifest.num_documents == 120

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from pipeline.corpus.sources import TextFiles
+from pipeline.corpus.text_store import TextStore, store_text
+from pipeline.corpus.tokenisers import Tokeniser, make_tokeniser
+from pipeline.errors import CorpusError
+
+TEXT = "the cat sat on the mat\nthe dog sat on the cat\n漢字 and 漢\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TextStore:
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    return store_text(TextFiles((str(tmp_path / "a.txt"),), "file"), tmp_path / "text", 1)
+
+
+def make(store: TextStore, tmp_path: Path, **section: Any) -> Tokeniser:
+    return make_tokeniser(section, store, store.survey(), tmp_path / "cache")
+
+
+def test_bpe_has_the_separator_first_and_gives_any_text_back(
+    store: TextStore, tmp_path: Path
+) -> None:
+    tokeniser = make(store, tmp_path, kind="bpe", vocab_size=270)
+    assert tokeniser.separator_id == 0
+    assert 257 < tokeniser.vocab_size <= 270
+    for text in (TEXT, "unseen: ñ \t🙂"):
+        ids = tokeniser.tokenizer.encode(text).ids
+        assert tokeniser.tokenizer.decode(ids) == text
+        assert max(ids) < tokeniser.vocab_size
+
+
+def test_bpe_is_the_same_in_every_process_and_thread_count(
+    store: TextStore, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, pathlib\n"
+        "from pipeline.corpus.text_store import TextStore\n"
+        "from pipeline.corpus.tokenisers import make_tokeniser\n"
+        "store = TextStore(tuple(map(pathlib.Path, sys.argv[1:])))\n"
+        "section = {'kind': 'bpe', 'vocab_size': 290}\n"
+        "made = make_tokeniser(section, store, store.survey(), pathlib.Path('none'))\n"
+        "print(made.tokenizer.to_str())\n"
+    )
+    found = set()
+    for parallel, hash_seed in (("false", "1"), ("true", "2")):
+        variables = os.environ | {"TOKENIZERS_PARALLELISM": parallel, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", code, *map(str, store.files)]
+        found.add(subprocess.run(command, env=variables, check=True, capture_output=True).stdout)
+    assert len(found) == 1
+
+
+def test_char_is_one_token_a_character(store: TextStore, tmp_path: Path) -> None:
+    tokeniser = make(store, tmp_path, kind="char")
+    encoded = tokeniser.tokenizer.encode(TEXT)
+    assert len(encoded.ids) == len(TEXT)
+    assert tokeniser.tokenizer.decode(encoded.ids) == TEXT
+    assert tokeniser.vocab_size == len(set(TEXT)) + 2
+    assert tokeniser.description == {"kind": "char", "num_unknown_characters": 0}
+    saved = Tokenizer.from_str(tokeniser.tokenizer.to_str())
+    assert saved.encode(TEXT).ids == encoded.ids
+
+
+def test_char_keeps_the_most_frequent_and_counts_the_rest(store: TextStore, tmp_path: Path) -> None:
+    tokeniser = make(store, tmp_path, kind="char", vocab_size=5)
+    vocab = tokeniser.tokenizer.get_vocab()
+    # ' ' stands 12 times, 't' 9, then 'a' 7; ties would go by code point.
+    assert {token for token, i in vocab.items() if i >= 2} == {" ", "t", "a"}
+    ids = tokeniser.tokenizer.encode("tz漢a").ids
+    assert ids == [vocab["t"], 1, 1, vocab["a"]]
+    kept = sum(TEXT.count(character) for character in " ta")
+    assert tokeniser.description["num_unknown_characters"] == len(TEXT) - kept
+
+
+def test_vocabulary_over_the_models_is_an_error(store: TextStore, tmp_path: Path) -> None:
+    tokeniser = make(store, tmp_path, kind="char")
+    tokeniser.check_fits(tokeniser.vocab_size)
+    with pytest.raises(CorpusError) as caught:
+        tokeniser.check_fits(10)
+    assert f"{tokeniser.vocab_size} entries" in str(caught.value)
+    assert "at most model.vocab_size 10" in str(caught.value)
+
+
+def pretrained_folder(store: TextStore, tmp_path: Path, settings: object) -> Path:
+    folder = tmp_path / "made-before"
+    folder.mkdir()
+    tokenizer = make(store, tmp_path, kind="bpe", vocab_size=280).tokenizer
+    tokenizer.add_special_tokens(["</done>"])
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=4)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    if settings is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "separator"),
+    [
+        (None, "<|endoftext|>"),
+        ({"eos_token": "</done>"}, "</done>"),
+        ({"eos_token": {"content": "</done>"}}, "</done>"),
+        ({"eos_token": None, "sep_token": "</done>"}, "</done>"),
+    ],
+)
+def test_pretrained_from_a_folder(
+    store: TextStore, tmp_path: Path, settings: object, separator: str
+) -> None:
+    folder = pretrained_folder(store, tmp_path, settings)
+    tokeniser = make(store, tmp_path, kind="pretrained", name=str(folder), revision=None)
+    assert tokeniser.separator == separator
+    # Truncation and padding of the file must not shorten or lengthen documents.
+    assert tokeniser.tokenizer.decode(tokeniser.tokenizer.encode(TEXT).ids) == TEXT
+    assert tokeniser.description == {
+        "kind": "pretrained",
+        "name": "made-before",
+        "revision": None,
+    }
+
+
+def test_pretrained_from_the_hub_asks_for_the_pinned_revision(
+    store: TextStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = pretrained_folder(store, tmp_path, {"eos_token": "</done>"})
+    asked = []
+
+    def download(name: str, file: str, *, revision: str, cache_dir: str) -> str:
+        asked.append((name, file, revision))
+        return str(folder / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    tokeniser = make(store, tmp_path, kind="pretrained", name="a/b", revision="f" * 40)
+    assert asked == [
+        ("a/b", "tokenizer.json", "f" * 40),
+        ("a/b", "tokenizer_config.json", "f" * 40),
+    ]
+    assert tokeniser.separator == "</done>"
+    assert tokeniser.description == {"kind": "pretrained", "name": "a/b", "revision": "f" * 40}
+
+
+def test_pretrained_errors(store: TextStore, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"tokenizer\.revision is null"):
+        make(store, tmp_path, kind="pretrained", name="no/folder", revision=None)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match=r"tokenizer\.json of tokeniser .* cannot be read"):
+        make(store, tmp_path, kind="pretrained", name=str(tmp_path / "empty"), revision=None)
+    with pytest.raises(CorpusError, match="'words' is unknown; use one of bpe, char, pretrained"):
+        make(store, tmp_path, kind="words")
+    with pytest.raises(CorpusError, match="no key 'vocab_size'"):
+        make(store, tmp_path, kind="bpe")
+
+
+def test_a_pretrained_tokeniser_without_an_end_is_an_error(
+    store: TextStore, tmp_path: Path
+) -> None:
+    folder = tmp_path / "endless"
+    folder.mkdir()
+    content = json.loads(make(store, tmp_path, kind="char").tokenizer.to_str())
+    content["added_tokens"] = []
+    del content["model"]["vocab"]["<|endoftext|>"]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CorpusError, match="no end-of-text token"):
+        make(store, tmp_path, kind="pretrained", name=str(folder), revision=None)

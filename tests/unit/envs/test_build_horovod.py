@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from envs import build_horovod, horovod_target
+from envs.horovod_target import PATCHES, BuildError, Target
+from pipeline.strategies import _horovod_env
+
+CPU_TORCH = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n"
+CUDA_TORCH = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n"
+TARGET = Target("2.13.0+cpu", "gloo")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment's folder and a cache of their own."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("SAMESTEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return tmp_path
+
+
+def fake_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *, nccl: bool) -> None:
+    torch = folder / "site" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "version.py").write_text(text)
+    monkeypatch.setattr(horovod_target, "torch_folder", lambda: torch)
+    if nccl:
+        for name in ("include/nccl.h", "lib/libnccl.so.2"):
+            path = folder / "site" / "nvidia" / "nccl" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+
+def fake_nvcc(folder: Path) -> dict[str, str]:
+    (folder / "cuda" / "bin").mkdir(parents=True)
+    (folder / "cuda" / "bin" / "nvcc").touch()
+    return {"CUDA_HOME": str(folder / "cuda"), "PATH": ""}
+
+
+def test_the_installed_version_names_torch_kind_and_patches() -> None:
+    assert TARGET.full_version == "0.28.1+torch2.13.0.cpu.gloo.p1"
+
+
+def test_wheels_of_different_targets_never_share_a_folder(home: Path) -> None:
+    others = [Target("2.13.0+cpu", "nccl"), Target("2.13.0", "gloo"), Target("2.14.0+cpu", "gloo")]
+    folders = {target.wheel_folder for target in [TARGET, *others]}
+    assert len(folders) == 4
+    assert all(folder.is_relative_to(home / "cache") for folder in folders)
+
+
+def test_the_cache_follows_the_user_s(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SAMESTEP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "xdg"))
+    assert horovod_target.cache_folder() == home / "xdg" / "samestep"
+
+
+@pytest.mark.parametrize(
+    ("text", "nccl", "nvcc", "kind"),
+    [
+        (CUDA_TORCH, True, True, "nccl"),
+        (CUDA_TORCH, True, False, "gloo"),
+        (CUDA_TORCH, False, True, "gloo"),
+        (CPU_TORCH, True, True, "gloo"),
+    ],
+)
+def test_nccl_needs_a_cuda_torch_its_compiler_and_its_library(
+    home: Path, monkeypatch: pytest.MonkeyPatch, text: str, nccl: bool, nvcc: bool, kind: str
+) -> None:
+    fake_torch(home, monkeypatch, text, nccl=nccl)
+    monkeypatch.setattr(horovod_target, "SYSTEM_NCCL", ())
+    monkeypatch.setattr(horovod_target, "SYSTEM_NVCC", home / "none")
+    environment = fake_nvcc(home) if nvcc else {"PATH": ""}
+    target = horovod_target.read_target(environment)
+    assert target.kind == kind
+    variables = horovod_target.build_environment(target, environment)
+    assert variables.get("HOROVOD_GPU_OPERATIONS") == ("NCCL" if kind == "nccl" else None)
+
+
+def test_the_compilation_does_not_inherit_an_outer_make(home: Path) -> None:
+    outer = {"MAKEFLAGS": "-j64 --jobserver-auth=3,4", "MAKELEVEL": "1", "HOME": "h"}
+    variables = horovod_target.build_environment(TARGET, outer)
+    assert variables["MAKEFLAGS"].startswith("-j")
+    assert "jobserver" not in variables["MAKEFLAGS"]
+    assert "MAKELEVEL" not in variables
+    assert variables["HOME"] == "h"
+
+
+def test_missing_build_tools_are_named_with_their_packages() -> None:
+    with pytest.raises(BuildError) as caught:
+        build_horovod.check_tools({"PATH": "", "CXX": "no-such-compiler"})
+    assert "package cmake" in str(caught.value)
+    assert "no-such-compiler (Debian package g++)" in str(caught.value)
+    assert not caught.value.lasting
+
+
+def test_patches_replace_the_one_text_they_name(tmp_path: Path) -> None:
+    for name, old, _ in PATCHES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"# before{old}after\n")
+    build_horovod.patch(tmp_path)
+    for name, _, new in PATCHES:
+        assert (tmp_path / name).read_text() == f"# before{new}after\n"
+    with pytest.raises(BuildError, match="0 times, expected once"):
+        build_horovod.patch(tmp_path)
+
+
+def test_an_archive_with_another_hash_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = home / "cache" / "wheels" / "horovod-0.28.1.tar.gz"
+    archive.parent.mkdir(parents=True)
+    archive.write_text("cut short")
+
+    def download(command: list[str], *_: object, **__: object) -> bool:
+        Path(command[command.index("--dest") + 1], archive.name).write_text("something else")
+        return True
+
+    monkeypatch.setattr(build_horovod, "run_logged", download)
+    (home / "work").mkdir()
+    with pytest.raises(BuildError, match="another SHA-256"):
+        build_horovod.fetch_sdist(home / "work", home / "log", {})
+    assert archive.read_text() == "cut short"
+
+
+def test_what_a_killed_build_left_is_swept_away(home: Path) -> None:
+    stale = home / "cache" / "wheels" / "build-old"
+    stale.mkdir(parents=True)
+    (stale / "horovod-half.whl").touch()
+    with build_horovod.locked_cache(), build_horovod.scratch_folder() as work:
+        assert not stale.exists()
+        assert work.parent == stale.parent
+    assert not work.exists()
+
+
+def test_the_reason_is_the_compiler_s_first_error(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "copying error.py\n/x/c10.h:4:2: error: #error C++17 or later compatible compiler\n"
+        "make: *** [all] Error 2\nERROR: Failed building wheel for horovod\n"
+    )
+    assert "C++17 or later" in build_horovod.last_error(log)
+
+
+def failing(lasting: bool, calls: list[int]) -> Callable[..., Path]:
+    def build(*_: object) -> Path:
+        calls.append(1)
+        raise BuildError("no way", lasting=lasting)
+
+    return build
+
+
+@pytest.fixture
+def absent(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment without Horovod; returns the file that keeps the reason."""
+    monkeypatch.setattr(build_horovod, "read_target", lambda _: TARGET)
+    monkeypatch.setattr(build_horovod, "installed_version", lambda: None)
+    return home / build_horovod.UNSUPPORTED_FILE
+
+
+def test_a_failure_leaves_its_reason_and_lets_the_rest_go_on(
+    absent: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build_horovod, "build_wheel", failing(True, []))
+    assert build_horovod.main([]) == 0
+    assert absent.read_text().splitlines()[0] == "no way"
+    assert "warning: no Horovod here: no way" in capsys.readouterr().err
+    assert build_horovod.main(["--strict"]) == 1
+
+
+@pytest.mark.parametrize(("lasting", "argv", "builds"), [(True, [], 1), (False, [], 2)])
+def test_only_a_failed_compilation_is_remembered(
+    absent: Path, monkeypatch: pytest.MonkeyPatch, lasting: bool, argv: list[str], builds: int
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(build_horovod, "build_wheel", failing(lasting, calls))
+    build_horovod.main(argv)
+    build_horovod.main(argv)
+    assert len(calls) == builds
+    build_horovod.main(["--retry"])
+    assert len(calls) == builds + 1
+
+
+def test_a_failure_for_another_torch_is_not_this_one_s(
+    absent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(build_horovod, "build_wheel", failing(True, calls))
+    build_horovod.main([])
+    monkeypatch.setattr(build_horovod, "read_target", lambda _: Target("2.14.0", "gloo"))
+    build_horovod.main([])
+    assert len(calls) == 2
+
+
+def test_success_clears_an_earlier_reason(absent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent.write_text("an old reason\n")
+    monkeypatch.setattr(build_horovod, "installed_version", lambda: TARGET.full_version)
+    assert build_horovod.main([]) == 0
+    assert not absent.exists()
+
+
+def test_the_strategy_reads_the_file_that_the_build_writes() -> None:
+    assert _horovod_env.UNSUPPORTED_FILE == build_horovod.UNSUPPORTED_FILE
+
+
+def test_a_terminated_build_takes_its_compilers_along(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys, pathlib, envs.build_horovod as b\n"
+        "signal.signal(signal.SIGTERM, b._stop)\n"
+        'child = \'import subprocess, sys; print(subprocess.Popen(["sleep", "60"]).pid, '
+        "flush=True); import time; time.sleep(60)'\n"
+        "b.run_logged([sys.executable, '-c', child], pathlib.Path(sys.argv[1]), {}, label='x')\n"
+    )
+    log = tmp_path / "log"
+    root = Path(__file__).parents[3]
+    process = subprocess.Popen([sys.executable, "-c", program, str(log)], cwd=root)
+    while not (log.is_file() and log.read_text().strip()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    grandchild = int(log.read_text())
+    process.terminate()
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    for _ in range(200):
+        if not psutil.pid_exists(grandchild) or _is_zombie(grandchild):
+            return
+        time.sleep(0.02)
+    pytest.fail("the grandchild outlived the build")
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,138 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from pipeline import figures
+from pipeline.__main__ import main
+from pipeline.figures import theme
+from pipeline.metrics import table as tidy
+from tests.fake_records import make_study, make_table
+
+NAMES = ["loss_step", "loss_time", "memory", "speedup", "step_time", "throughput"]
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=2)
+
+
+@pytest.fixture(scope="module")
+def metrics(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("metrics") / "metrics.parquet"
+    tidy.write(table, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def nothing() -> pd.DataFrame:
+    """A study of which no run finished."""
+    cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
+    return make_table(repeats=1, cells=cells)
+
+
+@pytest.fixture(scope="module")
+def smallest() -> pd.DataFrame:
+    """A study of one node count and one repeat."""
+    return make_table(repeats=1, cluster={**make_study()["cluster"], "nodes": [1]})
+
+
+def draw(name: str, table: pd.DataFrame) -> Figure:
+    module = __import__(f"pipeline.figures.{name}", fromlist=["draw"])
+    theme.apply()
+    figure = module.draw(table)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def texts(figure: Figure) -> str:
+    legends = [text.get_text() for box in figure.legends for text in box.get_texts()]
+    return " ".join([text.get_text() for text in figure.texts] + legends).replace("\n", " ")
+
+
+def test_the_folder_says_which_figures_there_are() -> None:
+    assert figures.names() == NAMES
+    assert all(len(caption) > 60 for caption in figures.captions().values())
+
+
+def test_asking_for_captions_imports_no_plotting() -> None:
+    code = "import sys; from pipeline.figures import captions; captions(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"seaborn", "matplotlib", "pandas", "numpy"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_figure_is_the_same_bytes_twice(name: str, metrics: Path, tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        args = ["figure", name, "--metrics", str(metrics), "--out", str(tmp_path / run)]
+        assert main(args) == 0
+    for kind in theme.FORMATS:
+        one, other = (tmp_path / run / f"{name}.{kind}" for run in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+        assert len(one.read_bytes()) > 5000
+    assert b"CreationDate" not in (tmp_path / "a" / f"{name}.pdf").read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_is_shown_or_named_as_missing(name: str, table: pd.DataFrame) -> None:
+    said = texts(draw(name, table))
+    for cell in make_study()["cells"]:
+        assert cell["label"] in said
+    assert "unsupported in 6 of 6 runs at 1, 2 and 4 nodes (apex.amp is not importable" in said
+    assert "all nodes share the cores of one machine" in said
+
+
+def test_speedup_shows_intervals_and_the_ideal(table: pd.DataFrame) -> None:
+    figure = draw("speedup", table)
+    axes = figure.axes[0]
+    assert "ideal scaling" in texts(figure)
+    assert "single, 1 node" in texts(figure)
+    ideal = [line for line in axes.lines if line.get_color() == "#8A8A8A"]
+    ends = [(np.asarray(line.get_xdata())[-1], np.asarray(line.get_ydata())[-1]) for line in ideal]
+    assert ends == [(pytest.approx(4.0), pytest.approx(4.0))]
+    assert len(axes.containers) == 5
+
+
+def test_overlapping_points_are_moved_apart() -> None:
+    places = [theme.dodge([1, 2], order, 6)[0] for order in range(6)]
+    assert len(set(places)) == 6
+    assert max(places) / min(places) < 2**0.5
+
+
+def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
+    cells = [
+        {"name": f"c{i}", "label": f"Cell {i}", "strategy": "ddp", "precision": "fp32"}
+        for i in range(12)
+    ]
+    looks = theme.styles(make_table(repeats=1, cells=cells)).values()
+    assert len({(look.colour, look.marker) for look in looks}) == 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_of_which_nothing_ran_still_draws(name: str, nothing: pd.DataFrame) -> None:
+    figure = draw(name, nothing)
+    assert any("no run finished" in text.get_text() for text in figure.axes[0].texts)
+    assert "unsupported" in texts(figure)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_node_count_and_one_repeat_draw(
+    name: str, smallest: pd.DataFrame, tmp_path: Path
+) -> None:
+    assert all(path.is_file() for path in theme.save(draw(name, smallest), tmp_path, name))
+
+
+def test_a_figure_of_unequal_work_is_refused(
+    table: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unequal = table.copy()
+    unequal.loc[unequal["cell"] == "sps", "global_batch"] = 32
+    tidy.write(unequal, tmp_path / "m.parquet")
+    args = ["figure", "speedup", "--metrics", str(tmp_path / "m.parquet"), "--out", str(tmp_path)]
+    assert main(args) == 2
+    assert "figure speedup refuses: global_batch is 16" in capsys.readouterr().err
+    assert not (tmp_path / "speedup.pdf").exists()

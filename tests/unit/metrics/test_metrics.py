@@ -1,0 +1,260 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from pipeline.__main__ import main
+from pipeline.errors import ComparisonError, RecordError
+from pipeline.metrics import table as tidy
+from pipeline.metrics.cli import build
+from pipeline.metrics.comparison import require_equal_work
+from pipeline.metrics.select import missing_notes, pick
+from pipeline.records import RunRecord, read_record, write_record
+from tests.fake_records import make_study, write_records
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_records(tmp_path_factory.mktemp("runs"), make_study())
+
+
+@pytest.fixture(scope="module")
+def table(runs: Path) -> pd.DataFrame:
+    return build(make_study(), runs)
+
+
+def one(table: pd.DataFrame, cell: str, nodes: int, metric: str) -> pd.Series:
+    rows = pick(table, "cell", metric)
+    rows = rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
+    row = one(table, "dps", 4, "speedup")
+    base, own = one(table, "single", 1, "step_seconds"), one(table, "dps", 4, "step_seconds")
+    assert row["value"] == pytest.approx(base["value"] / own["value"])
+    assert row["base"] == "single, 1 node"
+    assert row["low"] < row["value"] < row["high"]
+    efficiency = one(table, "dps", 4, "efficiency")["value"]
+    assert efficiency == pytest.approx(row["value"] / 4)
+
+
+def test_without_single_the_base_is_the_cell_itself(table: pd.DataFrame) -> None:
+    assert one(table, "dps-amp", 2, "speedup")["base"] == "dps-amp, 1 node"
+    first = one(table, "dps-amp", 1, "speedup")
+    assert (first["low"], first["value"], first["high"]) == (1.0, 1.0, 1.0)
+
+
+def test_a_step_lasts_as_long_as_its_slowest_rank(table: pd.DataFrame, runs: Path) -> None:
+    record = read_record(runs / "dps" / "n4" / "r0")
+    slowest = max(step.seconds for step in record.steps if step.step == 7)
+    rows = pick(table, "step", "step_seconds")
+    rows = rows[(rows["run_id"] == "fake/dps/n4/r0") & (rows["step"] == 7)]
+    assert rows["value"].tolist() == [slowest]
+
+
+def test_untimed_steps_are_left_out_of_the_time(table: pd.DataFrame) -> None:
+    row = pick(table, "run", "step_seconds").iloc[0]
+    steps = pick(table, "step", "step_seconds")
+    steps = steps[steps["run_id"] == row["run_id"]]
+    assert row["value"] == steps.loc[steps["step"] >= 5, "value"].median()
+    assert row["n"] == 25
+
+
+def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
+    assert one(table, "sps", 4, "num_ok")["value"] == 2
+    assert one(table, "sps", 4, "step_seconds")["n"] == 2
+    apex = table[table["cell"] == "horovod-apex"]
+    assert set(apex["status"].dropna()) == {"unsupported"}
+    assert apex[apex["metric"] == "step_seconds"].empty
+    notes = " ".join(missing_notes(table))
+    assert "oom in 1 of 3 runs at 4 nodes" in notes
+    assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
+
+
+def test_labels_name_library_and_type(table: pd.DataFrame) -> None:
+    labels = dict(table.dropna(subset=["cell"])[["cell", "label"]].to_numpy())
+    assert labels["dps-amp"].endswith("[torch amp O1, bf16]")
+    assert labels["horovod-apex"].endswith("[apex o1 (did not run)]")
+    assert labels["dps"] == "Distributed Parameter Server (DDP)"
+
+
+def test_parity_of_equal_cells(table: pd.DataFrame) -> None:
+    verdicts = pick(table, "cell", "parity_verdict")
+    assert set(verdicts["text"]) == {"equal"}
+    assert set(verdicts.loc[verdicts["cell"] == "dps-amp", "base"]) == {
+        "single, 1 node",
+        "dps-amp, 1 node",
+    }
+    assert verdicts[verdicts["cell"] == "single"].empty
+
+
+def change(folder: Path, edit: Callable[[RunRecord], RunRecord]) -> None:
+    write_record(folder, edit(read_record(folder)))
+
+
+def doubled_norm(record: RunRecord) -> RunRecord:
+    steps = [replace(step, grad_norm=2 * (step.grad_norm or 0)) for step in record.steps]
+    return RunRecord(record.run, steps)
+
+
+def lost_loss(record: RunRecord) -> RunRecord:
+    return RunRecord(record.run, [replace(step, loss=None) for step in record.steps])
+
+
+@pytest.mark.parametrize("edit", [doubled_norm, lost_loss])
+def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(
+    tmp_path: Path, edit: Callable[[RunRecord], RunRecord], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(repeats=1)
+    write_records(tmp_path / "runs", study)
+    change(tmp_path / "runs" / "dps" / "n2" / "r0", edit)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    args = ["metrics", "--study", str(tmp_path / "study.yaml"), "--runs", str(tmp_path / "runs")]
+    args += ["--out", str(tmp_path / "m.parquet")]
+    assert main(args) == 0
+    assert "NOT EQUAL: Distributed Parameter Server (DDP) at 2 nodes" in capsys.readouterr().err
+    assert main([*args, "--require-parity"]) == 1
+    found = tidy.read(tmp_path / "m.parquet")
+    verdict = one(found, "dps", 2, "parity_verdict")
+    assert verdict["text"] == "NOT EQUAL"
+
+
+def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    write_records(tmp_path, study)
+
+    def edit(record: RunRecord) -> RunRecord:
+        run: dict[str, Any] = json.loads(json.dumps(record.run))
+        run["ranks"][1]["weights_sha256"] = "f" * 64
+        return RunRecord(run, record.steps)
+
+    change(tmp_path / "horovod" / "n2" / "r0", edit)
+    found = build(study, tmp_path)
+    assert one(found, "horovod", 2, "weights_bit_equal")["value"] == 0.0
+    assert one(found, "horovod", 4, "weights_bit_equal")["value"] == 1.0
+
+
+def test_parity_across_other_work_is_refused(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    study["workload"] = {**study["workload"], "scaling": "weak", "global_batch": 4}
+    found = build(study, write_records(tmp_path, study))
+    assert "global_batch differ" in one(found, "dps", 4, "parity_verdict")["text"]
+    assert one(found, "dps", 1, "parity_verdict")["text"] == "equal"
+    require_equal_work(found, {"precision"})
+
+
+def test_a_missing_run_is_named(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    write_records(tmp_path, study)
+    (tmp_path / "dps" / "n2" / "r0" / "run.json").unlink()
+    with pytest.raises(RecordError, match=r"dps/n2/r0/run\.json does not exist \(1 of 16"):
+        build(study, tmp_path)
+
+
+def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    write_records(tmp_path, study)
+    for cell in ("dps", "horovod"):
+        path = tmp_path / cell / "n1" / "r0" / "run.json"
+        run = json.loads(path.read_text())
+        run["hardware"]["num_cores"] = 0
+        path.write_text(json.dumps(run))
+    with pytest.raises(RecordError) as caught:
+        build(study, tmp_path)
+    text = str(caught.value)
+    assert text.startswith("2 of 16 records cannot be used")
+    assert "dps/n1/r0/run.json at $.hardware.num_cores: 0 breaks minimum: 1" in text
+    assert "horovod/n1/r0" in text
+
+
+def test_records_of_another_study_version_are_refused(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    write_records(tmp_path, study)
+    study["optimiser"] = {**study["optimiser"], "learning_rate": 5e-4}
+    with pytest.raises(RecordError, match=r"optimiser\.learning_rate is 0\.001, the study says"):
+        build(study, tmp_path)
+
+
+def test_the_table_is_the_same_bytes_twice_and_reads_back(
+    tmp_path: Path, runs: Path, table: pd.DataFrame
+) -> None:
+    tidy.write(table, tmp_path / "a.parquet")
+    tidy.write(build(make_study(), runs), tmp_path / "b.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    pd.testing.assert_frame_equal(tidy.read(tmp_path / "a.parquet"), table)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("metric", "Step Time", r"\$\.metric"),
+        ("unit", "furlongs", r"\$\.unit"),
+        ("origin", "guessed", r"\$\.origin"),
+        ("low", 1e9, "outside its interval"),
+    ],
+)
+def test_a_table_that_breaks_its_schema_is_not_written(
+    tmp_path: Path, table: pd.DataFrame, column: str, value: Any, message: str
+) -> None:
+    broken = table.copy()
+    place = broken.index[broken["metric"] == "speedup"][0]
+    broken.loc[place, column] = value
+    with pytest.raises(RecordError, match=message):
+        tidy.write(broken, tmp_path / "m.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", [None, "not parquet"])
+def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "m.parquet"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(RecordError, match=r"m\.parquet"):
+        tidy.read(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("global_batch", 32),
+        ("schedule", "another"),
+        ("updates_per_step", 2),
+        ("data", "e" * 64),
+        ("model", "another"),
+        ("precision", "amp_o2"),
+    ],
+)
+def test_unequal_work_is_refused_by_name_unless_declared(
+    table: pd.DataFrame, field: str, value: Any
+) -> None:
+    fp32 = table[(table["precision"] == "fp32") | (table["level"] == "study")].copy()
+    require_equal_work(fp32, set())
+    fp32.loc[fp32["cell"] == "sps", field] = value
+    with pytest.raises(ComparisonError, match=f"refuses: {field} is .* in cell 'single'"):
+        require_equal_work(fp32, set())
+    require_equal_work(fp32, {field})
+    declared = fp32.copy()
+    declared.loc[declared["metric"] == "compares", "text"] = field
+    require_equal_work(declared, set())
+
+
+def test_only_known_fields_can_be_declared(table: pd.DataFrame) -> None:
+    with pytest.raises(ComparisonError, match="'luck', which is no field"):
+        require_equal_work(table, {"luck"})
+
+
+def test_a_study_without_single_has_no_fp32_reference_but_its_own(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("dps", "horovod")]
+    study["cluster"] = {**study["cluster"], "nodes": [2, 4]}
+    found = build(study, write_records(tmp_path, study))
+    assert "no single-device run" in one(found, "dps", 4, "parity_verdict")["text"]
+    assert one(found, "dps", 4, "speedup")["base"] == "dps, 2 nodes"
+    assert one(found, "dps", 4, "ideal_speedup")["value"] == 2.0

@@ -1,0 +1,88 @@
+"""GPT-2: the same numbers as transformers' GPT2LMHeadModel, both ways."""
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from pipeline.errors import StudyError
+from pipeline.models import build_model, flops_per_token, gpt2
+from pipeline.spec import ModelSpec
+
+SPEC = ModelSpec("gpt2", num_layers=2, width=32, num_heads=4, context=16, vocab_size=61)
+
+
+def reference() -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=61,
+        n_positions=16,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    torch.manual_seed(3)
+    return GPT2LMHeadModel(config).eval()
+
+
+def make(seed: int) -> gpt2.Gpt2:
+    model = build_model(SPEC, seed)
+    assert isinstance(model, gpt2.Gpt2)
+    return model
+
+
+def ids() -> torch.Tensor:
+    return torch.randint(0, 61, (3, 16), generator=torch.Generator().manual_seed(1))
+
+
+def test_logits_equal_those_of_transformers_weights() -> None:
+    theirs, ours = reference(), make(0)
+    gpt2.load_transformers(ours, theirs.state_dict())
+    torch.testing.assert_close(ours.logits(ids()), theirs(ids()).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_survive_the_way_into_transformers_and_its_files(tmp_path) -> None:
+    ours, theirs = make(5), reference()
+    theirs.load_state_dict(gpt2.to_transformers(ours), strict=False)
+    theirs.tie_weights()
+    theirs.save_pretrained(tmp_path)
+    again = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(ours.logits(ids()), again(ids()).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = make(7).state_dict()
+    torch.manual_seed(2)
+    second, other = make(7).state_dict(), make(8).state_dict()
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    assert not torch.equal(first["wte.weight"], other["wte.weight"])
+
+
+def test_later_tokens_do_not_change_earlier_logits() -> None:
+    model, tokens = make(0), ids()
+    changed = tokens.clone()
+    changed[:, 8:] = 0
+    torch.testing.assert_close(model.logits(tokens)[:, :8], model.logits(changed)[:, :8])
+
+
+def test_output_layer_is_the_embedding() -> None:
+    model = make(0)
+    assert model.lm_head.weight is model.wte.weight
+
+
+def test_flops_per_token_by_hand() -> None:
+    weights = 2 * 12 * 32 * 32 + 61 * 32
+    assert flops_per_token(SPEC) == 6 * weights + 12 * 2 * 32 * 16
+
+
+def test_foreign_weights_are_refused_in_one_line() -> None:
+    with pytest.raises(StudyError, match="missing"):
+        gpt2.load_transformers(make(0), {})
+    with pytest.raises(StudyError, match="size mismatch"):
+        gpt2.load_transformers(make(0), {"transformer.ln_f.weight": torch.zeros(5)})
+
+
+def test_unknown_family_names_the_file_to_add() -> None:
+    with pytest.raises(StudyError, match=r"pipeline/models/llama\.py"):
+        build_model(ModelSpec("llama", 1, 8, 1, 4, 8), seed=0)

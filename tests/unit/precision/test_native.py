@@ -1,0 +1,122 @@
+"""Precisions of torch: what they narrow, what they keep, what they refuse."""
+
+import copy
+
+import pytest
+import torch
+
+from pipeline.errors import UnsupportedError
+from pipeline.models import build_model
+from pipeline.models.gpt2 import Gpt2
+from pipeline.precision import make_precision
+from pipeline.precision.master import MasterWeights
+from pipeline.precision.native import Native
+from pipeline.spec import ModelSpec
+
+SPEC = ModelSpec("gpt2", num_layers=1, width=16, num_heads=2, context=8, vocab_size=40)
+
+
+def model_and_optimiser() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = build_model(SPEC, seed=0)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+
+
+def train(name: str, steps: int = 3) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    precision = make_precision(name, "cpu")
+    model, optimiser = model_and_optimiser()
+    optimiser = precision.prepare(model, optimiser)
+    ids = torch.randint(0, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+    for _ in range(steps):
+        optimiser.zero_grad()
+        with precision.autocast():
+            loss = model(ids[:, :-1], ids[:, 1:])
+        precision.backward(loss, optimiser, lambda: None)
+        torch.nn.utils.clip_grad_norm_(list(precision.clip_parameters(optimiser)), 1.0)
+        precision.step(optimiser)
+    return model, optimiser
+
+
+@pytest.mark.parametrize(
+    ("name", "compute", "weights", "masters", "scaling"),
+    [
+        ("fp32", "float32", "float32", False, False),
+        ("bf16", "bfloat16", "float32", False, False),
+        ("fp16", "float16", "float32", False, True),
+        ("amp_o1", "bfloat16", "float32", False, False),
+        ("amp_o2", "bfloat16", "bfloat16", True, False),
+    ],
+)
+def test_the_record_says_what_ran(name, compute, weights, masters, scaling) -> None:
+    info = make_precision(name, "cpu").info
+    assert (info.library, info.compute_dtype, info.weights_dtype) == ("torch", compute, weights)
+    assert (info.master_weights, info.loss_scaling) == (masters, scaling)
+    model, _ = train(name, steps=1)
+    assert {str(p.dtype)[6:] for p in model.parameters()} == {weights}
+
+
+@pytest.mark.filterwarnings("ignore:.*GradScaler is enabled")
+def test_amp_means_float16_with_scaling_on_cuda() -> None:
+    info = make_precision("amp_o1", "cuda").info
+    assert info.compute_dtype == "float16" and info.loss_scaling
+
+
+@pytest.mark.parametrize("name", ["tf32", "apex_o1", "apex_o2"])
+def test_what_cannot_run_on_a_cpu_is_refused_and_not_replaced(name) -> None:
+    with pytest.raises(UnsupportedError, match="CUDA"):
+        make_precision(name, "cpu")
+
+
+def test_masters_keep_what_bfloat16_would_lose() -> None:
+    """An update far below bf16's resolution adds up in the masters."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimiser = MasterWeights.narrow(torch.optim.SGD([weight], lr=1e-4), torch.bfloat16)
+    for _ in range(100):
+        weight.grad = torch.ones(1, dtype=torch.bfloat16)
+        optimiser.widen_gradients()
+        optimiser.step()
+    assert optimiser.inner.param_groups[0]["params"][0].item() == pytest.approx(0.99, rel=1e-5)
+    assert weight.dtype == torch.bfloat16 and weight.item() == pytest.approx(0.99, abs=4e-3)
+
+
+def test_masters_start_from_the_fp32_weights_and_embeddings_stay_tied() -> None:
+    model, optimiser = model_and_optimiser()
+    original = copy.deepcopy(model.state_dict())
+    prepared = make_precision("amp_o2", "cpu").prepare(model, optimiser)
+    assert isinstance(prepared, MasterWeights)
+    masters = prepared.inner.param_groups[0]["params"]
+    for (name, _), master in zip(model.named_parameters(), masters, strict=True):
+        assert torch.equal(master, original[name])
+    assert isinstance(model, Gpt2) and model.lm_head.weight is model.wte.weight
+
+
+def test_the_learning_rate_set_outside_reaches_the_masters() -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimiser = MasterWeights.narrow(torch.optim.SGD([weight], lr=1.0), torch.bfloat16)
+    optimiser.param_groups[0]["lr"] = 0.0
+    weight.grad = torch.ones(1, dtype=torch.bfloat16)
+    optimiser.widen_gradients()
+    optimiser.step()
+    assert weight.item() == 1.0
+
+
+def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
+    precision = Native("fp16", "cpu")
+    model, optimiser = model_and_optimiser()
+    before = copy.deepcopy(model.state_dict())
+    ids = torch.zeros(1, 8, dtype=torch.long)
+    loss = model(ids, ids)
+    assert precision.scaler is not None
+    scale = precision.scaler.scale(torch.ones(())).item()
+    precision.backward(loss * float("inf"), optimiser, lambda: None)
+    precision.step(optimiser)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert precision.scalars()["scale"] == scale / 2
+
+
+def test_a_scaler_survives_its_scalars() -> None:
+    first, second = Native("fp16", "cpu"), Native("fp16", "cpu")
+    assert first.scaler is not None
+    first.scaler.scale(torch.ones(()))
+    second.load_scalars({"scale": 512.0, "_growth_tracker": 7.0})
+    assert second.scalars() == {"scale": 512.0, "_growth_tracker": 7.0}
+    assert first.scalars()["scale"] == 65536.0

@@ -1,0 +1,104 @@
+"""Records: valid when written, valid when read, whole or absent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import RecordError, SamestepError
+from pipeline.records import RunRecord, find_records, read_record, write_record
+from pipeline.spec import expand
+from tests.fake_records import make_record, make_study
+
+EXAMPLES = Path("tests/examples/records")
+
+
+@pytest.fixture
+def record() -> RunRecord:
+    return make_record(next(r for r in expand(make_study()) if r.world.nodes == 2))
+
+
+def test_a_record_survives_the_disk(tmp_path, record) -> None:
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) == RunRecord(dict(record.run), list(record.steps))
+    assert list(find_records(tmp_path)) == [tmp_path]
+
+
+def edit(folder: Path, **changes: object) -> None:
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"status": "fine"}, r'run.json at \$\.status: "fine" breaks enum'),
+        ({"extra": 1}, "extra"),
+        ({"reason": "but why"}, r"\$\.reason"),
+        ({"started_at": "yesterday"}, r"\$\.started_at"),
+        ({"run_id": "smoke/x/n1/r0"}, "does not hash to spec_sha256"),
+    ],
+)
+def test_an_edited_record_is_refused_with_file_path_value_and_rule(
+    tmp_path, record, changes, message
+) -> None:
+    write_record(tmp_path, record)
+    edit(tmp_path, **changes)
+    with pytest.raises(RecordError, match=message) as caught:
+        read_record(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_step_line_is_named_by_its_number(tmp_path, record) -> None:
+    write_record(tmp_path, record)
+    path = tmp_path / "steps.jsonl"
+    lines = path.read_text().splitlines()
+    lines[3] = json.dumps(json.loads(lines[3]) | {"seconds": -1.0})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match=r"steps\.jsonl:4 at \$\.seconds: -1\.0"):
+        read_record(tmp_path)
+
+
+def test_missing_and_doubled_steps_are_refused(tmp_path, record) -> None:
+    write_record(tmp_path, record)
+    path = tmp_path / "steps.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(RecordError, match="steps x 2 ranks"):
+        read_record(tmp_path)
+    path.write_text("".join([*lines[:-1], lines[0]]))
+    with pytest.raises(RecordError, match="steps x 2 ranks"):
+        read_record(tmp_path)
+
+
+def test_an_invalid_record_is_not_written(tmp_path, record) -> None:
+    broken = RunRecord({**record.run, "status": "fine"}, record.steps)
+    with pytest.raises(RecordError):
+        write_record(tmp_path / "run", broken)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_leaves_no_half_record(tmp_path, record, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(SamestepError, match="No space left"):
+        write_record(tmp_path, record)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_record_says_what_to_do(tmp_path) -> None:
+    with pytest.raises(RecordError, match="run the training first"):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("folder", sorted((EXAMPLES / "valid").iterdir()), ids=lambda p: p.name)
+def test_valid_examples(folder: Path) -> None:
+    assert read_record(folder).run["run_id"]
+
+
+@pytest.mark.parametrize("folder", sorted((EXAMPLES / "invalid").iterdir()), ids=lambda p: p.name)
+def test_invalid_examples(folder: Path) -> None:
+    with pytest.raises(RecordError, match=(folder / "expected.txt").read_text().strip()):
+        read_record(folder)

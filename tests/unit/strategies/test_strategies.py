@@ -1,0 +1,77 @@
+"""Strategies without ranks: discovery, layouts, options, what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline import strategies
+from pipeline.errors import LaunchError, StudyError, UnsupportedError
+from pipeline.spec import WorldSpec
+from pipeline.strategies._faults import Faults
+from pipeline.strategies.base import Strategy
+
+WORLD = WorldSpec(nodes=2, ranks_per_node=4, device="cpu", backend="gloo", network="loopback")
+
+
+def test_the_package_finds_its_files() -> None:
+    assert {"single", "parameter_server", "ddp", "horovod"} <= set(strategies.names())
+    for name in strategies.names():
+        assert isinstance(strategies.load(name, {}), Strategy)
+
+
+def test_unknown_names_and_options_list_the_known_ones() -> None:
+    with pytest.raises(StudyError, match=r"strategies/zero\.py; use one of ddp"):
+        strategies.load("zero", {})
+    with pytest.raises(StudyError, match="no option 'bucket'; use one of bucket_cap_mb"):
+        strategies.load("ddp", {"bucket": 1})
+
+
+@pytest.mark.parametrize("name", [n for n in strategies.names() if n != "single"])
+def test_slices_cover_the_global_batch_once(name) -> None:
+    layout = strategies.load(name, {}).layout(WORLD)
+    slices = [layout.batch_slice(rank, 16) for rank in range(layout.num_processes)]
+    assert [i for start, stop in slices for i in range(start, stop)] == list(range(16))
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(StudyError, match="global batch 12 is not a multiple of 8 data-parallel"):
+        strategies.load("ddp", {}).layout(WORLD).batch_slice(0, 12)
+
+
+def test_single_refuses_a_larger_world() -> None:
+    with pytest.raises(StudyError, match="runs on 1 rank, given 2 nodes x 4 ranks"):
+        strategies.load("single", {}).layout(WORLD)
+
+
+def test_data_parallel_is_one_process_with_all_devices_of_one_node() -> None:
+    server = strategies.load("parameter_server", {"engine": "data_parallel"})
+    layout = server.layout(replace(WORLD, nodes=1))
+    assert (layout.num_processes, layout.devices_per_process) == (1, 4)
+    assert layout.batch_slice(0, 16) == (0, 16)
+    with pytest.raises(StudyError, match="given 2 nodes"):
+        server.layout(WORLD)
+    with pytest.raises(StudyError, match="engine 'tree' is unknown"):
+        strategies.load("parameter_server", {"engine": "tree"}).layout(WORLD)
+
+
+def test_a_missing_package_is_unsupported(monkeypatch) -> None:
+    strategy = strategies.load("ddp", {})
+    strategy.check()
+    monkeypatch.setattr(type(strategy), "requires", ("no_such_package",))
+    with pytest.raises(UnsupportedError, match="no_such_package is not installed"):
+        strategy.check()
+
+
+def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
+    with pytest.raises(UnsupportedError, match="empty_cache needs a CUDA device"):
+        Faults(empty_cache=True).check("cpu")
+    with pytest.raises(StudyError, match="optimiser_steps 0 is under 1"):
+        Faults(optimiser_steps=0).check("cpu")
+
+
+def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
+    from pipeline.strategies._group import Group
+
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(LaunchError, match="through torchrun"):
+        Group.join(strategies.load("ddp", {}).layout(WORLD))

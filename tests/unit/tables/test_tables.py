@@ -1,0 +1,120 @@
+import csv
+import importlib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline import tables
+from pipeline.__main__ import main
+from pipeline.metrics import table as tidy
+from pipeline.tables.format import limit, ratio_interval, scientific, significant, with_interval
+from pipeline.tables.write import latex_text, to_latex, to_markdown
+from tests.fake_records import make_table
+
+NAMES = ["environment", "parity", "resources", "scaling", "status", "step_time"]
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=2)
+
+
+def shown(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    module = importlib.import_module(f"pipeline.tables.{name}")
+    frame = module.show(module.build(table))
+    assert isinstance(frame, pd.DataFrame)
+    return frame
+
+
+def test_the_folder_says_which_tables_there_are() -> None:
+    assert tables.names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_formats_come_from_one_frame_with_the_same_bytes(
+    name: str, table: pd.DataFrame, tmp_path: Path
+) -> None:
+    tidy.write(table, tmp_path / "m.parquet")
+    for run in ("a", "b"):
+        out = str(tmp_path / run)
+        assert main(["table", name, "--metrics", str(tmp_path / "m.parquet"), "--out", out]) == 0
+    for kind in ("tex", "md", "csv", "html"):
+        one, other = (tmp_path / run / f"{name}.{kind}" for run in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    with (tmp_path / "a" / f"{name}.csv").open(newline="") as stream:
+        num_rows = len(list(csv.reader(stream))) - 1
+    latex = (tmp_path / "a" / f"{name}.tex").read_text()
+    markdown = (tmp_path / "a" / f"{name}.md").read_text()
+    assert latex.count(r"\\") == num_rows + 1
+    assert len(markdown.splitlines()) == num_rows + 2
+    assert r"\toprule" in latex
+
+
+@pytest.mark.parametrize("name", ["resources", "scaling", "status", "step_time"])
+def test_every_cell_has_a_row_at_every_node_count(name: str, table: pd.DataFrame) -> None:
+    frame = shown(name, table)
+    assert len(frame) == 1 + 5 * 3
+    assert sum(frame["Cell"].str.startswith("Horovod + Apex")) == 3
+
+
+def test_a_cell_that_never_ran_shows_dashes_and_its_reason(table: pd.DataFrame) -> None:
+    times, status = shown("step_time", table).iloc[-1], shown("status", table).iloc[-1]
+    assert (times["Step time [ms]"], times["Repeats"]) == ("\N{EN DASH}", "0")
+    assert status["Status"] == "2 unsupported"
+    assert "apex.amp is not importable" in status["Reason"]
+
+
+def test_step_time_is_in_milliseconds_with_its_interval(table: pd.DataFrame) -> None:
+    row = table[(table["level"] == "cell") & (table["metric"] == "step_seconds")].iloc[0]
+    expected = f"{1000 * row['value']:.0f} [{1000 * row['low']:.0f}, {1000 * row['high']:.0f}]"
+    assert shown("step_time", table).iloc[0]["Step time [ms]"] == expected
+
+
+def test_not_equal_is_written_large(table: pd.DataFrame) -> None:
+    broken = table.copy()
+    verdict = (broken["metric"] == "parity_verdict") & (broken["cell"] == "dps")
+    broken.loc[verdict, "text"] = "NOT EQUAL"
+    frame = shown("parity", broken)
+    rows = frame["Cell"] == "Distributed Parameter Server (DDP)"
+    assert set(frame.loc[rows, "Verdict"]) == {"NOT EQUAL"}
+    assert set(frame.loc[~rows, "Verdict"]) == {"equal"}
+    assert set(frame["Ranks bit-equal"]) == {"one rank", "yes"}
+
+
+def test_the_environment_lists_versions_hardware_and_commit(table: pd.DataFrame) -> None:
+    found = dict(shown("environment", table).to_numpy())
+    assert found["torch"] == "2.13.0"
+    assert found["Processor"] == "Synthetic CPU"
+    assert found["Git commit"] == "0" * 12
+    assert found["Threads a rank"].startswith("1 at world size 1")
+
+
+def test_markup_in_a_label_stays_text() -> None:
+    frame = pd.DataFrame({"Cell": ["50 % & a_b {x} [y] | z*"], "n": ["1"]})
+    assert r"50 \% \& a\_b \{x\}" in to_latex(frame, "c", "l")
+    assert r"50 % & a\_b {x} \[y\] \| z\*" in to_markdown(frame)
+    assert latex_text("\\") == r"\textbackslash{}"
+
+
+def test_only_columns_of_numbers_are_set_right() -> None:
+    frame = pd.DataFrame({"A": ["3 ok"], "B": ["1.2 [1, 3]"], "C": ["1e-5, 0.001"], "D": ["x"]})
+    assert r"\begin{tabular}{lrrl}" in to_latex(frame, "c", "l")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (significant(12345.6), "12,346"),
+        (significant(0.0123456), "0.0123"),
+        (significant(0.0), "0"),
+        (with_interval(9.876, 9.5, 10.25), "9.88 [9.50, 10.25]"),
+        (ratio_interval(0.70371, 0.69, 0.766), "0.70 [0.69, 0.77]"),
+        (ratio_interval(float("nan"), 0, 0), "\N{EN DASH}"),
+        (scientific(3.14e-7), "3.1e-7"),
+        (scientific(float("inf")), "infinite"),
+        (limit(1e-5), "1e-5"),
+    ],
+)
+def test_numbers_have_enough_digits_and_no_more(text: str, expected: str) -> None:
+    assert text == expected

@@ -1,0 +1,108 @@
+"""Run specs: expansion, ids, arithmetic that is refused at the door."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import StudyError
+from pipeline.schemas import validate
+from pipeline.spec import RunSpec, expand, run_order, tokens_spec
+from pipeline.study import check_study, load_study
+
+CONFIGS = sorted(Path("workflow/config").glob("*.yaml"))
+
+
+@pytest.fixture
+def study() -> dict[str, Any]:
+    return load_study(Path("workflow/config/smoke.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_every_shipped_study_is_valid(path: Path) -> None:
+    shipped = load_study(path)
+    assert shipped["study"] == path.stem
+    for run in expand(shipped):
+        validate(run.to_dict(), "spec", path)
+
+
+def test_a_spec_survives_json_and_its_hash_tells_any_change(study) -> None:
+    run = expand(study)[0]
+    again = RunSpec.from_dict(json.loads(run.to_json()))
+    assert again == run and again.sha256() == run.sha256()
+    changed = json.loads(run.to_json()) | {"seed": run.seed + 1}
+    assert RunSpec.from_dict(changed).sha256() != run.sha256()
+
+
+def test_run_ids_are_unique_and_name_cell_nodes_and_repeat(study) -> None:
+    ids = [run.run_id for run in expand(study)]
+    assert len(set(ids)) == len(ids)
+    assert "smoke/single/n1/r0" in ids
+
+
+def test_weak_scaling_multiplies_the_global_batch(study) -> None:
+    study["workload"] |= {"scaling": "weak", "global_batch": 2}
+    assert {r.workload.global_batch for r in expand(study) if r.world.nodes == 4} == {8}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("workload", "global_batch", 6, "world size 4 does not divide the global batch 6"),
+        ("workload", "accumulation_steps", 3, r"accumulation_steps\(3\)"),
+        ("workload", "untimed_steps", 999, "leaves none of"),
+        ("model", "num_heads", 7, "not a multiple of model.num_heads 7"),
+        ("tokenizer", "vocab_size", 4096, "over model.vocab_size"),
+        ("model", "widht", 128, "widht"),
+        ("cluster", "device", "tpu", "tpu"),
+        ("workload", "steps", 0, r"\$\.workload\.steps: 0 breaks minimum: 1"),
+    ],
+)
+def test_impossible_studies_are_refused_in_one_line(study, section, key, value, message) -> None:
+    broken = copy.deepcopy(study)
+    broken[section][key] = value
+    with pytest.raises(StudyError, match=message) as caught:
+        check_study(broken, "study.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_at_the_top_is_refused(study) -> None:
+    with pytest.raises(StudyError, match="repaets"):
+        check_study(study | {"repaets": 3}, "study.yaml")
+
+
+def test_two_cells_of_one_name_are_refused(study) -> None:
+    study["cells"].append(study["cells"][0])
+    with pytest.raises(StudyError, match="'single' stands 2 times"):
+        expand(study)
+
+
+def test_tokens_depend_only_on_text_tokeniser_and_the_largest_batch(study) -> None:
+    before = tokens_spec(study)
+    assert before["min_tokens"] == 1 + max(
+        r.workload.global_batch * r.model.context for r in expand(study)
+    )
+    study["title"], study["repeats"] = "other", 9
+    assert tokens_spec(study) == before
+
+
+def test_runs_are_shuffled_within_each_repeat_and_always_the_same_way(study) -> None:
+    runs = expand(study)
+    order = run_order(runs)
+    assert order == run_order(expand(study))
+    assert sorted(r.run_id for r in order) == sorted(r.run_id for r in runs)
+    assert [r.repeat for r in order] == sorted(r.repeat for r in runs)
+    first = [r.cell for r in order if r.repeat == 0]
+    assert any(
+        [r.cell for r in order if r.repeat == k] != first for k in range(1, study["repeats"])
+    )
+
+
+def test_missing_file_and_broken_yaml_say_so(tmp_path) -> None:
+    with pytest.raises(StudyError, match="does not exist"):
+        load_study(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(StudyError, match="is not YAML"):
+        load_study(tmp_path / "bad.yaml")

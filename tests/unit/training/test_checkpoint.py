@@ -1,0 +1,44 @@
+"""Checkpoints: whole or absent, and only for the spec that wrote them."""
+
+import pytest
+import torch
+
+from pipeline.errors import SamestepError
+from pipeline.strategies.base import TrainState
+from pipeline.training import checkpoint
+
+STATE = TrainState(
+    weights={"w": torch.arange(6.0).view(2, 3).t()},
+    optimiser={"w.exp_avg": torch.ones(3, 2), "w.step": torch.tensor(4.0)},
+    scalars={"scale": 2.0},
+)
+
+
+def test_a_state_survives_the_disk(tmp_path) -> None:
+    checkpoint.save(tmp_path, 4, STATE, "abc")
+    again = checkpoint.load(tmp_path, checkpoint.latest_step(tmp_path, "abc"))
+    assert torch.equal(again.weights["w"], STATE.weights["w"])
+    assert again.optimiser.keys() == STATE.optimiser.keys()
+    assert again.scalars == STATE.scalars
+
+
+def test_the_newest_is_kept_and_another_spec_starts_anew(tmp_path) -> None:
+    checkpoint.save(tmp_path, 4, STATE, "abc")
+    checkpoint.save(tmp_path, 8, STATE, "abc")
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000008"]
+    assert checkpoint.latest_step(tmp_path, "abc") == 8
+    assert checkpoint.latest_step(tmp_path, "other") == 0
+
+
+def test_nothing_half_written_stays_when_the_disk_refuses(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", refuse)
+    with pytest.raises(SamestepError, match="No space left"):
+        checkpoint.save(tmp_path, 4, STATE, "abc")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_checkpoint_means_step_zero(tmp_path) -> None:
+    assert checkpoint.latest_step(tmp_path / "none", "abc") == 0

@@ -1,0 +1,77 @@
+"""How an ended run is judged from what its ranks left."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import LaunchError
+from pipeline.spec import RunSpec, expand
+from pipeline.study import load_study
+from pipeline.training.launcher import RunPaths
+from pipeline.training.outcome import Ended, judge, read_steps
+
+
+@pytest.fixture
+def run() -> RunSpec:
+    return expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+
+
+@pytest.fixture
+def paths(tmp_path) -> RunPaths:
+    found = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
+    found.ranks.mkdir()
+    return found
+
+
+def ended(*codes: int, timed_out: bool = False) -> Ended:
+    return Ended(codes, timed_out, "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
+
+
+def leave(paths: RunPaths, rank: int, kind: str, message: str = "why") -> None:
+    about = {"kind": kind, "type": "SomeError", "message": message}
+    (paths.ranks / f"rank{rank}.error.json").write_text(json.dumps(about))
+
+
+def test_no_errors_and_zero_exits_are_ok(run, paths) -> None:
+    assert judge(run, paths, ended(0, 0)) == ("ok", None)
+
+
+@pytest.mark.parametrize("kind", ["oom", "unsupported", "failed"])
+def test_a_rank_that_says_why_decides(run, paths, kind) -> None:
+    leave(paths, 1, kind)
+    assert judge(run, paths, ended(1, 1)) == (kind, "SomeError: why")
+
+
+def test_out_of_memory_outranks_the_lost_connections_that_follow_it(run, paths) -> None:
+    leave(paths, 0, "failed", "connection closed by peer")
+    leave(paths, 3, "oom", "cannot allocate")
+    assert judge(run, paths, ended(1, 1))[0] == "oom"
+
+
+def test_wrong_input_makes_no_record(run, paths) -> None:
+    leave(paths, 0, "error", "4 ranks came up, the spec says 2")
+    with pytest.raises(LaunchError, match="4 ranks came up"):
+        judge(run, paths, ended(1))
+
+
+def test_time_out_and_silent_kill(run, paths) -> None:
+    assert judge(run, paths, ended(-9, timed_out=True))[0] == "timeout"
+    status, reason = judge(run, paths, ended(0, -9))
+    assert status == "failed" and reason is not None and "-9" in reason
+
+
+def test_a_step_line_cut_off_by_a_kill_is_left_out(paths) -> None:
+    line = {
+        "step": 0,
+        "rank": 0,
+        "seconds": 0.1,
+        "tokens": 8,
+        "loss": 1.0,
+        "grad_norm": 1.0,
+        "learning_rate": 0.1,
+        "timed": True,
+    }
+    text = json.dumps(line) + "\n" + json.dumps(line | {"step": 1})[:30]
+    (paths.ranks / "rank0.jsonl").write_text(text)
+    assert [step.step for step in read_steps(paths.ranks)] == [0]

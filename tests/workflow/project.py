@@ -1,0 +1,125 @@
+"""A copy of the project with a study of seconds, so that tests never touch the real results."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "Makefile", "workflow", "pipeline", "paper", "envs")
+
+STUDY = {
+    "study": "tiny",
+    "title": "Tiny study for tests",
+    "corpus": {"source": "text", "paths": ["text.txt"], "document": "block"},
+    "tokenizer": {"kind": "bpe", "vocab_size": 300},
+    "model": {
+        "family": "gpt2",
+        "num_layers": 1,
+        "width": 32,
+        "num_heads": 2,
+        "context": 16,
+        "vocab_size": 300,
+    },
+    "workload": {
+        "global_batch": 4,
+        "accumulation_steps": 1,
+        "steps": 8,
+        "untimed_steps": 2,
+        "scaling": "strong",
+        "checkpoint_every": 0,
+    },
+    "cells": [
+        {
+            "name": "single",
+            "label": "Single",
+            "strategy": "single",
+            "precision": "fp32",
+            "nodes": [1],
+        },
+        {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]},
+        {
+            "name": "sps",
+            "label": "Parameter server",
+            "strategy": "parameter_server",
+            "precision": "fp32",
+            "nodes": [2],
+        },
+        {
+            "name": "apex",
+            "label": "DDP + Apex",
+            "strategy": "ddp",
+            "precision": "apex_o1",
+            "nodes": [1],
+        },
+    ],
+    "repeats": 1,
+    "timeout_seconds": 120,
+}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project folder with the study `tiny` in it."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results" / "tiny"
+
+    @property
+    def study(self) -> Path:
+        return self.folder / "tiny.yaml"
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["sh", "envs/run_workflow.sh", "--configfile", "tiny.yaml", *arguments]
+
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return done
+
+    def jobs(self, *arguments: str) -> dict[str, int]:
+        """Rule -> number of jobs that a dry run would start."""
+        lines = self.run("--cores", "2", "--dry-run", *arguments).stdout.splitlines()
+        pairs = [line.split() for line in lines]
+        return {
+            p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].isdigit() and p[0] != "total"
+        }
+
+
+def make_project(folder: Path, **changes: object) -> Project:
+    """Copy what the workflow needs and write the tiny study there."""
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "generated")
+            shutil.copytree(source, folder / part, ignore=ignore)
+        else:
+            shutil.copy2(source, folder / part)
+    (folder / ".venv").symlink_to(Path(sys.prefix))
+    words = "how many roads must a grey goose walk before the winter comes".split()
+    text = "\n\n".join(" ".join(words[i % 12 :] + words[: i % 5]) for i in range(300))
+    (folder / "text.txt").write_text(text)
+    shipped = yaml.safe_load((ROOT / "workflow/config/smoke.yaml").read_text())
+    kept = {key: shipped[key] for key in ("optimiser", "cluster", "seeds")}
+    project = Project(folder)
+    project.study.write_text(yaml.safe_dump({**kept, **STUDY, **changes}))
+    return project

@@ -1,0 +1,130 @@
+"""The whole workflow on a study of seconds: killed, taken up again, finished, repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.project import Project, make_project
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A workflow that was killed without warning while a run was training."""
+    project = make_project(tmp_path_factory.mktemp("project"))
+    process = subprocess.Popen(
+        project.command("--cores", "2"),
+        cwd=project.folder,
+        env=project.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 240
+    while not list(project.results.glob("runs/*/*/*/ranks")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return project
+
+
+@pytest.fixture(scope="module")
+def finished(interrupted: Project) -> Project:
+    """The same workflow, started again and run to its end."""
+    interrupted.run("--cores", "2")
+    return interrupted
+
+
+def test_a_killed_workflow_finishes_when_started_again(finished: Project) -> None:
+    assert (finished.results / "paper/paper.pdf").read_bytes().startswith(b"%PDF")
+    assert not list(finished.results.glob("**/*.tmp*"))
+    assert not list(finished.results.glob("**/ranks"))
+
+
+def test_every_run_has_a_record_also_the_one_that_cannot_run_here(finished: Project) -> None:
+    records = sorted(finished.results.glob("runs/*/*/*/run.json"))
+    statuses = {r.parts[-4]: json.loads(r.read_text())["status"] for r in records}
+    assert statuses == {"single": "ok", "dps": "ok", "sps": "ok", "apex": "unsupported"}
+    reason = json.loads((finished.results / "runs/apex/n1/r0/run.json").read_text())["reason"]
+    assert "CUDA" in reason
+
+
+def test_all_strategies_started_from_the_same_loss(finished: Project) -> None:
+    firsts = {}
+    for cell in ("single/n1", "dps/n2", "sps/n2"):
+        lines = (finished.results / f"runs/{cell}/r0/steps.jsonl").read_text().splitlines()
+        firsts[cell] = json.loads(lines[0])["loss"]
+    assert max(firsts.values()) - min(firsts.values()) < 1e-5 * max(firsts.values())
+
+
+def test_running_again_does_nothing(finished: Project) -> None:
+    assert "Nothing to be done" in finished.run("--cores", "2").stderr
+
+
+def test_a_deleted_figure_is_drawn_alone(finished: Project) -> None:
+    figure = finished.results / "figures/speedup.png"
+    before = figure.read_bytes()
+    figure.unlink()
+    assert finished.jobs() == {"figure": 1, "manuscript": 1, "all": 1}
+    finished.run("--cores", "2")
+    assert figure.read_bytes() == before
+
+
+def test_a_changed_figure_module_draws_that_figure_and_trains_nothing(finished: Project) -> None:
+    module = finished.folder / "pipeline/figures/speedup.py"
+    module.write_text(module.read_text() + "\n# changed\n")
+    assert finished.jobs() == {"figure": 1, "manuscript": 1, "all": 1}
+    finished.run("--cores", "2")
+
+
+def test_another_seed_trains_again_and_keeps_the_tokens(finished: Project) -> None:
+    text = finished.study.read_text()
+    finished.study.write_text(text.replace("20220613", "7"))
+    jobs = finished.jobs()
+    finished.study.write_text(text)
+    assert jobs["train"] == 4 and "tokens" not in jobs
+
+
+def test_another_title_trains_nothing(finished: Project) -> None:
+    text = finished.study.read_text()
+    finished.study.write_text(text.replace("Tiny study", "Renamed study"))
+    jobs = finished.jobs()
+    finished.study.write_text(text)
+    assert "train" not in jobs and jobs["metrics"] == 1
+
+
+@pytest.mark.parametrize("target", ["figures", "tables", "paper"])
+def test_each_target_works_by_itself(finished: Project, target: str) -> None:
+    assert set(finished.jobs(target)) <= {target}
+
+
+def test_the_report_holds_every_figure_and_table(finished: Project) -> None:
+    finished.run("--report", "results/tiny/report.html")
+    report = (finished.results / "report.html").read_text()
+    for name in ("throughput", "speedup", "loss_step", "parity", "environment"):
+        assert name in report
+
+
+def test_a_broken_study_stops_before_any_job(tmp_path: Path) -> None:
+    project = make_project(tmp_path, repaets=3)
+    done = project.run("--cores", "2", check=False)
+    assert done.returncode != 0
+    assert "repaets" in done.stderr
+    assert not project.results.exists()
+
+
+def test_lint_finds_nothing() -> None:
+    done = subprocess.run(
+        ["snakemake", "--lint"], env=Project(Path()).environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

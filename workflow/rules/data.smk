@@ -1,0 +1,14 @@
+# Corpus -> token shards and their manifest.
+rule tokens:
+    input:
+        f"{RESULTS}/tokens.spec.json",
+    output:
+        f"{TOKENS}/manifest.json",
+    log:
+        f"{RESULTS}/logs/tokens.txt",
+    threads: workflow.cores
+    params:
+        folder=lambda wildcards, output: str(Path(output[0]).parent),
+    shell:
+        "python -m pipeline tokens --spec {input} --out {params.folder} --num-proc {threads}"
+        " 2> >(tee {log} >&2)"

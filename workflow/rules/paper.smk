@@ -1,0 +1,42 @@
+# The manuscript with all its numbers, figures and tables -> PDF, LaTeX and self-contained HTML.
+PAPER = [f"{RESULTS}/paper/paper.{kind}" for kind in ("pdf", "tex", "html")]
+
+
+rule manuscript:
+    input:
+        study=STUDY_FILE,
+        metrics=METRICS,
+        figures=FIGURES,
+        tables=TABLES,
+        sources=[
+            "paper/manuscript.md",
+            "paper/references.bib",
+            "paper/style.css",
+            "paper/template.typ",
+        ],
+        code=[str(path) for path in Path("pipeline/paper").glob("*.py")],
+    output:
+        report(
+            PAPER[0],
+            caption="../report/caption.rst",
+            category="Paper",
+            labels={"document": "paper"},
+        ),
+        PAPER[1:],
+    log:
+        f"{RESULTS}/logs/manuscript.txt",
+    params:
+        figures=lambda wildcards, input: str(Path(input.figures[0]).parent),
+        tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
+        generated=f"paper/generated/{STUDY}",
+        folder=lambda wildcards, output: str(Path(output[0]).parent),
+        caption="The paper, generated from the records of this study.",
+    shell:
+        "python -m pipeline paper --study {input.study} --metrics {input.metrics}"
+        " --figures {params.figures} --tables {params.tables}"
+        " --generated {params.generated} --out {params.folder} 2> >(tee {log} >&2)"
+
+
+rule paper:
+    input:
+        PAPER,

@@ -1,0 +1,92 @@
+# Figures and tables, one job each. A job lists its own module as an input, so editing a figure
+# redraws that figure; what all of them share (theme, axes, formats) redraws all.
+from pipeline.figures import captions as figure_captions
+from pipeline.tables import captions as table_captions
+
+FIGURE_CAPTIONS = figure_captions()
+TABLE_CAPTIONS = table_captions()
+FIGURES = expand(
+    f"{RESULTS}/figures/{{name}}.{{kind}}",
+    name=FIGURE_CAPTIONS,
+    kind=["pdf", "svg", "png"],
+)
+TABLES = expand(
+    f"{RESULTS}/tables/{{name}}.{{kind}}",
+    name=TABLE_CAPTIONS,
+    kind=["tex", "md", "csv", "html"],
+)
+# Files of the packages that are no figure or table of their own.
+FIGURE_CODE = [
+    str(p)
+    for p in Path("pipeline/figures").glob("*.py")
+    if p.stem not in FIGURE_CAPTIONS
+]
+TABLE_CODE = [
+    str(p) for p in Path("pipeline/tables").glob("*.py") if p.stem not in TABLE_CAPTIONS
+]
+
+
+report: "../report/workflow.rst"
+
+
+rule figure:
+    input:
+        metrics=METRICS,
+        module="pipeline/figures/{name}.py",
+        shared=FIGURE_CODE,
+    output:
+        report(
+            f"{RESULTS}/figures/{{name}}.svg",
+            caption="../report/caption.rst",
+            category="Figures",
+            labels={"figure": "{name}"},
+        ),
+        f"{RESULTS}/figures/{{name}}.pdf",
+        f"{RESULTS}/figures/{{name}}.png",
+    log:
+        f"{RESULTS}/logs/figures/{{name}}.txt",
+    wildcard_constraints:
+        name="|".join(FIGURE_CAPTIONS),
+    params:
+        folder=lambda wildcards, output: str(Path(output[0]).parent),
+        caption=lambda wildcards: FIGURE_CAPTIONS[wildcards.name],
+    shell:
+        "python -m pipeline figure {wildcards.name} --metrics {input.metrics}"
+        " --out {params.folder} 2> >(tee {log} >&2)"
+
+
+rule table:
+    input:
+        metrics=METRICS,
+        module="pipeline/tables/{name}.py",
+        shared=TABLE_CODE,
+    output:
+        report(
+            f"{RESULTS}/tables/{{name}}.html",
+            caption="../report/caption.rst",
+            category="Tables",
+            labels={"table": "{name}"},
+        ),
+        f"{RESULTS}/tables/{{name}}.tex",
+        f"{RESULTS}/tables/{{name}}.md",
+        f"{RESULTS}/tables/{{name}}.csv",
+    log:
+        f"{RESULTS}/logs/tables/{{name}}.txt",
+    wildcard_constraints:
+        name="|".join(TABLE_CAPTIONS),
+    params:
+        folder=lambda wildcards, output: str(Path(output[0]).parent),
+        caption=lambda wildcards: TABLE_CAPTIONS[wildcards.name],
+    shell:
+        "python -m pipeline table {wildcards.name} --metrics {input.metrics}"
+        " --out {params.folder} 2> >(tee {log} >&2)"
+
+
+rule figures:
+    input:
+        FIGURES,
+
+
+rule tables:
+    input:
+        TABLES,
