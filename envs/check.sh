@@ -3,25 +3,39 @@
 set -u
 
 bin=.venv/bin
-failed=""
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Run a check; `report` prints what it said when it failed.
 check() {
     name=$1
     shift
-    if output=$("$@" 2>&1); then
-        echo "ok      $name"
+    "$@" >"$work/$name.log" 2>&1
+    echo "$?" >"$work/$name.status"
+}
+report() {
+    if [ "$(cat "$work/$1.status")" = 0 ]; then
+        echo "ok      $1"
     else
-        printf 'FAILED  %s\n%s\n' "$name" "$output"
-        failed="$failed $name"
+        echo "FAILED  $1"
+        cat "$work/$1.log"
+        failed="$failed $1"
     fi
 }
 
-check ruff "$bin/ruff" check .
+# The types take as long as all others together.
+check types "$bin/mypy" &
+check lint "$bin/ruff" check .
 check format "$bin/ruff" format --check .
-check mypy "$bin/mypy"
-check snakefmt "$bin/snakefmt" --check Snakefile workflow/rules
-check snakemake-lint "$bin/snakemake" --lint
+check workflow-format "$bin/snakefmt" --check Snakefile workflow/rules
+check workflow-lint "$bin/snakemake" --lint
 check boundaries "$bin/lint-imports" --no-cache
+wait
 
+failed=""
+for name in lint format types workflow-format workflow-lint boundaries; do
+    report "$name"
+done
 if [ -n "$failed" ]; then
     echo "error: failed:$failed" >&2
     exit 1
