@@ -193,6 +193,19 @@ def empty(figure: Figure, axes: Axes, table: pd.DataFrame) -> Figure:
     return finish(figure, table, (), "")
 
 
+def _settle(figure: Figure) -> None:
+    """Lay out once and keep the result, rounded.
+
+    The solver behind the constrained layout takes its constraints in no fixed order, so positions
+    differ in the last bit from draw to draw, and SVG makes names out of all bits.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
+
+
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
@@ -200,6 +213,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         "svg": {"Date": None},
         "png": {"Software": None},
     }
+    _settle(figure)
     written = []
     for kind in FORMATS:
         final = folder / f"{name}.{kind}"

@@ -15,10 +15,12 @@ class Faults:
     """`empty_cache`: return CUDA's cached memory after every step.
 
     `optimiser_steps`: how often the optimiser steps on the same gradients.
+    `clip_before_synchronise`: clip each rank's own gradients while they may still be on their way.
     """
 
     empty_cache: bool = False
     optimiser_steps: int = 1
+    clip_before_synchronise: bool = False
 
     def check(self, device: str) -> None:
         """Raise where a fault cannot be shown; on a CPU there is no cache to empty."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.precision import Precision
+from pipeline.strategies._faults import Faults
 from pipeline.strategies._horovod_env import Membership
 from pipeline.strategies._step import Stepper
 from pipeline.strategies.base import Batch, TrainState
@@ -69,6 +70,7 @@ class HorovodStepper(Stepper):
         precision: Precision,
         max_grad_norm: float,
         member: Membership,
+        faults: Faults,
     ) -> None:
         super().__init__(
             model,
@@ -77,11 +79,18 @@ class HorovodStepper(Stepper):
             max_grad_norm,
             data_parallel=member.size,
             is_root=member.rank == ROOT,
-            reduce=optimiser.synchronize,
+            reduce=self.synchronise,
             mean_over_ranks=mean_over_ranks,
             leave=member.leave,
+            faults=faults,
         )
         self.distributed = optimiser
+
+    def synchronise(self) -> None:
+        """Wait for the mean gradients; the study's first code clipped its own ones before."""
+        if self.faults.clip_before_synchronise:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+        self.distributed.synchronize()
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """As shared; Horovod starts to reduce with the last micro-batch's backward pass."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.strategies import _horovod_env
+from pipeline.strategies._faults import Faults
 from pipeline.strategies.base import Layout, Strategy, Trainable
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Horovod(Strategy):
     """`compression`: what gradients travel as. The defaults are Horovod's own.
 
     Ready gradients are looked for every `cycle_time_ms` and fused up to `fusion_threshold_mb` MiB.
+    The last three are faults of the study's first code, off by default: see `_faults`.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("horovod",)
@@ -35,6 +37,9 @@ class Horovod(Strategy):
     compression: str = "none"
     fusion_threshold_mb: int = 128
     cycle_time_ms: float = 1.0
+    empty_cache: bool = False
+    optimiser_steps: int = 1
+    clip_before_synchronise: bool = False
 
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device; raises StudyError on an unknown compression."""
@@ -86,4 +91,5 @@ class Horovod(Strategy):
         else:
             ready = precision.prepare(model, optimiser)
             ready = _horovod_step.distribute(ready, model, self.compression)
-        return _horovod_step.HorovodStepper(model, ready, precision, max_grad_norm, member)
+        faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
+        return _horovod_step.HorovodStepper(model, ready, precision, max_grad_norm, member, faults)

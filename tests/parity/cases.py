@@ -27,6 +27,15 @@ OPTIMISER = OptimiserSpec(
     warmup_steps=4,
 )
 
+# Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.
+MUTATIONS = (
+    ("ddp", "sum"),
+    ("ddp", "no_clip"),
+    ("ddp", "same_shard"),
+    ("horovod", "optimiser_steps"),
+    ("horovod", "clip_before_synchronise"),
+)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -76,8 +85,7 @@ def cases_of(strategy: str) -> list[Case]:
     """All trainings of one strategy in one world."""
     found = [Case(strategy, p, a) for p in PRECISIONS for a in (1, 2)]
     found += [Case(strategy, p, resume=True) for p in ("fp32", "fp16", "amp_o2")]
-    if strategy == "ddp":
-        found += [Case(strategy, mutation=name) for name in ("sum", "no_clip", "same_shard")]
+    found += [Case(strategy, mutation=name) for s, name in MUTATIONS if s == strategy]
     return found
 
 

@@ -63,7 +63,7 @@ def train(
             checkpoint.save(checkpoints, done, state, spec.sha256())
 
     def make() -> Loop:
-        strategy = strategies.load(case.strategy, {})
+        strategy = strategies.load(case.strategy, OPTIONS.get(case.mutation, {}))
         batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
         return Loop(spec, strategy, batches, rank, torch.device("cpu"))
 
@@ -102,7 +102,7 @@ def stop_after(count: int) -> Any:
 
 def broken(mutation: str | None) -> Any:
     """A deliberate mistake of the kind that the suite is there to catch."""
-    if mutation is None:
+    if mutation is None or mutation in OPTIONS:
         return nullcontext()
     if mutation == "no_clip":
         return mock.patch("torch.nn.utils.clip_grad_norm_", lambda p, _: real_clip(p, 1e9))
@@ -114,6 +114,10 @@ def broken(mutation: str | None) -> Any:
     raise ValueError(mutation)
 
 
+OPTIONS: dict[str | None, dict[str, Any]] = {
+    "optimiser_steps": {"optimiser_steps": 2},
+    "clip_before_synchronise": {"clip_before_synchronise": True},
+}
 real_clip = torch.nn.utils.clip_grad_norm_
 
 

@@ -28,7 +28,7 @@ from safetensors.torch import load_file
 
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
-from tests.parity.cases import PRECISIONS, STEPS, Case, launches, worlds_of
+from tests.parity.cases import MUTATIONS, PRECISIONS, STEPS, Case, launches, worlds_of
 
 pytestmark = pytest.mark.system
 
@@ -166,10 +166,10 @@ def test_resuming_half_way_changes_nothing(launched, strategy, world, precision)
         assert_same_steps(halves, whole, first=0.0, later=tolerance)
 
 
-@pytest.mark.parametrize("mutation", ["sum", "no_clip", "same_shard"])
-def test_the_comparison_notices_a_broken_step(launched, mutation) -> None:
+@pytest.mark.parametrize(("strategy", "mutation"), MUTATIONS)
+def test_the_comparison_notices_a_broken_step(launched, strategy, mutation) -> None:
     single = launched("single", 1).rank(Case("single"))
-    run = launched("ddp", 2).rank(Case("ddp", mutation=mutation))
+    run = launched(strategy, 2).rank(Case(strategy, mutation=mutation))
     with pytest.raises(AssertionError):
         assert_same_steps(run, single, first=FIRST_STEP, later=TWENTY_STEPS)
 
