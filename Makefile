@@ -50,8 +50,9 @@ test: setup check ## set up, check, and run the whole test suite
 check: setup ## linters, formats, types, boundaries
 	@sh envs/check.sh
 
-bench: setup ## run the benchmarks in bench/
-	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: setup ## run the benchmarks in bench/; numbers go to bench/results/
+	@set -e; for script in bench/*.py; do name=$$(basename "$$script" .py); echo "== $$name"; \
+	    $(BIN)/python "$$script" --out "bench/results/$$name.json"; done
 
 setup: $(STAMP) ## make .venv from the lock, build Horovod once
 	@$(BIN)/python -m envs.build_horovod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schem
 def load_study(path: Path) -> dict[str, Any]:
     """The validated mapping of a study file; raises StudyError naming the key, value and rule."""
     try:
-        study = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        # YAML 1.1 reads JSON's 1e-08 as a string, so JSON is read as what it is.
+        study = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except FileNotFoundError:
         raise StudyError(f"study file {path} does not exist; see workflow/config") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
         raise StudyError(f"study file {path} is not YAML: {' '.join(str(error).split())}") from None
     check_study(study, path)
     return dict(study)

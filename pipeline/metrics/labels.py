@@ -72,8 +72,7 @@ def model_text(spec: RunSpec) -> str:
 
 def updates_per_step(run: Mapping[str, Any]) -> int:
     """Optimiser updates per counted step: what the layout recorded, else what the spec asks."""
-    recorded = run["execution"]["layout"].get("updates_per_step")
-    return int(recorded or run["spec"]["options"].get("updates_per_step", 1))
+    return int(run["spec"]["options"].get("optimiser_steps", 1))
 
 
 def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:

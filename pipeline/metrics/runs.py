@@ -95,11 +95,29 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
         ("total_seconds", "s", float(run.seconds.sum()), {"text": "sum of all steps"}),
         ("peak_memory_bytes", "bytes", float(max(peaks)), {"text": "largest rank"}),
         ("weights_bit_equal", "1", float(len(hashes) == 1), {"n": len(ranks)}),
+        *_flops_utilisation(run, tokens / timed.value),
     ]  # fmt: skip
     return [
         {"level": "run", "metric": metric, "unit": unit, "value": value, **more}
         for metric, unit, value, more in values
     ]
+
+
+def _flops_utilisation(
+    run: Run, tokens_per_second: float
+) -> list[tuple[str, str, float, dict[str, Any]]]:
+    """Model and hardware FLOP utilisation, where the ranks measured their devices' peak.
+
+    FLOPs per second of the training over the summed peaks (Chowdhery et al. 2022, appendix B).
+    Hardware FLOPs add what is computed twice; without activation recomputation that is nothing.
+    """
+    peaks = [rank.get("peak_flops_per_second") for rank in run.record.run["ranks"]]
+    if not all(peaks):
+        return []
+    share = run.record.run["model"]["flops_per_token"] * tokens_per_second / sum(peaks)
+    text = "over the measured peak of large matrix products"
+    names = ("model_flops_utilisation", "hardware_flops_utilisation")
+    return [(name, "1", share, {"text": text}) for name in names]
 
 
 def _step_rows(run: Run) -> pd.DataFrame:

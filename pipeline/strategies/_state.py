@@ -52,8 +52,8 @@ def _restore_slots(state: TrainState, model: nn.Module, optimiser: Optimizer) ->
             if slot == "master":
                 target.copy_(value)
             else:
-                device = target.device if value.dim() else value.device
-                owner.state[target][slot] = value.to(device).clone()
+                # the fused AdamW wants its step counter on the parameter's device too
+                owner.state[target][slot] = value.to(target.device).clone()
 
 
 def _slots(model: nn.Module, optimiser: Optimizer) -> Iterator[tuple[str, dict[str, Tensor]]]:

@@ -90,16 +90,22 @@ def _write_summary(loop: Any, out: Path) -> None:
     from pipeline.models import flops_per_token
     from pipeline.training.loop import weights_sha256
     from pipeline.training.machine import loaded_versions
+    from pipeline.training.peak import measured_flops_per_second
 
     rank, spec = _rank(), loop.spec
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    usage, peak = loop.sampler.summary(), {}
+    if loop.device.type == "cuda":
+        rate = measured_flops_per_second(loop.device, loop.precision.info.compute_dtype)
+        peak = {"peak_flops_per_second": rate}
     about = {
         "rank": {
             "rank": rank,
             "node": rank // local,
             "device": str(loop.device),
             "weights_sha256": weights_sha256(loop.model),
-            **loop.sampler.summary(),
+            **usage,
+            **peak,
         },
         "precision": loop.precision.info.to_dict(),
         "model": {

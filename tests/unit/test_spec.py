@@ -100,6 +100,11 @@ def test_runs_are_shuffled_within_each_repeat_and_always_the_same_way(study) -> 
     )
 
 
+def test_a_study_reads_the_same_from_json(study, tmp_path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    assert load_study(tmp_path / "study.json") == study
+
+
 def test_missing_file_and_broken_yaml_say_so(tmp_path) -> None:
     with pytest.raises(StudyError, match="does not exist"):
         load_study(tmp_path / "none.yaml")

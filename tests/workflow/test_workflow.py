@@ -115,6 +115,20 @@ def test_the_report_holds_every_figure_and_table(finished: Project) -> None:
         assert name in report
 
 
+def test_make_paper_says_where_the_results_lie(finished: Project) -> None:
+    done = subprocess.run(
+        ["make", "paper", "CONFIGFILE=tiny.yaml", "STAMP="],
+        cwd=finished.folder,
+        env=finished.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for part in ("paper/paper.pdf", "report.html", "figures", "tables"):
+        assert f"results/tiny/{part}" in done.stdout
+
+
 def test_a_broken_study_stops_before_any_job(tmp_path: Path) -> None:
     project = make_project(tmp_path, repaets=3)
     done = project.run("--cores", "2", check=False)

@@ -1,0 +1,61 @@
+"""On a machine with a GPU: one device at the size of `bai2022`, in four number formats."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.__main__ import main
+from pipeline.corpus.build import TokensSpec, build
+from pipeline.records import read_record
+from pipeline.spec import RunSpec, expand
+from pipeline.study import load_study
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.system,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokens")
+    documents = [" ".join(f"word{(i * k) % 997}" for k in range(200)) for i in range(200)]
+    (folder / "corpus.json").write_text(json.dumps(documents))
+    spec = {
+        "corpus": {"source": "json", "paths": [str(folder / "corpus.json")]},
+        "tokenizer": {"kind": "char"},
+        "context": 512,
+        "model_vocab_size": 26651,
+        "min_tokens": 16 * 512 + 1,
+    }
+    build(TokensSpec.from_dict(spec), folder / "tokens", 1)
+    return folder / "tokens"
+
+
+def bai2022(precision: str) -> RunSpec:
+    run = expand(load_study(Path("workflow/config/bai2022.yaml")))[0]
+    work = replace(run.workload, global_batch=4, steps=20, untimed_steps=5, checkpoint_every=0)
+    return replace(run, precision=precision, workload=work)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_single_device_at_the_size_of_the_study(tokens, tmp_path, precision) -> None:
+    spec_file = tmp_path / "spec.json"
+    spec_file.write_text(bai2022(precision).to_json())
+    arguments = ["--spec", str(spec_file), "--tokens", str(tokens), "--out", str(tmp_path)]
+    assert main(["train", *arguments]) == 0
+    run = read_record(tmp_path).run
+    assert run["status"] == "ok", run["reason"]
+    rank = run["ranks"][0]
+    parameters = run["model"]["num_parameters"]
+    # fp32 weights, gradients and two moments of AdamW
+    assert rank["peak_memory_bytes"] > 16 * parameters
+    assert 0 < rank["mean_utilisation"] <= 1
+    assert rank["peak_flops_per_second"] > 0
+    assert run["precision"]["name"] == precision
