@@ -98,11 +98,13 @@ class Project:
 
     def jobs(self, *arguments: str) -> dict[str, int]:
         """Rule -> number of jobs that a dry run would start."""
-        lines = self.run("--cores", "2", "--dry-run", *arguments).stdout.splitlines()
-        pairs = [line.split() for line in lines]
-        return {
-            p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].isdigit() and p[0] != "total"
-        }
+        shown = self.run("--cores", "2", "--dry-run", *arguments).stdout
+        if "Job stats:" not in shown:
+            return {}
+        pairs = [line.split() for line in shown.split("Job stats:")[1].splitlines()]
+        counts = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+        rules = {rule for rule in counts if rule.isidentifier() and rule != "total"}
+        return {rule: int(counts[rule]) for rule in rules}
 
 
 def make_project(folder: Path, **changes: object) -> Project:

@@ -10,17 +10,18 @@ import pytest
 from tests.workflow.project import ROOT
 
 # What cannot be run from within the suite, and where it is run instead.
+WORKFLOW = "tests/workflow/test_workflow.py::"
 ELSEWHERE = {
-    "make test": "this suite is it; .ci/run calls it",
-    "make paper": ".ci/run calls it after the suite; test_workflow runs its parts",
-    "make paper CONFIGFILE=my-study.yaml": "test_workflow.test_make_paper_says_where_the_results_lie",
-    "snakemake --cores all": "test_workflow.finished",
-    "snakemake --cores all figures": "test_workflow.test_each_target_works_by_itself",
-    "snakemake --cores all tables": "test_workflow.test_each_target_works_by_itself",
-    "snakemake --cores all paper": "test_workflow.test_each_target_works_by_itself",
-    "snakemake --report results/smoke/report.html": "test_workflow.test_the_report_holds_every_figure_and_table",
-    ".venv/bin/python -m pytest tests/parity": "part of this suite",
-    "make check": "make test calls it before this suite",
+    "make test": ".ci/run",
+    "make paper": ".ci/run",
+    "make paper CONFIGFILE=my-study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
+    "snakemake --cores all": WORKFLOW + "finished",
+    "snakemake --cores all figures": WORKFLOW + "test_each_target_works_by_itself",
+    "snakemake --cores all tables": WORKFLOW + "test_each_target_works_by_itself",
+    "snakemake --cores all paper": WORKFLOW + "test_each_target_works_by_itself",
+    "snakemake --report results/smoke/report.html": WORKFLOW + "test_the_report_holds_all",
+    ".venv/bin/python -m pytest tests/parity": "tests/parity/test_parity.py",
+    "make check": "Makefile",
 }
 
 
@@ -39,11 +40,12 @@ def test_each_command_runs(command: str) -> None:
 
 def test_the_places_named_exist() -> None:
     assert set(ELSEWHERE) <= set(commands())
-    workflow = (ROOT / "tests/workflow/test_workflow.py").read_text()
     for place in ELSEWHERE.values():
-        for name in re.findall(r"test_workflow\.(\w+)", place):
-            assert f"def {name}" in workflow, name
-    assert (ROOT / ".ci/run").read_text().index("make test") > 0
+        file, _, name = place.partition("::")
+        assert f"def {name}" * bool(name) in (ROOT / file).read_text()
+    gate = (ROOT / ".ci/run").read_text()
+    assert gate.index("\nmake test\n") < gate.index("\nmake paper\n")
+    assert "test: setup check" in (ROOT / "Makefile").read_text()
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:

@@ -5,6 +5,8 @@ from pipeline.spec import expand as expand_study, run_order, tokens_spec
 from pipeline.study import check_study
 
 check_study(config, "configuration")
+# More than any machine has: Snakemake lowers a job's threads to what --cores gives.
+EVERY_CORE = 1024
 STUDY = config["study"]
 RESULTS = f"results/{STUDY}"
 STUDY_FILE = f"{RESULTS}/study.json"

@@ -6,7 +6,7 @@ rule tokens:
         f"{TOKENS}/manifest.json",
     log:
         f"{RESULTS}/logs/tokens.txt",
-    threads: workflow.cores
+    threads: EVERY_CORE
     params:
         folder=lambda wildcards, output: str(Path(output[0]).parent),
     shell:

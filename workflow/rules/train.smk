@@ -11,7 +11,7 @@ rule train:
         f"{RESULTS}/runs/{{run}}/log.txt",
     # The scheduler takes the highest first: runs go in the random order of pipeline.spec.run_order.
     priority: lambda wildcards: PRIORITY[wildcards.run]
-    threads: workflow.cores
+    threads: EVERY_CORE
     params:
         tokens=lambda wildcards, input: str(Path(input.manifest).parent),
         folder=lambda wildcards, output: str(Path(output.run).parent),
