@@ -131,7 +131,7 @@ class RunSpec:
         except (KeyError, TypeError) as error:
             raise StudyError(
                 f"run spec does not fit RunSpec ({error}); "
-                "write it again with `python -m pipeline specs`"
+                "remove the file, snakemake writes it again"
             ) from error
         spec.check()
         return spec
@@ -163,6 +163,12 @@ class RunSpec:
 
 def _check_world(spec: RunSpec) -> None:
     size, work = spec.world.size, spec.workload
+    backend = {"cpu": "gloo", "cuda": "nccl"}[spec.world.device]
+    if spec.world.backend != backend:
+        raise StudyError(
+            f"{spec.run_id}: backend {spec.world.backend} does not serve device "
+            f"{spec.world.device}; set cluster.backend to {backend}"
+        )
     pieces = size * work.accumulation_steps
     if work.global_batch % size:
         raise StudyError(

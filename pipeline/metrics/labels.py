@@ -52,12 +52,15 @@ def cell_labels(
 
 
 def schedule_text(spec: RunSpec) -> str:
-    """Everything that sets the learning rate of a step, comparable as one string."""
+    """Everything that sets the update of a step but its number, comparable as one string."""
     o, work = spec.optimiser, spec.workload
+    changes = ("clip_before_synchronise", "compression")
+    options = "".join(f" {k}={spec.options[k]}" for k in changes if k in spec.options)
     return (
         f"{o.name} lr={o.learning_rate:g} betas={o.beta1:g},{o.beta2:g} eps={o.eps:g} "
         f"decay={o.weight_decay:g} clip={o.max_grad_norm:g} {o.schedule} "
         f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps} steps={work.steps}"
+        f"{options}"
     )
 
 
@@ -71,7 +74,7 @@ def model_text(spec: RunSpec) -> str:
 
 
 def updates_per_step(run: Mapping[str, Any]) -> int:
-    """Optimiser updates per counted step: what the layout recorded, else what the spec asks."""
+    """Optimiser updates per counted step, as the spec asks."""
     return int(run["spec"]["options"].get("optimiser_steps", 1))
 
 

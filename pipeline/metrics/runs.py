@@ -114,7 +114,9 @@ def _flops_utilisation(
     peaks = [rank.get("peak_flops_per_second") for rank in run.record.run["ranks"]]
     if not all(peaks):
         return []
-    share = run.record.run["model"]["flops_per_token"] * tokens_per_second / sum(peaks)
+    devices = run.record.run["execution"]["layout"].get("devices_per_process", 1)
+    peak = sum(peaks) * devices
+    share = run.record.run["model"]["flops_per_token"] * tokens_per_second / peak
     text = "over the measured peak of large matrix products"
     names = ("model_flops_utilisation", "hardware_flops_utilisation")
     return [(name, "1", share, {"text": text}) for name in names]

@@ -7,7 +7,7 @@ inside an NVIDIA PyTorch image (up to about 25.05) and nowhere else.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -70,6 +70,25 @@ class ApexAmp(Precision):
     def step(self, optimiser: Optimizer) -> None:
         """Apex has patched `step` to skip on overflow."""
         optimiser.step()
+
+    def owners(
+        self, model: nn.Module, optimiser: Optimizer
+    ) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """As the base says; O2 has put its masters in the place of the optimiser's parameters."""
+        if self.level == "O1":
+            yield from super().owners(model, optimiser)
+            return
+        patched: Any = optimiser
+        if not patched._amp_stash.lazy_init_called:
+            patched._lazy_init_maybe_master_weights()
+            patched._amp_stash.lazy_init_called = True
+        stash = patched._amp_stash
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        narrow = zip(stash.all_fp16_params, stash.all_fp32_from_fp16_params, strict=True)
+        for parameter, master in narrow:
+            yield names[parameter], parameter, master
+        for parameter in stash.all_fp32_from_fp32_params:
+            yield names[parameter], parameter, parameter
 
     def scalars(self) -> dict[str, float]:
         """Scale and unskipped count of Apex's single loss scaler."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,19 @@ class Precision(ABC):
     @abstractmethod
     def step(self, optimiser: Optimizer) -> None:
         """Let the optimiser step, unless scaled gradients overflowed."""
+
+    def owners(
+        self, model: nn.Module, optimiser: Optimizer
+    ) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Name, weight, and the tensor that the optimiser's state belongs to.
+
+        The last is the weight itself, or its master where one is kept.
+        """
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        for group in optimiser.param_groups:
+            owners = group.get("masters", group["params"])
+            for parameter, owner in zip(group["params"], owners, strict=True):
+                yield names[parameter], parameter, owner
 
     @abstractmethod
     def scalars(self) -> dict[str, float]:

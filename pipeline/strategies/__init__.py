@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StudyError
+from pipeline.spec import RunSpec
 from pipeline.strategies.base import Strategy
 
 
@@ -19,6 +20,12 @@ def names() -> list[str]:
     """Names of all strategies: the stems of this folder's files but `base` and `_private` ones."""
     stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
     return sorted(stem for stem in stems if stem != "base" and not stem.startswith("_"))
+
+
+def check(runs: Iterable[RunSpec]) -> None:
+    """Raise StudyError for a run whose strategy, options or world do not go together."""
+    for run in runs:
+        load(run.strategy, run.options).layout(run.world)
 
 
 def load(name: str, options: Mapping[str, Any]) -> Strategy:
@@ -45,4 +52,12 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 f"strategy {name} has no option {option!r}; "
                 f"use one of {', '.join(sorted(knobs)) or 'none'}"
             )
-    return kinds[0](**options)
+    strategy = kinds[0](**options)
+    for option, value in options.items():
+        wanted = type(getattr(kinds[0], option))
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise StudyError(
+                f"strategy {name} option {option} = {value!r} is no {wanted.__name__}; "
+                "fix the cell's options"
+            )
+    return strategy

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.errors import StudyError, UnsupportedError
+from pipeline.precision.base import PrecisionInfo
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,16 @@ class Faults:
     optimiser_steps: int = 1
     clip_before_synchronise: bool = False
 
-    def check(self, device: str) -> None:
-        """Raise where a fault cannot be shown; on a CPU there is no cache to empty."""
+    def check(self, device: str, precision: PrecisionInfo) -> None:
+        """Raise where a fault cannot be shown.
+
+        On a CPU there is no cache to empty; torch's GradScaler steps once for each unscaling.
+        """
+        if self.optimiser_steps > 1 and precision.loss_scaling and precision.library == "torch":
+            raise UnsupportedError(
+                f"optimiser_steps {self.optimiser_steps} cannot run with torch's loss scaling "
+                f"({precision.name}); use fp32, bf16 or apex_o1"
+            )
         if self.optimiser_steps < 1:
             raise StudyError(f"optimiser_steps {self.optimiser_steps} is under 1; set it to 1")
         if self.empty_cache and device != "cuda":

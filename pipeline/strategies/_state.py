@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from pipeline.strategies.base import TrainState
 
 def capture(model: nn.Module, optimiser: Optimizer, precision: Precision) -> TrainState:
     """Copies of the weights, of every optimiser slot, and the loss scaler's numbers."""
-    slots = {
-        f"{name}.{slot}": value.detach().clone()
-        for name, state in _slots(model, optimiser)
-        for slot, value in state.items()
-    }
+    slots: dict[str, Tensor] = {}
+    for name, weight, owner in precision.owners(model, optimiser):
+        kept = {k: v for k, v in _state_of(optimiser)[owner].items() if isinstance(v, Tensor)}
+        if owner is not weight:
+            kept["master"] = owner
+        slots |= {f"{name}.{slot}": value.detach().clone() for slot, value in kept.items()}
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     return TrainState(weights, slots, precision.scalars())
 
@@ -29,11 +30,21 @@ def restore(
     state: TrainState, model: nn.Module, optimiser: Optimizer, precision: Precision
 ) -> None:
     """Copy `state` into model and optimiser; raises StudyError when a name is missing."""
+    slots: dict[str, dict[str, Tensor]] = {}
+    for key, value in state.optimiser.items():
+        name, _, slot = key.rpartition(".")
+        slots.setdefault(name, {})[slot] = value
     try:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(state.weights[name])
-            _restore_slots(state, model, optimiser)
+            for name, weight, owner in precision.owners(model, optimiser):
+                kept = dict(slots[name])
+                if owner is not weight:
+                    owner.copy_(kept.pop("master"))
+                # the fused AdamW wants its step counter on the parameter's device too
+                moved = {slot: value.to(owner.device).clone() for slot, value in kept.items()}
+                _state_of(optimiser)[owner].update(moved)
     except KeyError as error:
         raise StudyError(
             f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
@@ -41,34 +52,5 @@ def restore(
     precision.load_scalars(dict(state.scalars))
 
 
-def _restore_slots(state: TrainState, model: nn.Module, optimiser: Optimizer) -> None:
-    owner = optimiser.inner if isinstance(optimiser, MasterWeights) else optimiser
-    for name, target in _targets(model, optimiser):
-        prefix = f"{name}."
-        for key, value in state.optimiser.items():
-            slot = key.removeprefix(prefix)
-            if not key.startswith(prefix) or "." in slot:
-                continue
-            if slot == "master":
-                target.copy_(value)
-            else:
-                # the fused AdamW wants its step counter on the parameter's device too
-                owner.state[target][slot] = value.to(target.device).clone()
-
-
-def _slots(model: nn.Module, optimiser: Optimizer) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    owner = optimiser.inner if isinstance(optimiser, MasterWeights) else optimiser
-    for name, target in _targets(model, optimiser):
-        slots = {k: v for k, v in owner.state[target].items() if isinstance(v, Tensor)}
-        if owner is not optimiser:
-            slots["master"] = target
-        yield name, slots
-
-
-def _targets(model: nn.Module, optimiser: Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Parameter names with the tensor that the optimiser's state belongs to."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    for group in optimiser.param_groups:
-        owners = group.get("masters", group["params"])
-        for parameter, owner in zip(group["params"], owners, strict=True):
-            yield names[parameter], owner
+def _state_of(optimiser: Optimizer) -> Any:
+    return (optimiser.inner if isinstance(optimiser, MasterWeights) else optimiser).state

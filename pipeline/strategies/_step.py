@@ -53,7 +53,7 @@ class Stepper:
         self.reduce, self.accumulating = reduce, accumulating
         self.mean_over_ranks, self.leave = mean_over_ranks, leave
         self.faults = faults
-        faults.check(next(model.parameters()).device.type)
+        faults.check(next(model.parameters()).device.type, precision.info)
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
         """Accumulate over the micro-batches, reduce, clip by the global norm, step."""

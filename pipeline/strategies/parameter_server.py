@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.strategies.base import Layout, Strategy, Trainable
 
 if TYPE_CHECKING:
@@ -73,10 +73,20 @@ class ParameterServer(Strategy):
 
         faults = Faults(self.empty_cache)
         if self.engine == "data_parallel":
+            from torch import cuda
             from torch.nn import DataParallel
 
-            devices = range(layout.devices_per_process) if layout.device == "cuda" else None
-            wrapped = DataParallel(model, device_ids=list(devices) if devices else None)
+            if layout.device != "cuda":
+                raise UnsupportedError(
+                    f"engine data_parallel needs CUDA devices, given {layout.device}; "
+                    "use engine process_group"
+                )
+            if layout.devices_per_process > cuda.device_count():
+                raise UnsupportedError(
+                    f"engine data_parallel needs {layout.devices_per_process} GPUs in one process, "
+                    f"this node has {cuda.device_count()}; set the cell's ranks_per_node"
+                )
+            wrapped = DataParallel(model, device_ids=list(range(layout.devices_per_process)))
             optimiser = precision.prepare(model, optimiser)
             return Stepper(
                 model, optimiser, precision, max_grad_norm, forward=wrapped, faults=faults

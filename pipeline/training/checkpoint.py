@@ -10,15 +10,20 @@ import os
 import shutil
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-
 from pipeline.errors import SamestepError
 from pipeline.strategies.base import TrainState
 
 
-def save(folder: Path, step: int, state: TrainState, spec_sha256: str) -> None:
-    """Write the state after `step` steps below `folder`, then drop the older ones."""
+def key(spec_sha256: str, manifest_sha256: str) -> str:
+    """What a checkpoint belongs to: a run spec and the tokens that it read."""
+    return f"{spec_sha256}:{manifest_sha256}"
+
+
+def save(folder: Path, step: int, state: TrainState, owner: str) -> None:
+    """Write the state after `step` steps below `folder`, then drop all others; `owner` is a key."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     final = folder / f"step-{step:08d}"
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -31,7 +36,7 @@ def save(folder: Path, step: int, state: TrainState, spec_sha256: str) -> None:
             {k: v.contiguous() for k, v in state.optimiser.items()},
             temporary / "optimiser.safetensors",
         )
-        about = {"step": step, "scalars": dict(state.scalars), "spec_sha256": spec_sha256}
+        about = {"step": step, "scalars": dict(state.scalars), "owner": owner}
         (temporary / "state.json").write_text(json.dumps(about))
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
@@ -40,21 +45,24 @@ def save(folder: Path, step: int, state: TrainState, spec_sha256: str) -> None:
         raise SamestepError(
             f"could not write checkpoint {final} ({error}); free space below the results folder"
         ) from error
-    for old in sorted(folder.glob("step-*"))[:-1]:
-        shutil.rmtree(old)
+    for old in (*folder.glob("step-*"), *folder.glob(".step-*.tmp")):
+        if old != final:
+            shutil.rmtree(old)
 
 
-def latest_step(folder: Path, spec_sha256: str) -> int:
-    """Steps done by the newest checkpoint of this very spec; 0 where there is none."""
+def latest_step(folder: Path, owner: str) -> int:
+    """Steps done by the checkpoint of this very spec and these tokens; 0 where there is none."""
     found = sorted(folder.glob("step-*/state.json"))
     if not found:
         return 0
     about = json.loads(found[-1].read_text())
-    return int(about["step"]) if about["spec_sha256"] == spec_sha256 else 0
+    return int(about["step"]) if about["owner"] == owner else 0
 
 
 def load(folder: Path, step: int) -> TrainState:
     """The state after `step` steps."""
+    from safetensors.torch import load_file
+
     source = folder / f"step-{step:08d}"
     about = json.loads((source / "state.json").read_text())
     return TrainState(

@@ -14,10 +14,11 @@ from types import FrameType
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
+from pipeline.corpus.manifest import Manifest
 from pipeline.errors import SamestepError, StudyError
 from pipeline.records import write_record
 from pipeline.spec import RunSpec
-from pipeline.training import processes
+from pipeline.training import checkpoint, processes
 from pipeline.training.launcher import Launch, RunPaths, free_port, plan
 from pipeline.training.lock import timed_alone
 from pipeline.training.machine import usable_cores
@@ -41,11 +42,14 @@ def run(args: argparse.Namespace) -> int:
     paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve())
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
     layout.batch_slice(0, spec.workload.global_batch)
-    Batches(paths.tokens, spec.model.context, spec.workload.global_batch, spec.seed)
-    _clear(paths)
-    with timed_alone(spec.run_id):
-        launch = plan(spec, layout, paths, usable_cores(), free_port())
-        ended = follow(spec, launch, paths)
+    manifest = check_tokens(spec, paths)
+    _clear(paths, checkpoint.key(spec.sha256(), manifest.sha256))
+    launch = plan(spec, layout, paths, usable_cores(), free_port())
+    if launch.unsupported is None:
+        with timed_alone(spec.run_id):
+            ended = follow(spec, launch, paths)
+    else:
+        ended = Ended([], False, _now(), _now())
     record = make_record(spec, layout, launch, paths, ended)
     write_record(paths.out, record)
     shutil.rmtree(paths.ranks)
@@ -53,6 +57,18 @@ def run(args: argparse.Namespace) -> int:
     if record.status != "ok":
         print(f"{spec.run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
     return 0
+
+
+def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
+    """The manifest, every byte of the shards verified; raises where they do not suit the spec."""
+    manifest = Manifest.load(paths.tokens, verify=True)
+    if manifest.vocab_size > spec.model.vocab_size:
+        raise StudyError(
+            f"{spec.run_id}: the tokens' vocabulary of {manifest.vocab_size} is over "
+            f"model.vocab_size {spec.model.vocab_size}; raise it or make the tokens again"
+        )
+    Batches(paths.tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    return manifest
 
 
 def read_spec(path: Path) -> RunSpec:
@@ -71,8 +87,8 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
     timed_out = False
     try:
-        while any(process.poll() is None for process in running):
-            if any(process.returncode for process in running):
+        while None in (codes := [process.poll() for process in running]):
+            if any(codes):
                 _wait(running, seconds=10)
                 break
             if time.monotonic() > deadline:
@@ -83,8 +99,8 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     finally:
         progress.close()
         processes.stop(running)
-    codes = [process.returncode for process in running]
-    return Ended(codes, timed_out, started_at, _now())
+    exit_codes = [process.returncode for process in running]
+    return Ended(exit_codes, timed_out, started_at, _now())
 
 
 def _wait(running: list[processes.Running], seconds: float) -> None:
@@ -94,9 +110,12 @@ def _wait(running: list[processes.Running], seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _clear(paths: RunPaths) -> None:
-    """Drop what an earlier, unfinished start left, but keep its checkpoints and step files."""
+def _clear(paths: RunPaths, owner: str) -> None:
+    """Drop what an earlier start left; its checkpoint and step files only stay if they are ours."""
     try:
+        if not checkpoint.latest_step(paths.checkpoints, owner):
+            shutil.rmtree(paths.checkpoints, ignore_errors=True)
+            shutil.rmtree(paths.ranks, ignore_errors=True)
         paths.ranks.mkdir(parents=True, exist_ok=True)
         for left in (*paths.ranks.glob("rank*.json"), paths.out / "run.json", paths.log):
             left.unlink(missing_ok=True)

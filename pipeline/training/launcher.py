@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import LaunchError
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
 
@@ -26,6 +25,8 @@ class Launch:
     commands: tuple[tuple[str, ...], ...]
     environment: Mapping[str, str]
     threads_per_rank: int
+    unsupported: str | None = None
+    """Why this machine cannot start the run; then there are no commands."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,13 @@ def threads_per_rank(spec: RunSpec, layout: Layout, num_cores: int) -> int:
 
 def plan(spec: RunSpec, layout: Layout, paths: RunPaths, num_cores: int, port: int) -> Launch:
     """The commands of a run on this machine; `port` is free on the loopback."""
-    if spec.world.network == "real" and spec.world.nodes > 1:
-        raise LaunchError(
-            f"{spec.run_id} needs {spec.world.nodes} machines (cluster.network real), this "
-            "launcher starts every node here; run it on a cluster or set cluster.network: loopback"
-        )
     threads = threads_per_rank(spec, layout, num_cores)
+    if spec.world.network == "real" and spec.world.nodes > 1:
+        reason = (
+            f"needs {spec.world.nodes} machines (cluster.network real), this launcher starts "
+            "every node here; run it on a cluster or set cluster.network to loopback"
+        )
+        return Launch((), {}, threads, reason)
     worker = worker_arguments(paths)
     commands = tuple(
         (

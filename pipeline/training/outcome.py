@@ -32,6 +32,8 @@ def make_record(
 ) -> RunRecord:
     """The run's record; raises LaunchError where the input was wrong, so that no record is due."""
     status, reason = judge(spec, paths, ended)
+    if launch.unsupported is not None:
+        status, reason = "unsupported", launch.unsupported
     ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
     complete = ranks if status == "ok" else []
     manifest = Manifest.load(paths.tokens)
@@ -90,7 +92,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> tuple[str, str | None
             return kind, f"{found[0]['type']}: {found[0]['message']}"
     if ended.timed_out:
         return "timeout", f"not done after timeout_seconds = {spec.timeout_seconds}; raise it"
-    if any(ended.exit_codes):
+    if any(code != 0 for code in ended.exit_codes):
         return "failed", (
             f"launchers ended with exit codes {list(ended.exit_codes)} and no rank said why "
             f"(a kill by signal 9 is often the kernel's out-of-memory killer); see {paths.log.name}"

@@ -14,6 +14,7 @@ def measured_flops_per_second(device: torch.device, compute_dtype: str) -> float
 
     `compute_dtype` is torch's name of a type, or `tf32`. One product is 2 x SIZE^3 FLOPs.
     """
+    torch.cuda.empty_cache()
     dtype = torch.float32 if compute_dtype == "tf32" else getattr(torch, compute_dtype)
     a = torch.randn(SIZE, SIZE, device=device, dtype=dtype)
     clock = Clock(device)

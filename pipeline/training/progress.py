@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ class Progress:
     def __init__(self, spec: RunSpec, steps_file: Path) -> None:
         self.spec, self.steps_file = spec, steps_file
         self._offset = 0
+        self._inode: int | None = None
         self._seconds = 0.0
         self._done = 0
         self._last_line = time.monotonic()
@@ -58,10 +60,19 @@ class Progress:
     def _tokens_per_second(self) -> float:
         return self._done * self.spec.global_batch_tokens / self._seconds
 
+    def _follow(self, inode: int) -> None:
+        """Begin anew where the rank has replaced the file that an earlier start left."""
+        if inode == self._inode:
+            return
+        self._inode, self._offset, self._done, self._seconds = inode, 0, 0, 0.0
+        if self._bar is not None:
+            self._bar.reset()
+
     def _read(self) -> list[dict[str, float]]:
         if not self.steps_file.is_file():
             return []
         with self.steps_file.open(encoding="utf-8") as stream:
+            self._follow(os.fstat(stream.fileno()).st_ino)
             stream.seek(self._offset)
             text = stream.read()
         whole = text[: text.rfind("\n") + 1]

@@ -31,7 +31,7 @@ class Sampler:
         self._stop: tuple[float, float] | None = None
 
     def start(self) -> None:
-        """Begin at the first timed step; CUDA's peak counts from here as well."""
+        """Begin at the first timed step; the peak of memory covers the whole run."""
         self._start = self._reading()
         self._gpu_percents.clear()
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import LaunchError, SamestepError, UnsupportedError
+from pipeline.errors import SamestepError, UnsupportedError
 from pipeline.files import write_text
 from pipeline.spec import RunSpec
 from pipeline.training.processes import die_with_parent
@@ -59,14 +59,15 @@ def train(spec: RunSpec, tokens: Path, out: Path, checkpoints: Path) -> None:
     device = _device(spec)
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategy, batches, _rank(), device)
-    done = checkpoint.latest_step(checkpoints, spec.sha256())
+    owner = checkpoint.key(spec.sha256(), batches.manifest.sha256)
+    done = checkpoint.latest_step(checkpoints, owner)
     state = checkpoint.load(checkpoints, done) if done else None
 
     with _open_steps(out / f"rank{_rank()}.jsonl", done) as lines:
 
         def keep_checkpoint(step: int, captured: Any) -> None:
             if captured is not None:
-                checkpoint.save(checkpoints, step, captured, spec.sha256())
+                checkpoint.save(checkpoints, step, captured, owner)
 
         loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
     _write_summary(loop, out)
@@ -95,6 +96,7 @@ def _write_summary(loop: Any, out: Path) -> None:
     rank, spec = _rank(), loop.spec
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     usage, peak = loop.sampler.summary(), {}
+    del loop.trainable
     if loop.device.type == "cuda":
         rate = measured_flops_per_second(loop.device, loop.precision.info.compute_dtype)
         peak = {"peak_flops_per_second": rate}
@@ -141,7 +143,7 @@ def _device(spec: RunSpec) -> Any:
         )
     local = int(os.environ.get("LOCAL_RANK", os.environ.get("HOROVOD_LOCAL_RANK", "0")))
     if local >= torch.cuda.device_count():
-        raise LaunchError(
+        raise UnsupportedError(
             f"local rank {local} has no GPU of its own, the node has {torch.cuda.device_count()}; "
             "set cluster.ranks_per_node to the number of GPUs of a node"
         )
@@ -155,10 +157,11 @@ def _kind(error: Exception) -> str:
         return "unsupported"
     if isinstance(error, SamestepError):
         return "error"
-    text = str(error)
-    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
+    signs = ("out of memory", "can't allocate memory", "alloc_failed")
+    text = f"{type(error).__name__} {error}".lower()
+    if isinstance(error, MemoryError) or "outofmemory" in text or any(s in text for s in signs):
         return "oom"
-    return "oom" if isinstance(error, MemoryError) else "failed"
+    return "failed"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Golden loss and gradient norm of every shipped study's model, optimiser and seed.
 
+Parity ties the other strategies to `single`, so the cells of a study need no files of their own.
+
 The first steps of `single` on synthetic tokens (so that no corpus version matters), one sequence a
 step. The files move only by `pytest tests/golden --write-golden`.
 """

@@ -60,7 +60,7 @@ def train(
 
     def save(done: int, state: TrainState | None) -> None:
         if state is not None:
-            checkpoint.save(checkpoints, done, state, spec.sha256())
+            checkpoint.save(checkpoints, done, state, "parity")
 
     def make() -> Loop:
         strategy = strategies.load(case.strategy, OPTIONS.get(case.mutation, {}))

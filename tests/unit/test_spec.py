@@ -57,6 +57,7 @@ def test_weak_scaling_multiplies_the_global_batch(study) -> None:
         ("tokenizer", "vocab_size", 4096, "over model.vocab_size"),
         ("model", "widht", 128, "widht"),
         ("cluster", "device", "tpu", "tpu"),
+        ("cluster", "device", "cuda", "backend gloo does not serve device cuda"),
         ("workload", "steps", 0, r"\$\.workload\.steps: 0 breaks minimum: 1"),
     ],
 )

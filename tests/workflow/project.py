@@ -30,7 +30,7 @@ STUDY = {
     "workload": {
         "global_batch": 4,
         "accumulation_steps": 1,
-        "steps": 8,
+        "steps": 40,
         "untimed_steps": 2,
         "scaling": "strong",
         "checkpoint_every": 0,

@@ -29,10 +29,9 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Project:
         start_new_session=True,
     )
     deadline = time.monotonic() + 240
-    while not list(project.results.glob("runs/*/*/*/ranks")):
+    while not any(p.stat().st_size for p in project.results.glob("runs/*/*/*/ranks/rank0.jsonl")):
         assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    time.sleep(1)
+        time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     return project

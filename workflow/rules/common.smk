@@ -1,10 +1,12 @@
 # Paths and specs that the other rules share; the logic behind them is pipeline/spec.py.
 import json
 
+from pipeline import strategies
 from pipeline.spec import expand as expand_study, run_order, tokens_spec
 from pipeline.study import check_study
 
 check_study(config, "configuration")
+strategies.check(expand_study(config))
 # More than any machine has: Snakemake lowers a job's threads to what --cores gives.
 EVERY_CORE = 1024
 STUDY = config["study"]

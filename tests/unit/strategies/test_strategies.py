@@ -1,15 +1,19 @@
 """Strategies without ranks: discovery, layouts, options, what is refused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pipeline import strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
-from pipeline.spec import WorldSpec
+from pipeline.precision import PrecisionInfo
+from pipeline.spec import WorldSpec, expand
 from pipeline.strategies._faults import Faults
 from pipeline.strategies.base import Strategy
+from pipeline.study import load_study
 
+FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
 WORLD = WorldSpec(nodes=2, ranks_per_node=4, device="cpu", backend="gloo", network="loopback")
 
 
@@ -24,6 +28,23 @@ def test_unknown_names_and_options_list_the_known_ones() -> None:
         strategies.load("zero", {})
     with pytest.raises(StudyError, match="no option 'bucket'; use one of bucket_cap_mb"):
         strategies.load("ddp", {"bucket": 1})
+
+
+def test_every_shipped_study_names_strategies_that_exist() -> None:
+    for path in Path("workflow/config").glob("*.yaml"):
+        strategies.check(expand(load_study(path)))
+
+
+def test_a_study_with_an_impossible_world_is_refused_at_the_door() -> None:
+    study = load_study(Path("workflow/config/smoke.yaml"))
+    study["cluster"]["ranks_per_node"] = 2
+    with pytest.raises(StudyError, match="strategy single runs on 1 rank"):
+        strategies.check(expand(study))
+
+
+def test_an_option_of_another_type_is_refused() -> None:
+    with pytest.raises(StudyError, match="empty_cache = 'no' is no bool"):
+        strategies.load("ddp", {"empty_cache": "no"})
 
 
 @pytest.mark.parametrize("name", [n for n in strategies.names() if n != "single"])
@@ -64,9 +85,12 @@ def test_a_missing_package_is_unsupported(monkeypatch) -> None:
 
 def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
     with pytest.raises(UnsupportedError, match="empty_cache needs a CUDA device"):
-        Faults(empty_cache=True).check("cpu")
+        Faults(empty_cache=True).check("cpu", FP32)
     with pytest.raises(StudyError, match="optimiser_steps 0 is under 1"):
-        Faults(optimiser_steps=0).check("cpu")
+        Faults(optimiser_steps=0).check("cpu", FP32)
+    scaled = replace(FP32, name="fp16", loss_scaling=True)
+    with pytest.raises(UnsupportedError, match="cannot run with torch's loss scaling"):
+        Faults(optimiser_steps=2).check("cpu", scaled)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:

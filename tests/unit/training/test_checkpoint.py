@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, and only for the spec that wrote them."""
 
 import pytest
+import safetensors.torch
 import torch
 
 from pipeline.errors import SamestepError
@@ -34,10 +35,22 @@ def test_nothing_half_written_stays_when_the_disk_refuses(tmp_path, monkeypatch)
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", refuse)
+    monkeypatch.setattr(safetensors.torch, "save_file", refuse)
     with pytest.raises(SamestepError, match="No space left"):
         checkpoint.save(tmp_path, 4, STATE, "abc")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_longer_run_of_another_spec_does_not_push_out_the_new_one(tmp_path) -> None:
+    checkpoint.save(tmp_path, 3000, STATE, "old")
+    (tmp_path / ".step-00000500.77.tmp").mkdir()
+    checkpoint.save(tmp_path, 1000, STATE, "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00001000"]
+    assert checkpoint.latest_step(tmp_path, "new") == 1000
+
+
+def test_other_tokens_are_another_owner() -> None:
+    assert checkpoint.key("spec", "tokens") != checkpoint.key("spec", "other")
 
 
 def test_no_checkpoint_means_step_zero(tmp_path) -> None:
