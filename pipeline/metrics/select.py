@@ -92,7 +92,8 @@ def setting(table: pd.DataFrame) -> str:
     }[first["network"]]
     tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
     return (
-        f"Study {first['study']}: {device}, {network}; {first['scaling']} scaling, "
+        f"Study {first['study']}: {device}, {network}; {listed(sorted(runs['scaling'].unique()))} "
+        f"scaling, "
         f"{tokens} tokens per step; {listed(sorted(runs['origin'].unique()))} here"
     )
 

@@ -60,6 +60,8 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     config = (_CONFIG / f"{name}.yaml").as_posix()
     shipped = (Path(__file__).parents[2] / config).is_file()
     names, nodes = cells(table), node_counts(table)
+    own = {cell["name"]: _own_settings(cell) for cell in study["cells"]}
+    shown = records(names[["cell", "label", "strategy", "precision_ran"]])
     return {
         "name": name,
         "title": study["title"],
@@ -71,9 +73,16 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
         "num_seeds": len(study["seeds"]),
         "num_cells": len(names),
         "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
-        "cells": records(names[["cell", "label", "strategy", "precision_ran"]]),
+        "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
+        "any_own": any(own.values()),
         "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
     }
+
+
+def _own_settings(cell: Mapping[str, Any]) -> str:
+    """What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`."""
+    parts = ("workload", "optimiser", "options")
+    return listed(f"{p}.{k} = {v}" for p in parts for k, v in cell.get(p, {}).items())
 
 
 def _corpus(study: Mapping[str, Any]) -> dict[str, Any]:

@@ -198,3 +198,17 @@ def test_a_study_of_which_nothing_ran_is_still_a_paper(tmp_path: Path) -> None:
     assert make_paper(tmp_path, tmp_path) == 0
     text = (tmp_path / "generated" / "manuscript.md").read_text()
     assert "No run finished, so there is no result to report" in text
+
+
+def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
+    study = make_study(repeats=2)
+    own = {"workload": {"global_batch": 8}, "options": {"bucket_cap_mb": 1}}
+    study["cells"][2] |= own
+    study["compares"] = ["global_batch"]
+    table = make_table(**{key: study[key] for key in ("repeats", "cells", "compares")})
+    text = text_of(study, table, folder)
+    assert "with workload.global\\_batch = 8 and options.bucket\\_cap\\_mb = 1" in text
+    assert "what a cell sets for itself stands in the list of cells" in text
+    assert "at every world size" not in text
+    plain = text_of(make_study(repeats=2), make_table(repeats=2), folder)
+    assert "at every world size" in plain and "sets for itself" not in plain
