@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from pipeline.precision import Precision
 from pipeline.strategies._faults import Faults
 from pipeline.strategies._horovod_env import Membership
 from pipeline.strategies._step import Stepper
-from pipeline.strategies.base import Batch, TrainState
+from pipeline.strategies.base import Batch, Parts, TrainState
 
 ROOT = 0
 
@@ -37,14 +36,15 @@ class WireBfloat16:
 COMPRESSIONS: dict[str, Any] = {"none": WireBfloat16, "fp16": hvd.Compression.fp16}
 
 
-def distribute(optimiser: Optimizer, model: nn.Module, compression: str) -> Any:
-    """Horovod's optimiser around `optimiser`: averages gradients during the backward pass."""
-    return hvd.DistributedOptimizer(
-        optimiser,
-        named_parameters=model.named_parameters(),
+def distribute(parts: Parts, compression: str) -> Parts:
+    """The parts with Horovod's optimiser, which averages gradients during the backward pass."""
+    wrapped = hvd.DistributedOptimizer(
+        parts.optimiser,
+        named_parameters=parts.model.named_parameters(),
         compression=COMPRESSIONS[compression],
         op=hvd.Average,
     )
+    return replace(parts, optimiser=wrapped)
 
 
 def broadcast_weights(model: nn.Module) -> None:
@@ -63,20 +63,9 @@ def _bits(tensor: Tensor) -> Tensor:
 class HorovodStepper(Stepper):
     """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimiser: Any,
-        precision: Precision,
-        max_grad_norm: float,
-        member: Membership,
-        faults: Faults,
-    ) -> None:
+    def __init__(self, parts: Parts, member: Membership, faults: Faults) -> None:
         super().__init__(
-            model,
-            optimiser,
-            precision,
-            max_grad_norm,
+            parts,
             data_parallel=member.size,
             is_root=member.rank == ROOT,
             reduce=self.synchronise,
@@ -84,7 +73,7 @@ class HorovodStepper(Stepper):
             leave=member.leave,
             faults=faults,
         )
-        self.distributed = optimiser
+        self.distributed: Any = parts.optimiser
 
     def synchronise(self) -> None:
         """Wait for the mean gradients; the study's first code clipped its own ones before."""

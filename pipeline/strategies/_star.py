@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from pipeline.precision import Precision
 from pipeline.strategies._faults import Faults
 from pipeline.strategies._group import Group
 from pipeline.strategies._step import Stepper
-from pipeline.strategies.base import Batch, StepResult
+from pipeline.strategies.base import Batch, Parts, StepResult
 
 ROOT = 0
 
@@ -24,20 +22,9 @@ class Star(Stepper):
     The root adds the gradients in the order of the ranks, so equal inputs give equal bits.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        precision: Precision,
-        max_grad_norm: float,
-        group: Group,
-        faults: Faults,
-    ) -> None:
+    def __init__(self, parts: Parts, group: Group, faults: Faults) -> None:
         super().__init__(
-            model,
-            optimiser,
-            precision,
-            max_grad_norm,
+            parts,
             data_parallel=group.size,
             is_root=group.rank == ROOT,
             reduce=self.push,

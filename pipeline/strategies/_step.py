@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from pipeline.precision import Precision
 from pipeline.strategies import _state
 from pipeline.strategies._faults import NO_FAULTS, Faults
-from pipeline.strategies.base import Batch, StepResult, TrainState
+from pipeline.strategies.base import Batch, Parts, StepResult, TrainState
 
 
 def nothing() -> None:
@@ -32,10 +30,7 @@ class Stepper:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        precision: Precision,
-        max_grad_norm: float,
+        parts: Parts,
         *,
         forward: Callable[[Tensor, Tensor], Tensor] | None = None,
         data_parallel: int = 1,
@@ -46,14 +41,14 @@ class Stepper:
         leave: Callable[[], None] = nothing,
         faults: Faults = NO_FAULTS,
     ) -> None:
-        self.model, self.optimiser, self.precision = model, optimiser, precision
-        self.max_grad_norm = max_grad_norm
-        self.forward = model if forward is None else forward
+        self.model, self.optimiser = parts.model, parts.optimiser
+        self.precision, self.max_grad_norm = parts.precision, parts.max_grad_norm
+        self.forward = self.model if forward is None else forward
         self.data_parallel, self.is_root = data_parallel, is_root
         self.reduce, self.accumulating = reduce, accumulating
         self.mean_over_ranks, self.leave = mean_over_ranks, leave
         self.faults = faults
-        faults.check(next(model.parameters()).device.type, precision.info)
+        faults.check(parts.layout.device, self.precision.info)
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
         """Accumulate over the micro-batches, reduce, clip by the global norm, step."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pipeline.errors import StudyError, UnsupportedError
@@ -81,6 +81,24 @@ class TrainState:
     scalars: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a strategy gets to spread over ranks.
+
+    `max_grad_norm` is the L2 norm to which the global mean gradient is clipped.
+    """
+
+    model: nn.Module
+    optimiser: Optimizer
+    layout: Layout
+    precision: Precision
+    max_grad_norm: float
+
+    def prepare(self) -> Parts:
+        """Let the precision narrow the weights and wrap the optimiser."""
+        return replace(self, optimiser=self.precision.prepare(self.model, self.optimiser))
+
+
 class Trainable(Protocol):
     """All that the training loop sees of a built strategy; every method is collective.
 
@@ -129,12 +147,5 @@ class Strategy(ABC):
                 raise UnsupportedError(f"package {package} is not installed; run `make setup`")
 
     @abstractmethod
-    def build(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        layout: Layout,
-        precision: Precision,
-        max_grad_norm: float,
-    ) -> Trainable:
+    def build(self, parts: Parts) -> Trainable:
         """Join the other ranks and wrap model and optimiser; backends are imported here."""

@@ -7,15 +7,8 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from pipeline.strategies.base import Layout, Strategy, Trainable
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-
-    from pipeline.precision import Precision
+from pipeline.strategies.base import Parts, Strategy, Trainable
 
 
 @dataclass(frozen=True)
@@ -28,14 +21,7 @@ class Ddp(Strategy):
     bucket_cap_mb: int = 25
     empty_cache: bool = False
 
-    def build(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        layout: Layout,
-        precision: Precision,
-        max_grad_norm: float,
-    ) -> Trainable:
+    def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose backward pass then reduces; accumulation runs under `no_sync`."""
         from torch.nn.parallel import DistributedDataParallel
 
@@ -43,18 +29,15 @@ class Ddp(Strategy):
         from pipeline.strategies._group import Group
         from pipeline.strategies._step import Stepper
 
-        group = Group.join(layout)
-        optimiser = precision.prepare(model, optimiser)
+        group = Group.join(parts.layout)
+        parts = parts.prepare()
         wrapped = DistributedDataParallel(
-            model, bucket_cap_mb=self.bucket_cap_mb, gradient_as_bucket_view=True
+            parts.model, bucket_cap_mb=self.bucket_cap_mb, gradient_as_bucket_view=True
         )
         return Stepper(
-            model,
-            optimiser,
-            precision,
-            max_grad_norm,
+            parts,
             forward=wrapped,
-            data_parallel=layout.data_parallel,
+            data_parallel=group.size,
             is_root=group.rank == 0,
             accumulating=wrapped.no_sync,
             mean_over_ranks=group.mean,

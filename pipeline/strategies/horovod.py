@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.strategies import _horovod_env
 from pipeline.strategies._faults import Faults
-from pipeline.strategies.base import Layout, Strategy, Trainable
+from pipeline.strategies.base import Layout, Parts, Strategy, Trainable
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-
-    from pipeline.precision import Precision
     from pipeline.spec import WorldSpec
 
 COMPRESSIONS = ("none", "fp16")
@@ -56,14 +52,7 @@ class Horovod(Strategy):
         if reason is not None:
             raise UnsupportedError(f"Horovod is {reason}")
 
-    def build(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        layout: Layout,
-        precision: Precision,
-        max_grad_norm: float,
-    ) -> Trainable:
+    def build(self, parts: Parts) -> Trainable:
         """Join, broadcast the weights, wrap the optimiser.
 
         Weights are broadcast before they are narrowed, so that master weights are equal too. Apex
@@ -74,7 +63,7 @@ class Horovod(Strategy):
 
         from pipeline.strategies import _horovod_step
 
-        if layout.device == "cuda" and not hvd.nccl_built():
+        if parts.layout.device == "cuda" and not hvd.nccl_built():
             raise UnsupportedError(
                 "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
                 "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
@@ -83,13 +72,11 @@ class Horovod(Strategy):
             "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
             "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms),
         }
-        member = _horovod_env.Membership.join(layout, settings)
-        _horovod_step.broadcast_weights(model)
-        if precision.info.library == "apex":
-            wrapped = _horovod_step.distribute(optimiser, model, self.compression)
-            ready = precision.prepare(model, wrapped)
+        member = _horovod_env.Membership.join(parts.layout, settings)
+        _horovod_step.broadcast_weights(parts.model)
+        if parts.precision.info.library == "apex":
+            parts = _horovod_step.distribute(parts, self.compression).prepare()
         else:
-            ready = precision.prepare(model, optimiser)
-            ready = _horovod_step.distribute(ready, model, self.compression)
+            parts = _horovod_step.distribute(parts.prepare(), self.compression)
         faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
-        return _horovod_step.HorovodStepper(model, ready, precision, max_grad_norm, member, faults)
+        return _horovod_step.HorovodStepper(parts, member, faults)

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.strategies.base import Layout, Strategy, Trainable
+from pipeline.strategies.base import Layout, Parts, Strategy, Trainable
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-
-    from pipeline.precision import Precision
     from pipeline.spec import WorldSpec
+    from pipeline.strategies._faults import Faults
 
 ENGINES = ("process_group", "data_parallel")
 
@@ -57,40 +54,36 @@ class ParameterServer(Strategy):
             backend=world.backend,
         )
 
-    def build(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        layout: Layout,
-        precision: Precision,
-        max_grad_norm: float,
-    ) -> Trainable:
+    def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""
         from pipeline.strategies._faults import Faults
         from pipeline.strategies._group import Group
         from pipeline.strategies._star import Star
-        from pipeline.strategies._step import Stepper
 
         faults = Faults(self.empty_cache)
         if self.engine == "data_parallel":
-            from torch import cuda
-            from torch.nn import DataParallel
+            return _data_parallel(parts.prepare(), faults)
+        group = Group.join(parts.layout)
+        return Star(parts.prepare(), group, faults)
 
-            if layout.device != "cuda":
-                raise UnsupportedError(
-                    f"engine data_parallel needs CUDA devices, given {layout.device}; "
-                    "use engine process_group"
-                )
-            if layout.devices_per_process > cuda.device_count():
-                raise UnsupportedError(
-                    f"engine data_parallel needs {layout.devices_per_process} GPUs in one process, "
-                    f"this node has {cuda.device_count()}; set the cell's ranks_per_node"
-                )
-            wrapped = DataParallel(model, device_ids=list(range(layout.devices_per_process)))
-            optimiser = precision.prepare(model, optimiser)
-            return Stepper(
-                model, optimiser, precision, max_grad_norm, forward=wrapped, faults=faults
-            )
-        group = Group.join(layout)
-        optimiser = precision.prepare(model, optimiser)
-        return Star(model, optimiser, precision, max_grad_norm, group, faults)
+
+def _data_parallel(parts: Parts, faults: Faults) -> Trainable:
+    """The shared step around torch.nn.DataParallel, whose first device is the root."""
+    from torch import cuda
+    from torch.nn import DataParallel
+
+    from pipeline.strategies._step import Stepper
+
+    num_devices = parts.layout.devices_per_process
+    if parts.layout.device != "cuda":
+        raise UnsupportedError(
+            f"engine data_parallel needs CUDA devices, given {parts.layout.device}; "
+            "use engine process_group"
+        )
+    if num_devices > cuda.device_count():
+        raise UnsupportedError(
+            f"engine data_parallel needs {num_devices} GPUs in one process, "
+            f"this node has {cuda.device_count()}; set the cell's ranks_per_node"
+        )
+    wrapped = DataParallel(parts.model, device_ids=list(range(num_devices)))
+    return Stepper(parts, forward=wrapped, faults=faults)

@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import StudyError
-from pipeline.strategies.base import Layout, Strategy, Trainable
+from pipeline.strategies.base import Layout, Parts, Strategy, Trainable
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-
-    from pipeline.precision import Precision
     from pipeline.spec import WorldSpec
 
 
@@ -29,16 +25,8 @@ class Single(Strategy):
             )
         return super().layout(world)
 
-    def build(
-        self,
-        model: nn.Module,
-        optimiser: Optimizer,
-        layout: Layout,
-        precision: Precision,
-        max_grad_norm: float,
-    ) -> Trainable:
+    def build(self, parts: Parts) -> Trainable:
         """The shared step without any reduction."""
         from pipeline.strategies._step import Stepper
 
-        optimiser = precision.prepare(model, optimiser)
-        return Stepper(model, optimiser, precision, max_grad_norm)
+        return Stepper(parts.prepare())

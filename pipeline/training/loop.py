@@ -17,7 +17,7 @@ from pipeline.models import build_model
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.spec import RunSpec
-from pipeline.strategies.base import Batch, Strategy, TrainState
+from pipeline.strategies.base import Batch, Parts, Strategy, TrainState
 from pipeline.training.clock import Clock
 from pipeline.training.sampler import Sampler
 from pipeline.training.schedule import learning_rate
@@ -53,11 +53,13 @@ class Loop:
             self.model.compile()
         self.sampler = Sampler(device)
         self.trainable = strategy.build(
-            self.model,
-            make_optimiser(self.model, spec),
-            self.layout,
-            self.precision,
-            spec.optimiser.max_grad_norm,
+            Parts(
+                self.model,
+                make_optimiser(self.model, spec),
+                self.layout,
+                self.precision,
+                spec.optimiser.max_grad_norm,
+            )
         )
 
     def run(self, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:

@@ -54,21 +54,27 @@ def make_record(
             "manifest_sha256": manifest.sha256,
             "tokenizer_sha256": manifest.tokenizer["sha256"],
         },
-        "execution": {
-            "launcher": "torchrun",
-            "world_size": spec.world.size,
-            "threads_per_rank": launch.threads_per_rank,
-            "backend": spec.world.backend,
-            "network": spec.world.network,
-            "layout": layout.to_dict(),
-            "settings": root["settings"] if root else {},
-        },
+        "execution": _execution(spec, layout, launch, root["settings"] if root else {}),
         "precision": root["precision"] if root else None,
         "model": root["model"] if root else None,
         "ranks": [rank["rank"] for rank in complete],
         "provenance": provenance(),
     }
     return RunRecord(run=run, steps=read_steps(paths.ranks))
+
+
+def _execution(
+    spec: RunSpec, layout: Layout, launch: Launch, settings: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "launcher": "torchrun",
+        "world_size": spec.world.size,
+        "threads_per_rank": launch.threads_per_rank,
+        "backend": spec.world.backend,
+        "network": spec.world.network,
+        "layout": layout.to_dict(),
+        "settings": settings,
+    }
 
 
 def read_steps(folder: Path) -> list[Step]:

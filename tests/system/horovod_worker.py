@@ -22,7 +22,7 @@ from pipeline import strategies
 from pipeline.errors import SamestepError
 from pipeline.precision import make_precision
 from pipeline.spec import WorldSpec
-from pipeline.strategies.base import Batch, TrainState
+from pipeline.strategies.base import Batch, Parts, TrainState
 
 GLOBAL_BATCH, CONTEXT, VOCAB = 8, 6, 32
 MAX_GRAD_NORM = 0.5
@@ -93,7 +93,7 @@ class Run:
         strategy.check()
         layout = strategy.layout(WorldSpec(1, self.world_size, "cpu", "gloo", "loopback"))
         precision = make_precision(self.precision, "cpu")
-        trainable = strategy.build(model, optimiser, layout, precision, MAX_GRAD_NORM)
+        trainable = strategy.build(Parts(model, optimiser, layout, precision, MAX_GRAD_NORM))
         if resume:
             trainable.load(TrainState(**torch.load(resume, weights_only=True)))
         first, last = layout.batch_slice(self.rank, GLOBAL_BATCH)
