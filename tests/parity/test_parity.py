@@ -1,16 +1,20 @@
 """Every strategy takes the same step as `single`: loss, unclipped gradient norm, final weights.
 
-Tolerances, relative, with their reasons:
+Tolerances, relative unless said otherwise, with their reasons. In brackets what was measured on an
+x86-64 with AVX2; the rest is room for processors that sum in another order.
 
-- FIRST_STEP 1e-5: before any update the runs differ only in the order of fp32 sums.
-- TWENTY_STEPS 2e-4: AdamW divides by the square root of its second moment, so a parameter whose
-  gradient is near zero turns a rounding difference of the first step into a different update.
-- MIXED_FIRST 2e-2 and MIXED 3e-2 against the single-device run of the same precision: gradients
-  are rounded to 8 (bf16) or 11 (fp16) bits before they are summed, in another order in each world.
+- FIRST_STEP 1e-5 (2e-7): before any update the runs differ only in the order of fp32 sums.
+- TWENTY_STEPS 2e-5 (2e-7): AdamW divides by the square root of its second moment, so a parameter
+  whose gradient is near zero turns a rounding difference of the first step into a larger one.
+- WEIGHTS 1e-4 absolute (3e-6), for the same reason; one update at the full learning rate is 2e-3.
+- MIXED_FIRST 3e-3 (6e-4) and MIXED 1e-2 (2e-3) against the single-device run of the same precision:
+  gradients are rounded to 8 (bf16) or 11 (fp16) bits before they are summed.
+- BAND_LOSS 1e-2 (2e-4) and BAND_NORM 3e-2 (4e-3) of a mixed single-device run against fp32:
+  products are rounded too, and the two trainings drift apart on the same curve.
 - RESUMED 2e-5: one and two ranks resume bit for bit. With more, the sum of four numbers depends on
   their order, and DDP lays out its buckets anew after its first step, also after a resume.
-- WEIGHTS 2e-3: about one update at the largest learning rate, see TWENTY_STEPS.
-- BAND 5e-2 against fp32: bf16 keeps about 2 to 3 decimal digits.
+
+The bands of the paper (pipeline/metrics/parity.py) are wider: its runs may take thousands of steps.
 """
 
 from __future__ import annotations
@@ -33,9 +37,10 @@ from tests.parity.cases import MUTATIONS, PRECISIONS, STEPS, Case, launches, wor
 
 pytestmark = pytest.mark.system
 
-FIRST_STEP, TWENTY_STEPS = 1e-5, 2e-4
-MIXED_FIRST, MIXED, BAND = 2e-2, 3e-2, 5e-2
-WEIGHTS, RESUMED = 2e-3, 2e-5
+FIRST_STEP, TWENTY_STEPS, RESUMED = 1e-5, 2e-5, 2e-5
+MIXED_FIRST, MIXED = 3e-3, 1e-2
+BAND_LOSS, BAND_NORM = 1e-2, 3e-2
+WEIGHTS = 1e-4
 
 
 class Runs:
@@ -114,7 +119,7 @@ def test_fp32_takes_the_same_steps_as_single(launched, strategy, world, accumula
     )
     expected = single.weights(case.reference())
     for name, weight in runs.weights(case).items():
-        torch.testing.assert_close(weight, expected[name], rtol=WEIGHTS, atol=WEIGHTS)
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
 
 
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
@@ -135,9 +140,10 @@ def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> N
     single = launched("single", 1)
     run, fp32 = single.rank(Case("single", precision)), single.rank(Case("single"))
     assert run["precision"]["compute_dtype"] != "float32"
-    steps = [(a["loss"], b["loss"]) for a, b in zip(run["steps"], fp32["steps"], strict=True)]
-    assert all(abs(a - b) / b <= BAND for a, b in steps)
-    assert any(a != b for a, b in steps), "low precision gave fp32's very bits: it did not run"
+    assert largest_deviation(run["steps"], fp32["steps"], "loss") <= BAND_LOSS
+    assert largest_deviation(run["steps"], fp32["steps"], "grad_norm") <= BAND_NORM
+    losses = [[step["loss"] for step in r["steps"]] for r in (run, fp32)]
+    assert losses[0] != losses[1], "low precision gave fp32's very bits: it did not run"
 
 
 @pytest.mark.parametrize(("strategy", "world"), LAUNCHES)
