@@ -6,8 +6,7 @@
     |-- RecordError           a record that fails its schema or contradicts its spec
     |-- ComparisonError       two runs that did not do equal work
     |-- LaunchError           ranks could not be started, or did not come up as specified
-    |-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
-    `-- MissingToolError      a system tool or an optional package is not installed
+    `-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
 
 Each message is one line: the value given, what was expected, and the fix.
 """
@@ -41,7 +40,3 @@ class LaunchError(SamestepError):
 
 class UnsupportedError(SamestepError):
     """The cell cannot run on this machine; recorded with its reason, never substituted."""
-
-
-class MissingToolError(SamestepError):
-    """A system tool or an optional package is not installed."""

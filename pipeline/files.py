@@ -36,14 +36,6 @@ def write_text(final: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_text_if_changed(final: Path, text: str) -> bool:
-    """As `write_text`, but leave the file (and its time) alone when it already says this."""
-    if final.is_file() and final.read_text(encoding="utf-8") == text:
-        return False
-    write_text(final, text)
-    return True
-
-
 def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as stream:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import RecordError
-from pipeline.files import sha256_of_file, write_text
+from pipeline.files import write_text
 from pipeline.schemas import validate, validate_lines
 from pipeline.spec import RunSpec
 
@@ -76,11 +76,6 @@ def read_record(folder: Path) -> RunRecord:
 def find_records(root: Path) -> Iterator[Path]:
     """Folders below `root` that hold a run.json, in a stable order."""
     yield from sorted(path.parent for path in root.glob(f"**/{RUN_FILE}"))
-
-
-def record_digest(folder: Path) -> str:
-    """SHA-256 over both files of a record, for provenance."""
-    return sha256_of_file(folder / RUN_FILE) + sha256_of_file(folder / STEPS_FILE)
 
 
 def _check(record: RunRecord, folder: Path) -> None:
