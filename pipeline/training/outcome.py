@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import LaunchError
 from pipeline.records import RunRecord, Step
@@ -67,7 +68,7 @@ def _execution(
     spec: RunSpec, layout: Layout, launch: Launch, settings: dict[str, str]
 ) -> dict[str, Any]:
     return {
-        "launcher": "torchrun",
+        "launcher": strategies.load(spec.strategy, spec.options).launcher,
         "world_size": spec.world.size,
         "threads_per_rank": launch.threads_per_rank,
         "backend": spec.world.backend,
