@@ -2,8 +2,12 @@
 #
 #   make paper STUDY=name         a study of workflow/config
 #   make paper CONFIGFILE=path    any study file
+#   make paper FROM=archive.zip   the paper of an archived study, from its records alone
+#   make archive STUDY=name       PARTIAL=yes packs the records of an unfinished study
 #   PYTHON=python3.12             the interpreter behind .venv (3.11 or later)
 #   PIP_ARGS=...                  options for pip, e.g. --extra-index-url of CPU-only wheels
+#   make image BASE_IMAGE=...     another base than NVIDIA's; BUILDER=docker|buildah|apptainer,
+#                                 BUILD_OPTIONS='--volume ...' and FORCE=--force are passed on
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -12,6 +16,9 @@ SHELL := /bin/sh
 PYTHON ?=
 export PYTHON
 export PIP_ARGS
+export BASE_IMAGE
+export BUILDER
+export BUILD_OPTIONS
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,26 +30,37 @@ CONFIGFILE ?= workflow/config/$(STUDY).yaml
 # The name that the study file gives itself is the name of its folder below results/.
 NAME = $(shell sed -n 's/^study:[[:space:]]*["'\'']\{0,1\}\([a-z0-9-]*\).*/\1/p' '$(CONFIGFILE)')
 RESULTS = results/$(NAME)
-REPORT = $(RESULTS)/report.html
 SNAKEMAKE = sh envs/run_workflow.sh --configfile '$(CONFIGFILE)'
+ARCHIVE = archives/$(NAME).zip
 
-.PHONY: help paper test check bench setup lock clean clean-results
+.PHONY: help paper archive test check bench image setup lock clean clean-results
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r name text; do printf '%-22s %s\n' "$$name" "$$text"; done
 
+ifdef FROM
+# Nothing is trained, so Horovod is not built; results/<study> is not touched.
+paper: $(STAMP)
+	@folder=$$($(BIN)/python -m pipeline unpack --archive '$(FROM)' --into results/from_archive) && \
+	sh envs/run_workflow.sh --snakefile from_archive.smk --configfile "$$folder/study.json" \
+	    --cores all && \
+	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" figures "$$folder/figures/" \
+	    tables "$$folder/tables/" && \
+	$(BIN)/python -m pipeline verify --results "$$folder"
+else
 paper: setup ## set up, run the study, build its report; STUDY=smoke
 	@test -f '$(CONFIGFILE)' || { \
 	    echo "error: no study file $(CONFIGFILE); see workflow/config" >&2; exit 2; }
 	@$(SNAKEMAKE) --cores all
-	@if [ ! -f $(REPORT) ] || [ -n "$$(find Snakefile workflow $(RESULTS) -type f \
-	        -newer $(REPORT) -print 2>/dev/null | head -n 1)" ]; then \
-	    $(SNAKEMAKE) --cores 1 --quiet all --report $(RESULTS)/.report.html && \
-	    mv $(RESULTS)/.report.html $(REPORT); \
-	fi
-	@printf '%-8s %s\n' paper $(RESULTS)/paper/paper.pdf report $(REPORT) \
+	@printf '%-8s %s\n' paper $(RESULTS)/paper/paper.pdf report $(RESULTS)/report.html \
 	    figures $(RESULTS)/figures/ tables $(RESULTS)/tables/
+endif
+
+archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=smoke
+	@test -f $(RESULTS)/study.json || { \
+	    echo "error: there is no $(RESULTS); run make paper STUDY=$(STUDY) first" >&2; exit 2; }
+	@$(BIN)/python -m pipeline archive --results $(RESULTS) --out $(ARCHIVE) $(if $(PARTIAL),--partial)
 
 test: setup check ## set up, check, and run the whole test suite
 	@$(BIN)/python -m pytest
@@ -53,6 +71,9 @@ check: setup ## linters, formats, types, boundaries
 bench: setup ## run the benchmarks in bench/; numbers go to bench/results/
 	@set -e; for script in bench/*.py; do name=$$(basename "$$script" .py); echo "== $$name"; \
 	    $(BIN)/python "$$script" --out "bench/results/$$name.json"; done
+
+image: ## the container image as one file, images/samestep.sif, without .venv; BASE_IMAGE=...
+	@$(or $(PYTHON),python3) -m envs.build_image $(FORCE)
 
 setup: $(STAMP) ## make .venv from the lock, build Horovod once
 	@$(BIN)/python -m envs.build_horovod

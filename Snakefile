@@ -11,17 +11,24 @@ if "study" not in config:
     configfile: "workflow/config/smoke.yaml"
 
 
+UNDER = ""
+
+
 include: "workflow/rules/common.smk"
+include: "workflow/rules/study.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/metrics.smk"
+include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/paper.smk"
+include: "workflow/rules/page.smk"
 
 
 rule all:
     default_target: True
     input:
         rules.paper.input,
+        rules.page.output,
         rules.figures.input,
         rules.tables.input,

@@ -28,7 +28,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,7 +71,12 @@ def check_tools(environment: Mapping[str, str]) -> None:
 
 
 def run_logged(
-    command: Sequence[str], log: Path, environment: Mapping[str, str], *, label: str
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    *,
+    label: str,
+    name: str = "horovod",
 ) -> bool:
     """Run `command` with its output in `log`; True on success. Its children die with us."""
     started = time.monotonic()
@@ -90,7 +94,7 @@ def run_logged(
                 try:
                     return child.wait(timeout=60) == 0
                 except subprocess.TimeoutExpired:
-                    print(f"horovod: {label}, {time.monotonic() - started:.0f} s", flush=True)
+                    print(f"{name}: {label}, {time.monotonic() - started:.0f} s", flush=True)
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
@@ -165,13 +169,16 @@ def build_wheel(target: Target, log: Path, environment: Mapping[str, str]) -> Pa
 def scratch_folder() -> Iterator[Path]:
     """A build folder beside the wheels, so that the finished wheel is moved by a rename.
 
-    Called under the lock only: what an earlier, killed build left there is removed first.
+    Always of one name, because the compiler writes it into the library: equal sources then give
+    equal bytes. Called under the lock only: what a killed build left there is removed first.
     """
-    base = cache_folder() / "wheels"
-    for stale in base.glob("build-*"):
-        shutil.rmtree(stale, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="build-", dir=base) as name:
-        yield Path(name)
+    folder = cache_folder() / "wheels" / "build"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -242,7 +249,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
+def stop(signum: int, frame: FrameType | None) -> None:
     """Turn SIGTERM into an exit that still ends the compilers."""
     sys.exit(128 + signum)
 
@@ -253,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="exit 1 when it cannot be built")
     parser.add_argument("--retry", action="store_true", help="compile again after a failure")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
     try:
         version = ensure(os.environ, retry=args.retry)

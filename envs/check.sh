@@ -27,7 +27,7 @@ report() {
 check types "$bin/mypy" &
 check lint "$bin/ruff" check .
 check format "$bin/ruff" format --check .
-check workflow-format "$bin/snakefmt" --check Snakefile workflow/rules
+check workflow-format "$bin/snakefmt" --check Snakefile from_archive.smk workflow/rules
 check workflow-lint "$bin/snakemake" --lint
 check boundaries "$bin/lint-imports" --no-cache
 wait

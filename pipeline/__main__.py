@@ -14,11 +14,21 @@ from pipeline.errors import SamestepError
 
 STAGES = {
     "tokens": "pipeline.corpus.cli",
+    "doctor": "pipeline.doctor.cli",
+    "plan": "pipeline.training.planning",
     "train": "pipeline.training.cli",
+    "commands": "pipeline.training.commands",
+    "repeats": "pipeline.metrics.adaptive",
     "metrics": "pipeline.metrics.cli",
     "figure": "pipeline.figures.cli",
     "table": "pipeline.tables.cli",
+    "claims": "pipeline.claims.cli",
+    "compare": "pipeline.compare.cli",
     "paper": "pipeline.paper.cli",
+    "report": "pipeline.report.cli",
+    "archive": "pipeline.archive.pack",
+    "unpack": "pipeline.archive.unpack",
+    "verify": "pipeline.archive.verify",
 }
 
 

@@ -5,7 +5,10 @@
     |-- CorpusError           text, tokeniser, token shards or their manifest
     |-- RecordError           a record that fails its schema or contradicts its spec
     |-- ComparisonError       two runs that did not do equal work
+    |-- ClaimError            a file of published claims or published figures
+    |-- ArchiveError          a study that cannot be packed, or an archive that cannot be used
     |-- LaunchError           ranks could not be started, or did not come up as specified
+    |-- LostError             a node of an allocation went in the middle of a run; start it again
     `-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
 
 Each message is one line: the value given, what was expected, and the fix.
@@ -34,8 +37,20 @@ class ComparisonError(SamestepError):
     """Two runs are compared that did not do equal work."""
 
 
+class ClaimError(SamestepError):
+    """Published claims or published figures are not what they should be."""
+
+
+class ArchiveError(SamestepError):
+    """A study cannot be packed, or an archive is damaged, incomplete or not one of ours."""
+
+
 class LaunchError(SamestepError):
     """Ranks could not be started, or came up with another world than the spec states."""
+
+
+class LostError(SamestepError):
+    """A node of an allocation went in the middle of a run, which goes on when started again."""
 
 
 class UnsupportedError(SamestepError):

@@ -70,23 +70,35 @@ class WorkloadSpec:
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`."""
+    """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`.
+
+    `threads_per_rank` is None where each machine's cores are shared equally among its ranks.
+    """
 
     nodes: int
     ranks_per_node: int
     device: str
     backend: str
     network: str
+    threads_per_rank: int | None = None
 
     @property
     def size(self) -> int:
         """Number of ranks (devices) in the world."""
         return self.nodes * self.ranks_per_node
 
+    @property
+    def num_machines(self) -> int:
+        """Machines that the nodes need: one each over a real network, else they share one."""
+        return self.nodes if self.network == "real" else 1
+
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One training run; `run_id` is derived and names its folder below `results/`."""
+    """One training run; `run_id` is derived and names its folder below `results/`.
+
+    `image_digest` is the container image that the run must be inside, None where any place will do.
+    """
 
     study: str
     cell: str
@@ -100,6 +112,7 @@ class RunSpec:
     seed: int
     compile: bool = False
     timeout_seconds: int = 3600
+    image_digest: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -113,8 +126,12 @@ class RunSpec:
         return self.workload.global_batch * self.model.context
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, the inverse of `from_dict`."""
-        return asdict(self) | {"options": dict(self.options)}
+        """Plain JSON types; later fields are left out where unset, so earlier specs keep hashes."""
+        whole = asdict(self) | {"options": dict(self.options)}
+        for place, name in ((whole, "image_digest"), (whole["world"], "threads_per_rank")):
+            if place[name] is None:
+                del place[name]
+        return whole
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
@@ -191,8 +208,23 @@ def _check_model(model: ModelSpec) -> None:
         )
 
 
+def repeat_bounds(study: Mapping[str, Any]) -> tuple[int, int]:
+    """Fewest and most repeats of a cell; equal where the study fixes their number."""
+    repeats = study["repeats"]
+    if isinstance(repeats, int):
+        return repeats, repeats
+    least, most = repeats["at_least"], repeats["at_most"]
+    if most < least:
+        raise StudyError(f"repeats.at_most {most} is under repeats.at_least {least}; raise at_most")
+    return least, most
+
+
 def expand(study: Mapping[str, Any]) -> list[RunSpec]:
-    """All runs of a validated study, cell by cell; raises StudyError on a contradiction."""
+    """All runs of a validated study, cell by cell; raises StudyError on a contradiction.
+
+    With adaptive repeats these are all that there may be; `pipeline.metrics.adaptive` says which
+    of them are called for.
+    """
     cells = study["cells"]
     names = [cell["name"] for cell in cells]
     for name in names:
@@ -202,7 +234,7 @@ def expand(study: Mapping[str, Any]) -> list[RunSpec]:
         _run(study, cell, nodes, repeat)
         for cell in cells
         for nodes in cell.get("nodes", study["cluster"]["nodes"])
-        for repeat in range(study["repeats"])
+        for repeat in range(repeat_bounds(study)[1])
     ]
     for run in runs:
         run.check()
@@ -219,6 +251,7 @@ def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: 
         device=cluster["device"],
         backend=cluster["backend"],
         network=cluster["network"],
+        threads_per_rank=cluster.get("threads_per_rank"),
     )
     factor = world.size if work["scaling"] == "weak" else 1
     seeds = study["seeds"]
@@ -235,6 +268,7 @@ def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: 
         seed=seeds[repeat % len(seeds)],
         compile=study.get("compile", False),
         timeout_seconds=study["timeout_seconds"],
+        image_digest=study.get("image_digest"),
         options=dict(cell.get("options", {})),
     )
 

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.image import image, singularity
+
+__all__ = ["image", "singularity"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The one way to move golden files."""

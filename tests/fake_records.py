@@ -10,6 +10,7 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ import pandas as pd
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, Step, write_record
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec, expand, run_order
 
 # strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
 _LAW = {
@@ -79,8 +80,8 @@ def fail(spec: RunSpec) -> tuple[str, str] | None:
 
 def write_records(root: Path, study: Mapping[str, Any], failures: Any = fail) -> Path:
     """Write one record for every run of `study` below `root`; returns `root`."""
-    for spec in expand(study):
-        write_record(run_folder(root, spec), make_record(spec, failures(spec)))
+    for place, spec in enumerate(run_order(expand(study))):
+        write_record(run_folder(root, spec), make_record(spec, failures(spec), place))
     return root
 
 
@@ -91,9 +92,13 @@ def make_table(**changes: Any) -> pd.DataFrame:
         return build(study, write_records(Path(folder), study))
 
 
-def make_record(spec: RunSpec, failure: tuple[str, str] | None = None) -> RunRecord:
-    """One synthetic record; `failure` is (status, reason) of a run that did not finish."""
+def make_record(spec: RunSpec, failure: tuple[str, str] | None = None, place: int = 0) -> RunRecord:
+    """One synthetic record; `failure` is (status, reason) of a run that did not finish.
+
+    `place` is how many runs came before, each of which took half a minute.
+    """
     status, reason = failure or ("ok", None)
+    start = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + place * timedelta(seconds=30)
     ok = failure is None
     run = {
         "schema_version": 1,
@@ -103,8 +108,8 @@ def make_record(spec: RunSpec, failure: tuple[str, str] | None = None) -> RunRec
         "status": status,
         "reason": reason,
         "origin": "measured",
-        "started_at": "2026-01-02T03:04:05+00:00",
-        "ended_at": "2026-01-02T03:04:35+00:00",
+        "started_at": start.isoformat(),
+        "ended_at": (start + timedelta(seconds=30)).isoformat(),
         "versions": {"python": "3.11.2", "samestep": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6"},
         "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2, "memory_bytes": 8 << 30,
                      "gpus": []},
@@ -138,6 +143,7 @@ def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
     noise = _random(spec, f"memory{rank}").randrange(4_000_000)
     return {"rank": rank, "node": rank // spec.world.ranks_per_node, "device": "cpu",
             "peak_memory_bytes": 420_000_000 // (1 + spec.world.size // 4) + extra + noise,
+            "timer_overhead_seconds": 4e-7,
             "mean_utilisation": 0.9 / max(1, spec.world.size / 2) + noise / 1e8,
             "weights_sha256": _sha(f"{spec.run_id}")}  # fmt: skip
 

@@ -8,14 +8,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.figures import theme
 from pipeline.figures.against_nodes import draw_cells, ideal_lines
-from pipeline.metrics.select import listed, pick, records
+from pipeline.metrics.select import interval_notes, listed, pick, records
 
 CAPTION = (
-    "Speedup against the number of nodes: throughput over that of the base, with the 95 % interval "
-    "of the ratio. The base is the single-device run of the same precision, or the cell's own run "
-    "on one node where there is none; the line below the figure gives it in absolute terms. The "
-    "dashed grey line is ideal speedup. Both axes are logarithmic, so equal distances are equal "
-    "factors."
+    "Speedup against the number of nodes: throughput over that of the base, with the interval of "
+    "the ratio. The base is the single-device run of the same precision, or the cell's own run "
+    "on one node where there is none; the line below the figure gives it in absolute terms and "
+    "says what the intervals cover. The dashed grey line is ideal speedup. Both axes are "
+    "logarithmic, so equal distances are equal factors."
 )
 COMPARES = {"precision"}
 _TICKS = [factor * 2.0**power for power in range(-8, 12) for factor in (1.0, 1.5)]
@@ -37,5 +37,5 @@ def draw(table: pd.DataFrame) -> Figure:
     axes.set_ylabel("Speedup over the base")
     bases = pick(table, "cell", "base_tokens_per_second").drop_duplicates("base")
     names = listed(f"{b['base']} ({b['value']:,.0f} tokens/s)" for b in records(bases))
-    what = f"Bases: {names}. Bars: 95 % two-level bootstrap of the ratio."
+    what = f"Bases: {names}. Bars: {interval_notes(values)}."
     return theme.finish(figure, table, shown, what, extra=ideal)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from pipeline.figures import theme
 from pipeline.figures.loss_curves import panel_title
+from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.metrics.select import cells, node_counts, pick
 
 CAPTION = (
@@ -29,16 +30,21 @@ def draw(table: pd.DataFrame) -> Figure:
     figure, [panels] = theme.grid(len(nodes), height, sharex=True)
     if steps.empty:
         return theme.empty(figure, panels[0], table)
+    published = published_step_seconds(table)
     for count, axes in zip(nodes, panels, strict=True):
         _panel(axes, steps[steps["nodes"] == count], list(ran["cell"]), table)
+        for place, cell in enumerate(ran["cell"]):
+            if (cell, count) in published:
+                milliseconds = published[cell, count].value * 1000
+                axes.plot([milliseconds], [place], **theme.provenance(theme.PUBLISHED))
         panel_title(axes, count)
         axes.set_xlabel("Step time [ms]")
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
         theme.cell_axis(axes, list(ran["cell"]) if axes is panels[0] else [])
-    return theme.finish(
-        figure, table, set(ran["cell"]), "Time of a step: its slowest rank.", lines=False
-    )
+    extra = [theme.provenance_entry(theme.PUBLISHED, legend_label(published))] if published else []
+    what = "Time of a step: its slowest rank."
+    return theme.finish(figure, table, set(ran["cell"]), what, lines=False, extra=extra)
 
 
 def _panel(axes: Axes, steps: pd.DataFrame, order: list[str], table: pd.DataFrame) -> None:

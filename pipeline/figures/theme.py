@@ -43,6 +43,14 @@ _DASHES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+# Where a point comes from. What was measured here has its cell's marker, or a disc where no cells
+# are told apart; no other origin shares a marker with it or with one another.
+MEASURED = "measured here"
+ELSEWHERE, PROJECTED, PUBLISHED = "measured elsewhere", "projected", "published"
+PROVENANCE: dict[str, Any] = {MEASURED: "o", ELSEWHERE: "p", PROJECTED: (6, 2, 0), PUBLISHED: "*"}
+_SIZES = {MEASURED: 4.5, ELSEWHERE: 7.0, PROJECTED: 8.0, PUBLISHED: 9.0}
+
+
 @dataclass(frozen=True)
 class Style:
     """How a cell is drawn wherever it appears."""
@@ -90,6 +98,19 @@ def styles(table: pd.DataFrame) -> dict[str, Style]:
             _COLOURS[i % 8], _MARKERS[(i + i // 8) % 8], _DASHES[(i + i // 8) % 8], i
         )
     return found
+
+
+def provenance(kind: str, colour: str = "#000000") -> dict[str, Any]:
+    """How a point of this origin is drawn: filled where it was measured here, else open."""
+    return {
+        "marker": PROVENANCE[kind], "ms": _SIZES[kind], "ls": "", "mec": colour, "mew": 1.1,
+        "mfc": colour if kind == MEASURED else "white", "zorder": 7,
+    }  # fmt: skip
+
+
+def provenance_entry(kind: str, label: str | None = None) -> Line2D:
+    """The legend's entry for points of this origin."""
+    return Line2D([], [], label=label or kind, **provenance(kind))
 
 
 def node_axis(axes: Axes, nodes: Sequence[int]) -> None:

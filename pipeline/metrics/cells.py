@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +14,10 @@ from pipeline.metrics.labels import cell_context
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
     Floats,
-    bootstrap_medians,
-    describe,
-    percentile_bounds,
-    two_level_interval,
+    Interval,
+    bca_interval,
+    interval_of_ratio,
+    repeats_interval,
 )
 from pipeline.metrics.table import rows
 
@@ -48,17 +48,20 @@ class Group:
         }
 
     @cached_property
-    def rates(self) -> Floats:
-        """Bootstrapped tokens per second, shape (resamples,)."""
-        key = (self.context["cell_order"], self.context["nodes"])
-        medians = bootstrap_medians([run.timed_seconds for run in self.ok], key)
-        return np.asarray(self.context["global_batch_tokens"] / medians)
+    def run_rates(self) -> Floats:
+        """Tokens per second of each finished run at its median step time, shape (runs,)."""
+        medians = [np.median(run.timed_seconds) for run in self.ok]
+        return np.asarray(self.context["global_batch_tokens"] / np.asarray(medians))
 
     @cached_property
-    def rate(self) -> float:
-        """Tokens per second at the median step time."""
-        medians = [np.median(run.timed_seconds) for run in self.ok]
-        return float(self.context["global_batch_tokens"] / np.median(medians))
+    def step_seconds(self) -> Interval:
+        """Median of the runs' median step times, over the repeats."""
+        return repeats_interval([run.timed_seconds for run in self.ok])
+
+    @cached_property
+    def rate(self) -> Interval:
+        """Tokens per second at that time."""
+        return self.step_seconds.rate(self.context["global_batch_tokens"])
 
 
 Groups = Mapping[tuple[str, int], Group]
@@ -91,19 +94,23 @@ def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
     return [{"level": "cell", **value} for value in values]
 
 
+def bounds(interval: Interval) -> dict[str, Any]:
+    """The columns of a value with its interval."""
+    return {"value": interval.value, "low": interval.low, "high": interval.high, "n": interval.n,
+            "interval": interval.how}  # fmt: skip
+
+
 def _time_and_rate(group: Group) -> list[dict[str, Any]]:
-    key = (group.context["cell_order"], group.context["nodes"])
-    step = two_level_interval([run.timed_seconds for run in group.ok], key)
-    tokens = group.context["global_batch_tokens"]
-    shared = {"n": step.n, "interval": step.how}
-    return [
-        {"metric": "step_seconds", "unit": "s", "value": step.value, "low": step.low,
-         "high": step.high, **shared},
-        {"metric": "tokens_per_second", "unit": "tokens/s", "value": tokens / step.value,
-         "low": tokens / step.high, "high": tokens / step.low, **shared},
+    bca = bca_interval([run.timed_seconds for run in group.ok])
+    values: list[dict[str, Any]] = [
+        {"metric": "step_seconds", "unit": "s", **bounds(group.step_seconds)},
+        {"metric": "tokens_per_second", "unit": "tokens/s", **bounds(group.rate)},
         {"metric": "timed_steps", "unit": "count",
          "value": float(sum(len(run.timed_seconds) for run in group.ok))},
     ]  # fmt: skip
+    if bca is not None:
+        values.append({"metric": "step_seconds_bca", "unit": "s", **bounds(bca)})
+    return values
 
 
 def _ranges(group: Group) -> list[dict[str, Any]]:
@@ -153,21 +160,19 @@ def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
     if base is None:
         return []
     ideal = group.context["world_size"] / base.context["world_size"]
-    ratio = group.rate / base.rate
-    samples = group.rates / (base.rates if base is not group else group.rates)
-    low, high = percentile_bounds(samples)
-    low, high = min(low, ratio), max(high, ratio)
-    how = (
-        "exact: the base itself"
+    ratio = (
+        Interval(1.0, 1.0, 1.0, len(group.ok), "exact: the base itself")
         if base is group
-        else f"{describe(len(group.ok))}, ratio of independent resamples"
+        else interval_of_ratio(group.rate, base.rate)
     )
-    shared = {"unit": "1", "n": len(group.ok), "interval": how, "base": base_name(base)}
+    efficiency = replace(
+        ratio, value=ratio.value / ideal, low=ratio.low / ideal, high=ratio.high / ideal
+    )
+    name = base_name(base)
     return [
-        {"metric": "speedup", "value": ratio, "low": low, "high": high, **shared},
-        {"metric": "efficiency", "value": ratio / ideal, "low": low / ideal, "high": high / ideal,
-         **shared},
-        {"metric": "ideal_speedup", "value": ideal, "unit": "1", "base": base_name(base)},
-        {"metric": "base_tokens_per_second", "value": base.rate, "unit": "tokens/s",
-         "base": base_name(base)},
+        {"metric": "speedup", "unit": "1", "base": name, **bounds(ratio)},
+        {"metric": "efficiency", "unit": "1", "base": name, **bounds(efficiency)},
+        {"metric": "ideal_speedup", "value": ideal, "unit": "1", "base": name},
+        {"metric": "base_tokens_per_second", "unit": "tokens/s", "base": name,
+         **bounds(base.rate)},
     ]  # fmt: skip

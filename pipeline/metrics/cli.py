@@ -42,9 +42,12 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
     from pipeline.metrics import table
     from pipeline.metrics.cells import cell_frames, group_runs
     from pipeline.metrics.collect import collect
+    from pipeline.metrics.contrasts import all_cells_rows, contrast_frames
     from pipeline.metrics.labels import cell_labels
+    from pipeline.metrics.order import order_frames, order_rows
     from pipeline.metrics.parity import parity_frames
     from pipeline.metrics.runs import load_run, run_frames
+    from pipeline.spec import expand, run_order
 
     records = collect(study, runs)
     labels = cell_labels(study, records)
@@ -52,11 +55,16 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
     groups = group_runs(loaded)
     facts = {"title": study["title"], "compares": " ".join(study.get("compares", []))}
     about = [{"level": "study", "metric": name, "text": text} for name, text in facts.items()]
+    plan = [spec.run_id for spec in run_order(expand(study))]
+    about += [*order_rows(loaded, groups, plan), *all_cells_rows(groups)]
+    parity = parity_frames(groups)
     return table.assemble(
         [
             table.rows({"study": study["study"]}, about),
             *cell_frames(groups),
-            *parity_frames(groups),
+            *parity,
+            *contrast_frames(groups, study.get("compares", []), parity),
+            *order_frames(loaded),
             *(frame for one in loaded for frame in run_frames(one)),
         ]
     )
@@ -64,11 +72,23 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
 
 def _report(frame: pd.DataFrame) -> Sequence[str]:
     """Lines on stderr for what a reader must not miss; returns the cells that are not equal."""
+    from pipeline.metrics.ranks import DRIFT
+    from pipeline.metrics.runs import TIMER_SHARE
     from pipeline.metrics.select import records
 
     status = frame[(frame.level == "run") & (frame.metric == "status")]
     for row in records(status[status.status != "ok"]):
         print(f"{row['run_id']}: {row['status']}: {row['reason']}", file=sys.stderr)
+    for row in records(frame[frame.metric.isin(["drift", "order_drift"]) & (frame.text == DRIFT)]):
+        what = "the runs in their order" if row["level"] == "study" else row["run_id"]
+        print(f"{what}: step times drifted by {100 * row['value']:+.1f} %", file=sys.stderr)
+    slow = frame[(frame.metric == "timer_overhead_share") & (frame.value > TIMER_SHARE)]
+    for row in records(slow):
+        print(
+            f"{row['run_id']}: reading the clock takes {100 * row['value']:.1f} % of a step, over "
+            f"{100 * TIMER_SHARE:g} %; make the steps longer",
+            file=sys.stderr,
+        )
     verdicts = frame[(frame.metric == "parity_verdict") & (frame.text == "NOT EQUAL")]
     unequal = [
         f"NOT EQUAL: {row['label']} at {row['nodes']} nodes left the tolerance of its training "

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import RecordError
+from pipeline.metrics.adaptive import called_for
 from pipeline.records import RunRecord, read_record
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec
 
 
 def run_folder(runs: Path, spec: RunSpec) -> Path:
@@ -21,7 +22,7 @@ def collect(study: Mapping[str, Any], runs: Path) -> list[RunRecord]:
 
     All records are read before the error is raised, so one look shows the whole damage.
     """
-    specs = expand(study)
+    specs = called_for(study, runs)
     missing = [
         run_folder(runs, s) for s in specs if not (run_folder(runs, s) / "run.json").is_file()
     ]
@@ -33,7 +34,7 @@ def collect(study: Mapping[str, Any], runs: Path) -> list[RunRecord]:
     records, faults = [], []
     for spec in specs:
         try:
-            records.append(_read(runs, spec))
+            records.append(read_run(runs, spec))
         except RecordError as error:
             faults.append(str(error))
     if faults:
@@ -46,7 +47,8 @@ def _summary(faults: Sequence[str], total: int) -> str:
     return f"{len(faults)} of {total} records cannot be used: {faults[0]}{more}"
 
 
-def _read(runs: Path, spec: RunSpec) -> RunRecord:
+def read_run(runs: Path, spec: RunSpec) -> RunRecord:
+    """The record of one run; raises RecordError where it is not that of this very spec."""
     folder = run_folder(runs, spec)
     record = read_record(folder)
     if record.run["spec_sha256"] != spec.sha256():

@@ -7,7 +7,8 @@ by definition, so there it is the batch per rank that must agree.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -41,6 +42,27 @@ def declared_by_study(table: pd.DataFrame) -> set[str]:
     """Fields that the study itself sets out to compare."""
     declared = table.loc[(table["level"] == "study") & (table["metric"] == "compares"), "text"]
     return {field for text in declared for field in text.split()}
+
+
+def unequal_work(
+    one: Mapping[str, Any], other: Mapping[str, Any], allowed: Collection[str]
+) -> list[str]:
+    """Fields in which two cells did not do equal work, without those that are `allowed` to differ.
+
+    Precision may always differ: labels name it. Under weak scaling it is the batch per rank that
+    must agree.
+    """
+    weak = one["scaling"] == other["scaling"] == "weak"
+
+    def value(context: Mapping[str, Any], field: str) -> object:
+        per_rank = weak and field == "global_batch"
+        return context[field] / context["world_size"] if per_rank else context[field]
+
+    return [
+        field
+        for field in FIELDS
+        if field not in {*allowed, "precision"} and value(one, field) != value(other, field)
+    ]
 
 
 def unequal_fields(one: pd.Series, other: pd.Series) -> list[str]:

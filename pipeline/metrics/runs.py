@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.memory import CPU_BASE, CPU_LOADED_LATER, formula_24, predict
 from pipeline.metrics.labels import run_context
+from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
 from pipeline.metrics.table import rows
 from pipeline.records import RunRecord
+from pipeline.records.record import texts
+
+# Hoefler & Belli (SC15, section 4.2): a timer should cost less than this share of what it times.
+TIMER_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,8 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
         ("step_seconds", "s", timed.value, {"low": timed.low, "high": timed.high, **bounds}),
         ("tokens_per_second", "tokens/s", tokens / timed.value,
          {"low": tokens / timed.high, "high": tokens / timed.low, **bounds}),
+        ("mean_step_seconds", "s", float(np.mean(run.timed_seconds)),
+         {"n": timed.n, "text": "arithmetic mean over the timed steps"}),
         ("mean_tokens_per_second", "tokens/s", harmonic_mean(tokens / run.timed_seconds),
          {"n": timed.n, "text": "harmonic mean over the timed steps"}),
         ("untimed_steps", "count", float((~run.timed).sum()), {}),
@@ -96,10 +104,35 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
         ("peak_memory_bytes", "bytes", float(max(peaks)), {"text": "largest rank"}),
         ("weights_bit_equal", "1", float(len(hashes) == 1), {"n": len(ranks)}),
         *_flops_utilisation(run, tokens / timed.value),
+        *_timer_overhead(run, timed.value),
     ]  # fmt: skip
     return [
         {"level": "run", "metric": metric, "unit": unit, "value": value, **more}
         for metric, unit, value, more in values
+    ] + _drift(run)
+
+
+def _timer_overhead(run: Run, step_seconds: float) -> list[tuple[str, str, float, dict[str, Any]]]:
+    """What reading the clock adds to a step, in seconds and as a share of it; slowest rank."""
+    measured = [rank.get("timer_overhead_seconds") for rank in run.record.run["ranks"]]
+    if None in measured:
+        return []
+    largest = float(max(measured))
+    return [
+        ("timer_overhead_seconds", "s", largest, {"text": "an empty timing, slowest rank"}),
+        ("timer_overhead_share", "1", largest / step_seconds, {"text": "of the median step"}),
+    ]
+
+
+def _drift(run: Run) -> list[dict[str, Any]]:
+    """Change of the step time from the first to the last third of the timed steps."""
+    found = drift(run.timed_seconds)
+    if found is None:
+        return [{"level": "run", "metric": "drift", "text": NOT_TESTED}]
+    shared = {"level": "run", "unit": "1", "n": found.n}
+    return [
+        {**shared, "metric": "drift", "value": found.share, "text": found.verdict},
+        {**shared, "metric": "drift_p_value", "value": found.p_value, "text": "Kruskal-Wallis"},
     ]
 
 
@@ -158,7 +191,31 @@ def _rank_rows(run: Run) -> pd.DataFrame:
             for m, u, v in measured
             if v is not None
         ]
-    return rows(run.context, values)
+    return rows(run.context, [*values, *_predicted_memory(run.record)])
+
+
+def _predicted_memory(record: RunRecord) -> list[dict[str, Any]]:
+    """For each rank what pipeline/memory.py and formula 24 foretell, and the base below both.
+
+    The base is what the rank measured before it built its model, else the one measured once, with
+    what is loaded later; torch's allocator on CUDA has none.
+    """
+    spec, layout = record.spec, record.run["execution"]["layout"]
+    cpu = spec.world.device == "cpu"
+    found = []
+    for rank in record.run["ranks"]:
+        number = rank["rank"]
+        own = rank.get("base_memory_bytes", CPU_BASE if cpu else 0)
+        bytes_of = {
+            "base_memory_bytes": own + (CPU_LOADED_LATER if cpu else 0),
+            "predicted_memory_bytes": predict(spec, layout, number).model_peak,
+            "formula_memory_bytes": formula_24(spec, layout),
+        }
+        found += [
+            {"level": "rank", "rank": number, "metric": m, "unit": "bytes", "value": float(v)}
+            for m, v in bytes_of.items()
+        ]
+    return found
 
 
 def _facts(record: RunRecord) -> list[dict[str, Any]]:
@@ -178,7 +235,9 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
         "image_digest": provenance["image_digest"] or "none (run on the host)",
         "tokenizer_sha256": run["data"]["tokenizer_sha256"],
+        "started_at": run["started_at"],
         "ended_at": run["ended_at"],
+        "record_bytes": sum(len(text) for text in texts(record).values()),
     }
     if run["model"] is not None:
         facts["num_parameters"] = run["model"]["num_parameters"]

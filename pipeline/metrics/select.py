@@ -26,6 +26,12 @@ def fact(table: pd.DataFrame, metric: str, default: str = "unknown") -> str:
     return ", ".join(texts) if len(texts) else default
 
 
+def interval_notes(values: pd.DataFrame) -> str:
+    """How the intervals of these rows were made, each way once; a base against itself left out."""
+    texts = [text for text in values["interval"].dropna().unique() if not text.startswith("exact")]
+    return "; ".join(texts) or "none"
+
+
 def node_counts(table: pd.DataFrame) -> list[int]:
     """All node counts of the study, ascending."""
     return sorted(int(n) for n in table["nodes"].dropna().unique())
@@ -107,3 +113,11 @@ def repeats(table: pd.DataFrame) -> str:
     if len(finished) == 1:
         return plural(finished[0], "repeat")
     return f"{finished[0]} to {finished[-1]} repeats"
+
+
+def seconds_of_runs(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a run of any status, with `seconds` from its recorded start to its recorded end."""
+    started, ended = (pick(table, "run", metric) for metric in ("started_at", "ended_at"))
+    ends = ended.set_index("run_id")["text"]
+    spans = pd.to_datetime(started["run_id"].map(ends)) - pd.to_datetime(started["text"])
+    return started.assign(seconds=spans.dt.total_seconds())

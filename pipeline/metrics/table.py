@@ -1,8 +1,9 @@
 """The tidy table: one value a row, its columns, and reading and writing it as Parquet.
 
 `level` says what a row is about: `study`, `cell` (a cell at one node count, over its repeats),
-`run`, `rank` (one rank of one run) or `step` (one optimiser step of one run). A fact that is not a
-number stands in `text`; `low` and `high` bound `value` by the rule that `interval` names.
+`comparison` (a cell against `other`, both at the node counts given), `run`, `rank` (one rank of one
+run) or `step` (one optimiser step of one run). A fact that is not a number stands in `text`; `low`
+and `high` bound `value` by the rule that `interval` names.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import pandas as pd
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path
 
-LEVELS = ("study", "cell", "run", "rank", "step")
+LEVELS = ("study", "cell", "comparison", "run", "rank", "step")
 
 _TEXT = (
     "study level cell label strategy precision precision_ran scaling schedule data model device "
-    "network run_id status reason origin metric unit interval base text"
+    "network run_id status reason origin metric unit interval base other text"
 ).split()
 _INTEGERS = (
     "cell_order nodes ranks_per_node world_size global_batch global_batch_tokens accumulation "
-    "updates_per_step seed repeat step rank n"
+    "updates_per_step seed repeat step rank n other_nodes"
 ).split()
 _NUMBERS = ("value", "low", "high")
 

@@ -1,4 +1,7 @@
-"""`python -m pipeline paper --study --metrics --figures --tables --generated --out`."""
+"""`python -m pipeline paper --study --metrics --figures --tables --generated --out`.
+
+`--verdicts` too, where the study names claims, and `--manifest` for the size of the tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 SUMMARY = "the manuscript with all its generated parts as PDF, LaTeX and HTML"
 
@@ -16,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
     parser.add_argument("--figures", type=Path, required=True, help="folder of the figures")
     parser.add_argument("--tables", type=Path, required=True, help="folder of the tables")
+    parser.add_argument("--verdicts", type=Path, help="verdicts.json, where the study has claims")
+    parser.add_argument("--manifest", type=Path, help="manifest.json of the tokens, for their size")
     parser.add_argument(
         "--generated", type=Path, required=True, help="folder for numbers and copies"
     )
@@ -24,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Collect the numbers, fill the manuscript, write all three formats."""
+    from pipeline.claims.write import read_verdicts
     from pipeline.files import write_text
     from pipeline.metrics import table
     from pipeline.paper import export
@@ -32,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.study import load_study
 
     generated, out = args.generated, args.out
-    numbers = collect(load_study(args.study), table.read(args.metrics))
+    verdicts = read_verdicts(args.verdicts) if args.verdicts else []
+    manifest = _read_manifest(args.manifest) if args.manifest else None
+    numbers = collect(load_study(args.study), table.read(args.metrics), verdicts, manifest)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
     _copy(args.tables, generated / "tables", (".md", ".tex"))
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
@@ -44,6 +53,21 @@ def run(args: argparse.Namespace) -> int:
     export.write_latex(generated, out / "paper.tex", args.figures)
     export.write_html(generated, out / "paper.html")
     return 0
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest alone, so that a paper can be made where the shards are not."""
+    from pipeline.errors import CorpusError
+    from pipeline.schemas import validate
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CorpusError(
+            f"{path} cannot be read ({error}); run `python -m pipeline tokens` first"
+        ) from None
+    validate(content, "manifest", path)
+    return dict(content)
 
 
 def _copy(source: Path, target: Path, suffixes: tuple[str, ...]) -> None:

@@ -31,8 +31,8 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
         f"--template={SOURCES / 'template.typ'}",
         f"--variable=fixed-date:{when}",
     ]
-    if _longest_table(generated / "tables") <= _LINES_OF_A_PAGE:
-        options.append("--variable=float-tables:1")
+    long = _long_tables(generated / "tables")
+    options += [f"--variable=long-table:{name}" for name in long]
     _pandoc(generated, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
     try:
@@ -72,16 +72,17 @@ def write_html(generated: Path, final: Path) -> None:
     )
 
 
-def _longest_table(folder: Path) -> int:
-    """Lines of the longest table, a row counted as the lines that its longest text may take."""
-    lengths = [0]
-    for path in folder.glob("*.md"):
+def _long_tables(folder: Path) -> list[str]:
+    """Tables that may be longer than a page, a row counted as the lines of its longest text."""
+    found = []
+    for path in sorted(folder.glob("*.md")):
         rows = path.read_text(encoding="utf-8").splitlines()
         texts = [
             max(len(cell.strip()) for cell in row.split("|")) for row in rows if ":-" not in row
         ]
-        lengths.append(sum(1 + length // _LETTERS_OF_A_CELL for length in texts))
-    return max(lengths)
+        if sum(1 + length // _LETTERS_OF_A_CELL for length in texts) > _LINES_OF_A_PAGE:
+            found.append(path.stem)
+    return found
 
 
 def _pandoc(generated: Path, final: Path, options: Sequence[str], images: str) -> None:

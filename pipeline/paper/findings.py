@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED
 from pipeline.metrics.select import listed, pick, plural, records
+from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.tables.format import ratio_interval, significant, with_interval
 
 _MEBIBYTE = 2**20
@@ -25,23 +27,36 @@ def findings(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """At each node count: the fastest cell, the next one, and whether their intervals overlap."""
+    """At each node count: the cell of the highest throughput, and which cells it is faster than.
+
+    `beaten`, `undecided` and `apart` (not to be compared) list all other cells by what the test
+    says of them; `fastest` is true only where it beats every one.
+    """
     found = []
     rates = pick(table, "cell", "tokens_per_second")
     for nodes, rows in rates.groupby("nodes", sort=True):
         ranked = records(rows.sort_values("value", ascending=False))
         first, others = ranked[0], ranked[1:]
         near = [row for row in others if row["high"] >= first["low"]]
+        answers = [
+            (row["label"], faster(table, first["cell"], row["cell"], int(str(nodes))))
+            for row in others
+        ]
+        open_ones = [(name, v) for name, v in answers if v.compared and v.verdict != FASTER]
         found.append(
             {
                 "nodes": plural(int(str(nodes)), "node"),
                 "first": first["label"],
-                "rate": with_interval(first["value"], first["low"], first["high"]),
+                "rate": _interval(first),
                 "alone": not others,
                 "overlapping": listed(row["label"] for row in near),
-                "clear": bool(others) and not near,
                 "second": others[0]["label"] if others else "",
                 "second_rate": _interval(others[0]) if others else "",
+                "beaten": listed(name for name, v in answers if v.verdict == FASTER),
+                "undecided": listed(name for name, _ in open_ones),
+                "apart": listed(name for name, v in answers if not v.compared),
+                "fastest": bool(others) and all(v.verdict == FASTER for _, v in answers),
+                "too_few": bool(open_ones) and all(v.too_few for _, v in open_ones),
             }
         )
     return found
@@ -52,7 +67,7 @@ def _interval(row: dict[str, Any]) -> str:
 
 
 def _scaling(table: pd.DataFrame) -> dict[str, Any]:
-    """Each cell's speedup at its largest node count, sorted by what its interval says."""
+    """Each cell's speedup at its largest node count, sorted by the test against its base."""
     speedups = pick(table, "cell", "speedup")
     several = speedups.groupby("cell")["nodes"].transform("max")
     last = speedups[(speedups["nodes"] == several) & (speedups["nodes"] > 1)]
@@ -71,26 +86,27 @@ def _scaling(table: pd.DataFrame) -> dict[str, Any]:
             "efficiency": ratio_interval(
                 row["value_efficiency"], row["low_efficiency"], row["high_efficiency"]
             ),
-            "verdict": _verdict(row),
+            "verdict": _verdict(table, row),
         }
         for row in records(rows)
     ]
     bases = pick(table, "cell", "base_tokens_per_second").drop_duplicates("base")
     return {
         "cells": described,
-        "faster": listed(c["label"] for c in described if c["verdict"] == "faster"),
-        "slower": listed(c["label"] for c in described if c["verdict"] == "slower"),
-        "unclear": listed(c["label"] for c in described if c["verdict"] == "unclear"),
+        "faster": listed(c["label"] for c in described if c["verdict"] == FASTER),
+        "slower": listed(c["label"] for c in described if c["verdict"] == SLOWER),
+        "unclear": listed(c["label"] for c in described if c["verdict"] not in (FASTER, SLOWER)),
+        "too_few": any(c["verdict"] == TOO_FEW for c in described),
         "bases": [
             {"name": row["base"], "rate": significant(row["value"])} for row in records(bases)
         ],
     }
 
 
-def _verdict(row: dict[str, Any]) -> str:
-    if row["low"] > 1:
-        return "faster"
-    return "slower" if row["high"] < 1 else "unclear"
+def _verdict(table: pd.DataFrame, row: dict[str, Any]) -> str:
+    """What the comparison of a speedup's cell with its base says; undecided against itself."""
+    found = faster_than_base(table, row["cell"], int(row["nodes"]), row["base"])
+    return UNDECIDED if found is None else found.verdict
 
 
 def _memory(table: pd.DataFrame) -> dict[str, Any]:

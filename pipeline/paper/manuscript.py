@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,19 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
     environment.filters["md"] = _escape
-    order = {
-        kind: list(dict.fromkeys(re.findall(rf"\b{kind}\(\"(\w+)\"\)", source)))
-        for kind in ("figure", "table")
-    }
+    shown: dict[str, list[str]] = {"figure": [], "table": []}
     try:
-        return environment.from_string(source).render(
+        template = environment.from_string(source)
+        # A section may be left out, so a first pass finds what is shown, and in which order.
+        template.render(
+            **numbers,
+            figure=lambda name: shown["figure"].append(name),
+            table=lambda name: shown["table"].append(name),
+            see_figure=lambda name: "",
+            see_table=lambda name: "",
+        )
+        order = {kind: list(dict.fromkeys(names)) for kind, names in shown.items()}
+        return template.render(
             **numbers,
             figure=lambda name: _figure(name),
             table=lambda name: _table(name, table_folder),

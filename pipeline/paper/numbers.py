@@ -6,12 +6,13 @@ booleans in it, so that the text never says more than the data does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.select import (
     cells,
@@ -23,8 +24,10 @@ from pipeline.metrics.select import (
     plural,
     records,
 )
-from pipeline.metrics.statistics import CONFIDENCE, NUM_RESAMPLES
+from pipeline.paper.appendix import appendix
+from pipeline.paper.claim_facts import claim_facts
 from pipeline.paper.findings import findings
+from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
 
 _CONFIG = Path("workflow") / "config"
@@ -33,8 +36,13 @@ _MONTHS = (
 ).split()
 
 
-def collect(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    """The content of numbers.json; JSON types only."""
+def collect(
+    study: Mapping[str, Any],
+    table: pd.DataFrame,
+    verdicts: Sequence[dict[str, Any]] = (),
+    manifest: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The content of numbers.json; JSON types only. `manifest` is that of the token shards."""
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -43,10 +51,12 @@ def collect(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
         "runs": _runs(table),
-        "statistics": {"percent": f"{100 * CONFIDENCE:g}", "resamples": f"{NUM_RESAMPLES:,}"},
+        "measurement": measurement(table),
         "environment": _environment(table),
         "parity": parity_facts(table),
         "findings": findings(table),
+        "claims": claim_facts(verdicts),
+        "appendix": appendix(study, table, verdicts, manifest),
         "date": _date(table),
     }
 
@@ -62,13 +72,15 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     names, nodes = cells(table), node_counts(table)
     own = {cell["name"]: _own_settings(cell) for cell in study["cells"]}
     shown = records(names[["cell", "label", "strategy", "precision_ran"]])
+    chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"
+    snakemake = f"snakemake --cores all{chosen}"
     return {
         "name": name,
         "title": study["title"],
-        "command": "make paper"
-        if name == "smoke"
-        else f"snakemake --cores all --configfile {config if shipped else 'STUDY.yaml'}",
-        "repeats": plural(study["repeats"], "repeat"),
+        "command": "make paper" if name == "smoke" else snakemake,
+        "snakemake": snakemake,
+        "repeats": _repeats(study),
+        "adaptive": "" if isinstance(study["repeats"], int) else COVERAGE,
         "seeds": listed(study["seeds"]),
         "num_seeds": len(study["seeds"]),
         "num_cells": len(names),
@@ -79,6 +91,16 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def _repeats(study: Mapping[str, Any]) -> str:
+    repeats = study["repeats"]
+    if isinstance(repeats, int):
+        return plural(repeats, "repeat")
+    return (
+        f"{repeats['at_least']} to {repeats['at_most']} repeats (until the interval of the median "
+        f"step time lies within {100 * repeats['within']:g} % of it)"
+    )
+
+
 def _own_settings(cell: Mapping[str, Any]) -> str:
     """What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`."""
     parts = ("workload", "optimiser", "options")
@@ -87,21 +109,26 @@ def _own_settings(cell: Mapping[str, Any]) -> str:
 
 def _corpus(study: Mapping[str, Any]) -> dict[str, Any]:
     corpus, tokenizer = study["corpus"], study["tokenizer"]
-    files = listed(f"`{Path(path).name}`" for path in corpus.get("paths", []))
+    files = listed(_code(Path(path).name) for path in corpus.get("paths", []))
     sources = {
         "python-docs": "the prose that ships with every CPython: its language reference topics "
         "and the docstrings of its standard library",
         "json": f"the strings of {files}",
         "text": f"the text of {files}",
-        "hub": f"the data set `{corpus.get('name')}` (split `{corpus.get('split')}`, revision "
-        f"`{str(corpus.get('revision'))[:12]}`)",
+        "hub": f"the data set {_code(corpus.get('name'))} (split {_code(corpus.get('split'))}, "
+        f"revision {_code(str(corpus.get('revision'))[:12])})",
     }
     kinds = {
         "bpe": "byte-level byte-pair encoding trained on that text",
         "char": "one token a character, with a vocabulary built from that text",
-        "pretrained": f"the pretrained tokeniser `{tokenizer.get('name')}`",
+        "pretrained": f"the pretrained tokeniser {_code(tokenizer.get('name'))}",
     }
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
+
+
+def _code(text: object) -> str:
+    """A name as a code span, in which nothing is markup but the backtick that would end it."""
+    return f"`{' '.join(str(text).replace('`', ' ').split()) or '-'}`"
 
 
 def _model(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:

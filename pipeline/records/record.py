@@ -55,9 +55,16 @@ class RunRecord:
 def write_record(folder: Path, record: RunRecord) -> None:
     """Validate and write both files below `folder`; raises RecordError, writes nothing invalid."""
     _check(record, folder)
+    # run.json comes last: it says that the record is whole.
+    for name, text in texts(record).items():
+        write_text(folder / name, text)
+
+
+def texts(record: RunRecord) -> dict[str, str]:
+    """File name -> content of a record as it is written; ASCII, so a letter is a byte."""
     lines = "".join(json.dumps(asdict(step), allow_nan=False) + "\n" for step in record.steps)
-    write_text(folder / STEPS_FILE, lines)
-    write_text(folder / RUN_FILE, json.dumps(record.run, indent=1, allow_nan=False) + "\n")
+    run = json.dumps(record.run, indent=1, allow_nan=False) + "\n"
+    return {STEPS_FILE: lines, RUN_FILE: run}
 
 
 def read_record(folder: Path) -> RunRecord:

@@ -43,9 +43,15 @@ def describe(error: ValidationError) -> str:
     return f"at {error.json_path}: {value} breaks {rule} ({error.message[:160]})"
 
 
+def first_error(instance: object, name: str) -> ValidationError | None:
+    """What tells most of where `instance` breaks the schema `name`; None where it fits."""
+    error: ValidationError | None = best_match(validator(name).iter_errors(instance))
+    return error
+
+
 def validate(instance: object, name: str, where: str | Path) -> None:
     """Raise RecordError unless `instance` fits the schema `name`; `where` names the file."""
-    error = best_match(validator(name).iter_errors(instance))
+    error = first_error(instance, name)
     if error is not None:
         raise RecordError(f"{where} {describe(error)}")
 

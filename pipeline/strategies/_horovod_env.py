@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import ipaddress
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline import network
 from pipeline.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -217,26 +216,13 @@ def _own_address(blackboard: _Blackboard, rank: int, size: int) -> str:
     It is the source address of the way to MASTER_ADDR. On the master's own node that way may lead
     over the loopback; then the way to a rank elsewhere decides.
     """
-    own = _source_address(os.environ["MASTER_ADDR"])
+    own = network.source_address(os.environ["MASTER_ADDR"])
     blackboard.write(f"address{rank}", own)
     all_addresses = [blackboard.read(f"address{other}") for other in range(size)]
-    elsewhere = [address for address in all_addresses if not _is_loopback(address)]
-    if _is_loopback(own) and elsewhere:
-        return _source_address(elsewhere[0])
+    elsewhere = [address for address in all_addresses if not network.is_loopback(address)]
+    if network.is_loopback(own) and elsewhere:
+        return network.source_address(elsewhere[0])
     return own
-
-
-def _source_address(host: str) -> str:
-    """IPv4 address from which packets to `host` leave; nothing is sent."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise LaunchError(
-            f"no IPv4 way to {host} ({error.strerror or error}); set MASTER_ADDR to an address "
-            "that every node reaches"
-        ) from error
 
 
 def _interface(address: str) -> str:
@@ -244,20 +230,4 @@ def _interface(address: str) -> str:
     for name in ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME"):
         if os.environ.get(name):
             return os.environ[name]
-    import psutil
-
-    for interface, entries in psutil.net_if_addrs().items():
-        for entry in entries:
-            if entry.family != socket.AF_INET:
-                continue
-            same = entry.address == address
-            if same or (_is_loopback(address) and _is_loopback(entry.address)):
-                return str(interface)
-    raise LaunchError(
-        f"no network interface holds {address}; set HOROVOD_GLOO_IFACE to the one that reaches the "
-        "other nodes"
-    )
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
+    return network.interface_of(address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.metrics.select import fact
-from pipeline.tables.format import NONE
+from pipeline.tables.format import NONE, probability, significant
 
 CAPTION = (
     "The environment that the runs recorded. Where runs differ, all values are listed, separated "
@@ -33,6 +33,8 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     found = [(item, _value(runs, metric)) for item, metric in _FACTS]
     found.insert(4, ("Threads a rank", _threads(runs)))
     data = sorted(runs["data"].dropna().unique())
+    found.append(("Order of runs", fact(table, "order_kept")))
+    found.append(("Timer overhead", _timer(runs)))
     found.append(("Token manifest SHA-256", ", ".join(data) or NONE))
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
     found += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]
@@ -59,6 +61,18 @@ def _threads(runs: pd.DataFrame) -> str:
     return "; ".join(
         f"{'/'.join(f'{v:.0f}' for v in sorted(values))} at world size {size}"
         for size, values in pairs.items()
+    )
+
+
+def _timer(runs: pd.DataFrame) -> str:
+    """The largest time that reading the clock takes, and its largest share of a median step."""
+    seconds = runs.loc[runs["metric"] == "timer_overhead_seconds", "value"]
+    share = runs.loc[runs["metric"] == "timer_overhead_share", "value"]
+    if seconds.empty:
+        return "not measured"
+    return (
+        f"at most {significant(1e6 * seconds.max(), 2)} microseconds, "
+        f"{probability(100 * share.max())} % of a step"
     )
 
 

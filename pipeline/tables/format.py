@@ -39,6 +39,11 @@ def scientific(value: float) -> str:
     return "0" if value == 0 else _short_exponent(f"{value:.1e}")
 
 
+def probability(value: float) -> str:
+    """A p-value such as `0.032` or `5.2e-5`."""
+    return NONE if math.isnan(value) else _short_exponent(f"{value:.2g}")
+
+
 def limit(value: float) -> str:
     """A declared tolerance such as `1e-5` or `0.001`."""
     return _short_exponent(f"{value:g}")

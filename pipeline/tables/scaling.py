@@ -9,8 +9,9 @@ from pipeline.tables.format import NONE, ratio_interval, with_interval
 
 CAPTION = (
     "Throughput, speedup over the base and parallel efficiency (speedup over the ratio of ranks) "
-    "with 95 % intervals. The base is named by its cell in the study. A dash stands where no run "
-    "finished or no base did."
+    "with their intervals. What those of the throughput cover stands in the table of step times, "
+    "and those of the ratios cover no less than the worse of their two parts. The base is named by "
+    "its cell in the study. A dash stands where no run finished or no base did."
 )
 COMPARES = {"precision"}
 _MEASURES = ("tokens_per_second", "speedup", "efficiency")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.metrics.select import pick, records
+from pipeline.metrics.statistics import coverage
 from pipeline.tables.format import NONE, with_interval
 
 CAPTION = (
-    "Median step time with its 95 % interval, from a bootstrap that resamples repeats and then the "
-    "timed steps inside them. A dash stands where no run finished."
+    "Median over the repeats of the runs' median step times, with its interval and what that "
+    "covers: 95 % from six repeats on; with fewer it is the smallest and largest repeat. A dash "
+    "stands where no run finished, and where one run says nothing about others."
 )
 COMPARES = {"precision"}
 
@@ -23,10 +25,13 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     times = pick(table, "cell", "step_seconds")[
         ["cell", "nodes", "value", "low", "high", "interval"]
     ]
+    names = {"low": "step_seconds_bca_low", "high": "step_seconds_bca_high"}
+    bca = pick(table, "cell", "step_seconds_bca")[["cell", "nodes", "low", "high"]]
     steps = pick(table, "cell", "timed_steps")[["cell", "nodes", "value"]]
     found = found.merge(times, on=["cell", "nodes"], how="left").merge(
         steps.rename(columns={"value": "timed_steps"}), on=["cell", "nodes"], how="left"
     )
+    found = found.merge(bca.rename(columns=names), on=["cell", "nodes"], how="left")
     names = {"value": "step_seconds", "low": "step_seconds_low", "high": "step_seconds_high"}
     return found.rename(columns=names).drop(columns="cell_order")
 
@@ -43,6 +48,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
                 "Nodes": str(row["nodes"]),
                 "Ranks": str(row["world_size"]),
                 "Step time [ms]": with_interval(value, low, high) if ran else NONE,
+                "Covers": coverage(int(row["repeats"])) or NONE,
                 "Repeats": f"{row['repeats']:.0f}",
                 "Timed steps": f"{row['timed_steps']:.0f}" if ran else NONE,
             }

@@ -17,8 +17,9 @@ _LATEX = {
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     NONE: "--",
 }  # fmt: skip
-# A column of long labels wraps beyond this, so that it does not squeeze the numbers.
-_WIDEST = 28
+# A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
+# sentences gets twice as much.
+_WIDEST, _SENTENCES, _WIDEST_SENTENCES = 28, 150, 56
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:1rem}table{border-collapse:collapse}"
     "caption{text-align:left;max-width:60rem;margin-bottom:.6rem}th{border-bottom:1px solid}"
@@ -41,7 +42,10 @@ def markdown_text(text: str) -> str:
 
 def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
     """A floating table with booktabs rules; numbers are aligned right, text left."""
-    columns = "".join("r" if right else "l" for right in _is_right(shown))
+    columns = "".join(
+        "r" if right else r"p{0.36\linewidth}" if _is_long(shown[name]) else "l"
+        for name, right in zip(shown.columns, _is_right(shown), strict=True)
+    )
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -65,11 +69,15 @@ def to_markdown(shown: pd.DataFrame) -> str:
     head = [markdown_text(str(name)) for name in shown.columns]
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     rule = [
-        f"{'' if right else ':'}{'-' * (min(width, _WIDEST) + 1)}{':' if right else ''}"
+        f"{'' if right else ':'}{'-' * (_shown_width(width) + 1)}{':' if right else ''}"
         for width, right in zip(widths, _is_right(shown), strict=True)
     ]
     lines = [_markdown_row(head, widths), "|" + "|".join(rule) + "|"]
     return "\n".join([*lines, *(_markdown_row(row, widths) for row in body)]) + "\n"
+
+
+def _shown_width(width: int) -> int:
+    return min(width, _WIDEST_SENTENCES if width > _SENTENCES else _WIDEST)
 
 
 def to_html(shown: pd.DataFrame, caption: str) -> str:
@@ -115,6 +123,11 @@ def _is_right(shown: pd.DataFrame) -> list[bool]:
         len(shown) > 0 and all(_NUMERIC.fullmatch(str(cell)) for cell in shown[name])
         for name in shown.columns
     ]
+
+
+def _is_long(column: pd.Series) -> bool:
+    """Whether a column holds sentences, which have to wrap."""
+    return any(len(str(cell)) > _SENTENCES for cell in column)
 
 
 def _latex_row(cells: Sequence[object]) -> str:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -15,18 +16,24 @@ from types import FrameType
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import Manifest
-from pipeline.errors import SamestepError, StudyError
+from pipeline.errors import LostError, SamestepError, StudyError
 from pipeline.records import write_record
 from pipeline.spec import RunSpec
-from pipeline.training import checkpoint, processes
-from pipeline.training.launcher import Launch, RunPaths, free_port, plan
+from pipeline.strategies.base import Layout
+from pipeline.training import checkpoint, fence, image, processes
+from pipeline.training.launcher import Launch, Place, RunPaths, here, plan
 from pipeline.training.lock import timed_alone
 from pipeline.training.machine import usable_cores
-from pipeline.training.outcome import Ended, make_record
+from pipeline.training.outcome import Ended, judge, make_record
 from pipeline.training.progress import Progress
 
 SUMMARY = "train one run (cell x nodes x repeat) and write its validated record"
 POLL_SECONDS = 0.1
+ATTEMPTS = 3
+"""How often a run that was lost with a node is started before that is its result."""
+
+SHARED_FOLDER_SECONDS = 60
+"""How long files of other nodes may take to show in a shared folder (NFS caches a minute)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spec", type=Path, required=True, help="spec.json of the run")
     parser.add_argument("--tokens", type=Path, required=True, help="folder of token shards")
     parser.add_argument("--out", type=Path, required=True, help="folder for the record")
+    parser.add_argument("--image", type=Path, help="container image that the ranks run in")
+    parser.add_argument("--attempt", type=int, default=1, help="how often the run was started")
+    parser.add_argument(
+        "scheduler",
+        nargs="*",
+        metavar="-- COMMAND",
+        help="what starts a process on each node of an allocation, such as srun with its options",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,15 +57,23 @@ def run(args: argparse.Namespace) -> int:
     paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve())
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
     layout.batch_slice(0, spec.workload.global_batch)
+    place = here(spec, usable_cores(), tuple(args.scheduler), args.image)
+    if place.image is None or image.digest_from_within() is not None:
+        image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
     _clear(paths, checkpoint.key(spec.sha256(), manifest.sha256))
-    launch = plan(spec, layout, paths, usable_cores(), free_port())
+    token = fence.claim(paths.ranks)
+    launch = plan(spec, layout, paths, replace(place, token=token))
     if launch.unsupported is None:
         with timed_alone(spec.run_id):
             ended = follow(spec, launch, paths)
+        _see_all_ranks(paths, layout, ended)
+        _start_again_if_lost(spec, paths, ended, place, args.attempt)
     else:
         ended = Ended([], False, _now(), _now())
     record = make_record(spec, layout, launch, paths, ended)
+    if not fence.holds(paths.ranks, token):
+        raise LostError(f"{spec.run_id}: a later start of this run took over; it makes the record")
     write_record(paths.out, record)
     shutil.rmtree(paths.ranks)
     shutil.rmtree(paths.checkpoints, ignore_errors=True)
@@ -101,6 +124,33 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
         processes.stop(running)
     exit_codes = [process.returncode for process in running]
     return Ended(exit_codes, timed_out, started_at, _now())
+
+
+def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended) -> None:
+    """After a good end, wait until what the ranks of other nodes wrote is seen here too."""
+    deadline = time.monotonic() + SHARED_FOLDER_SECONDS
+    while (
+        not ended.timed_out
+        and not any(ended.exit_codes)
+        and len(list(paths.ranks.glob("rank*[0-9].json"))) < layout.num_processes
+        and time.monotonic() < deadline
+    ):
+        time.sleep(POLL_SECONDS)
+
+
+def _start_again_if_lost(
+    spec: RunSpec, paths: RunPaths, ended: Ended, place: Place, attempt: int
+) -> None:
+    """Raise LostError, and make no record, where a node of an allocation went and tries are left.
+
+    The checkpoints stay, so the next attempt goes on from the last one.
+    """
+    verdict = judge(spec, paths, ended)
+    if verdict.lost and place.scheduler and attempt < ATTEMPTS:
+        raise LostError(
+            f"{spec.run_id}: lost in attempt {attempt} of {ATTEMPTS} ({verdict.reason}); "
+            "no record is written, start it again and it goes on from its last checkpoint"
+        )
 
 
 def _wait(running: list[processes.Running], seconds: float) -> None:

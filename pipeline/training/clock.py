@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+EMPTY_TIMINGS = 1000
 
 
 class Clock:
@@ -25,6 +27,14 @@ class Clock:
         self._synchronise()
         return result, time.perf_counter() - start
 
+    def overhead(self) -> float:
+        """Seconds that timing itself takes: the median of `EMPTY_TIMINGS` timings of nothing."""
+        return statistics.median(self.time(_nothing)[1] for _ in range(EMPTY_TIMINGS))
+
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _nothing() -> None:
+    pass

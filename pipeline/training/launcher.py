@@ -1,6 +1,7 @@
 """The commands that start a run's ranks: torchrun, one launcher process for each node.
 
-On one machine N nodes are N launchers on the loopback; every strategy is started the same way.
+On one machine N nodes are N launchers on the loopback. Over a real network one command of the
+scheduler, such as `srun`, starts the launcher on every node. It is the same for every strategy.
 """
 
 from __future__ import annotations
@@ -9,24 +10,49 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pipeline import network
+from pipeline.errors import StudyError
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
+from pipeline.training import image as container
 
 LOOPBACK = "127.0.0.1"
+TORCHRUN = ("-m", "torch.distributed.run")
+NODE = ("-m", "pipeline.training.node")
+"""torchrun too, which asks the scheduler for the node's place."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is started: this machine, or an allocation that starts with it.
+
+    `scheduler` is the command that starts one process on each node of the allocation, `image` the
+    file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
+    tells this launch from earlier ones of the same run (see `fence`).
+    """
+
+    num_cores: int
+    port: int | str
+    address: str = LOOPBACK
+    scheduler: tuple[str, ...] = ()
+    image: Path | None = None
+    token: str = ""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One command for each node, and the environment they share."""
+    """The commands to start, and the environment they share."""
 
     commands: tuple[tuple[str, ...], ...]
     environment: Mapping[str, str]
     threads_per_rank: int
+    image_digest: str | None = None
+    """What every rank must find within; None where the run may be on the host."""
     unsupported: str | None = None
-    """Why this machine cannot start the run; then there are no commands."""
+    """Why the run cannot be started here; then there are no commands."""
 
 
 @dataclass(frozen=True)
@@ -54,40 +80,66 @@ class RunPaths:
 
 
 def threads_per_rank(spec: RunSpec, layout: Layout, num_cores: int) -> int:
-    """Threads so that the ranks on one machine do not oversubscribe its cores (at least one).
-
-    Over the loopback all nodes share this machine; over a real network a machine is one node.
-    """
-    shared = spec.world.network == "loopback"
-    ranks_here = layout.num_processes if shared else layout.processes_per_node
+    """As the spec states, else so that a machine's ranks do not oversubscribe its cores."""
+    if spec.world.threads_per_rank is not None:
+        return spec.world.threads_per_rank
+    several = spec.world.num_machines > 1
+    ranks_here = layout.processes_per_node if several else layout.num_processes
     return max(1, num_cores // ranks_here)
 
 
-def plan(spec: RunSpec, layout: Layout, paths: RunPaths, num_cores: int, port: int) -> Launch:
-    """The commands of a run on this machine; `port` is free on the loopback."""
-    threads = threads_per_rank(spec, layout, num_cores)
-    if spec.world.network == "real" and spec.world.nodes > 1:
+def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch:
+    """The commands of a run; raises LaunchError where its image cannot be had."""
+    threads = threads_per_rank(spec, layout, place.num_cores)
+    digest = container.required_digest(spec, place.image)
+    launch = Launch((), _environment(spec, threads), threads, digest)
+    if spec.world.num_machines > 1 and not has_allocation(place.scheduler):
         reason = (
-            f"needs {spec.world.nodes} machines (cluster.network real), this launcher starts "
-            "every node here; run it on a cluster or set cluster.network to loopback"
+            f"needs {spec.world.num_machines} machines (cluster.network real) and there is no "
+            "allocation; run it with `--profile workflow/profiles/slurm` or set cluster.network "
+            "to loopback"
         )
-        return Launch((), {}, threads, reason)
-    worker = worker_arguments(paths)
-    commands = tuple(
-        (
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            f"--nnodes={spec.world.nodes}",
-            f"--node-rank={node}",
-            f"--nproc-per-node={layout.processes_per_node}",
-            f"--master-addr={LOOPBACK}",
-            f"--master-port={port}",
-            "--max-restarts=0",
-            *worker,
+        return replace(launch, unsupported=reason)
+    return replace(launch, commands=commands(spec, layout, paths, place, digest))
+
+
+def commands(
+    spec: RunSpec, layout: Layout, paths: RunPaths, place: Place, digest: str | None
+) -> tuple[tuple[str, ...], ...]:
+    """One command for each node, or a single one of the scheduler for all of them."""
+    several = spec.world.num_machines > 1
+    if place.scheduler and not several:
+        raise StudyError(
+            f"{spec.run_id}: a run on one machine was given the scheduler's command "
+            f"{place.scheduler[0]}; leave out what stands after `--`"
         )
+    inside = _runtime(spec, paths, place)
+    python = "python" if inside else sys.executable
+    meeting = (
+        f"--nnodes={spec.world.nodes}",
+        f"--nproc-per-node={layout.processes_per_node}",
+        f"--master-addr={place.address if several else LOOPBACK}",
+        f"--master-port={place.port}",
+        "--max-restarts=0",
+        *worker_arguments(paths, place.token, digest),
+    )
+    if several:
+        return ((*place.scheduler, *inside, python, *NODE, *meeting),)
+    return tuple(
+        (*inside, python, *TORCHRUN, f"--node-rank={node}", *meeting)
         for node in range(spec.world.nodes)
     )
+
+
+def _runtime(spec: RunSpec, paths: RunPaths, place: Place) -> tuple[str, ...]:
+    """What enters the image; nothing where this process is inside one already."""
+    if place.image is None or container.digest_from_within() is not None:
+        return ()
+    folders = (paths.spec.parent, paths.tokens, paths.out)
+    return container.enter(place.image, device=spec.world.device, folders=folders)
+
+
+def _environment(spec: RunSpec, threads: int) -> dict[str, str]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
@@ -98,10 +150,12 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, num_cores: int, port: i
     }
     if spec.world.network == "loopback":
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    return Launch(commands, environment, threads)
+    return environment
 
 
-def worker_arguments(paths: RunPaths) -> tuple[str, ...]:
+def worker_arguments(
+    paths: RunPaths, token: str, image_digest: str | None = None
+) -> tuple[str, ...]:
     """What comes after the launcher's own options, the same for torchrun and horovodrun."""
     return (
         "-m",
@@ -110,11 +164,27 @@ def worker_arguments(paths: RunPaths) -> tuple[str, ...]:
         f"--tokens={paths.tokens}",
         f"--out={paths.ranks}",
         f"--checkpoints={paths.checkpoints}",
+        f"--launch={token}",
+        *([f"--image-digest={image_digest}"] if image_digest else []),
     )
 
 
-def free_port() -> int:
+def here(
+    spec: RunSpec, num_cores: int, scheduler: tuple[str, ...] = (), image: Path | None = None
+) -> Place:
+    """This machine as the first node, with a port that is free at this moment."""
+    several = spec.world.num_machines > 1 and has_allocation(scheduler)
+    address = network.own_address() if several else LOOPBACK
+    return Place(num_cores, free_port(address), address, scheduler, image)
+
+
+def has_allocation(scheduler: tuple[str, ...]) -> bool:
+    """Whether the scheduler's command has nodes to start on."""
+    return bool(scheduler) and "SLURM_JOB_ID" in os.environ
+
+
+def free_port(address: str = LOOPBACK) -> int:
     """A TCP port that nobody listens on at this moment."""
     with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])

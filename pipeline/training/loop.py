@@ -19,7 +19,7 @@ from pipeline.records import Step
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Batch, Parts, Strategy, TrainState
 from pipeline.training.clock import Clock
-from pipeline.training.sampler import Sampler
+from pipeline.training.sampler import Sampler, memory_bytes
 from pipeline.training.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Loop:
         self.spec, self.batches, self.rank, self.device = spec, batches, rank, device
         self.layout = strategy.layout(spec.world)
         self.precision = make_precision(spec.precision, device.type)
+        self.base_memory_bytes = memory_bytes(device)
         self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
         if spec.compile:
             self.model.compile()

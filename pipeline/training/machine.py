@@ -14,7 +14,6 @@ import psutil
 
 import pipeline
 
-IMAGE_DIGEST_FILE = Path("/etc/samestep-image-digest")
 PACKAGES = ("torch", "numpy", "safetensors", "horovod", "apex", "transformers", "tokenizers")
 
 
@@ -74,21 +73,20 @@ def _gpu_names() -> list[str]:
 
 
 def provenance() -> dict[str, Any]:
-    """The source's commit and whether it was changed since, and the image's digest from within."""
+    """The source's commit, and whether it was changed since."""
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
-    digest = IMAGE_DIGEST_FILE
     return {
         "git_commit": commit,
         "git_dirty": None if commit is None else bool(changes),
-        "image_digest": digest.read_text().strip() if digest.is_file() else None,
     }
 
 
 def _git(*arguments: str) -> str | None:
     try:
+        # in a container the checkout often belongs to another user than the one who runs
         done = subprocess.run(
-            ["git", *arguments],
+            ["git", "-c", "safe.directory=*", *arguments],
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from pipeline.errors import LaunchError
 from pipeline.records import RunRecord, Step
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
+from pipeline.training.image import digest_from_within
 from pipeline.training.launcher import Launch, RunPaths
 from pipeline.training.machine import hardware, loaded_versions, provenance
 
@@ -32,11 +33,18 @@ def make_record(
     spec: RunSpec, layout: Layout, launch: Launch, paths: RunPaths, ended: Ended
 ) -> RunRecord:
     """The run's record; raises LaunchError where the input was wrong, so that no record is due."""
-    status, reason = judge(spec, paths, ended)
-    if launch.unsupported is not None:
-        status, reason = "unsupported", launch.unsupported
+    verdict = judge(spec, paths, ended)
     ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
-    complete = ranks if status == "ok" else []
+    if launch.unsupported is not None:
+        verdict = Verdict("unsupported", launch.unsupported)
+    elif verdict.status == "ok" and len(ranks) != layout.num_processes:
+        reason = (
+            f"{len(ranks)} of {layout.num_processes} ranks left their part; see {paths.log.name}"
+        )
+        verdict = Verdict("failed", reason)
+    if verdict.status == "ok":
+        _check_hosts(spec, ranks)
+    complete = ranks if verdict.status == "ok" else []
     manifest = Manifest.load(paths.tokens)
     root = ranks[0] if ranks else None
     run = {
@@ -44,8 +52,8 @@ def make_record(
         "run_id": spec.run_id,
         "spec": spec.to_dict(),
         "spec_sha256": spec.sha256(),
-        "status": status,
-        "reason": reason,
+        "status": verdict.status,
+        "reason": verdict.reason,
         "origin": "measured",
         "started_at": ended.started_at,
         "ended_at": ended.ended_at,
@@ -55,18 +63,27 @@ def make_record(
             "manifest_sha256": manifest.sha256,
             "tokenizer_sha256": manifest.tokenizer["sha256"],
         },
-        "execution": _execution(spec, layout, launch, root["settings"] if root else {}),
+        "execution": _execution(spec, layout, launch, ranks),
         "precision": root["precision"] if root else None,
         "model": root["model"] if root else None,
         "ranks": [rank["rank"] for rank in complete],
-        "provenance": provenance(),
+        "provenance": provenance() | _image(ranks),
     }
     return RunRecord(run=run, steps=read_steps(paths.ranks))
 
 
 def _execution(
-    spec: RunSpec, layout: Layout, launch: Launch, settings: dict[str, str]
+    spec: RunSpec, layout: Layout, launch: Launch, ranks: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
+    seen: dict[str, Any] = (
+        {}
+        if not ranks
+        else {
+            "num_hosts": len({rank["host"] for rank in ranks}),
+            "as_root": any(rank["as_root"] for rank in ranks),
+            "resumed_from_step": max(rank["resumed_from_step"] for rank in ranks),
+        }
+    )
     return {
         "launcher": strategies.load(spec.strategy, spec.options).launcher,
         "world_size": spec.world.size,
@@ -74,8 +91,27 @@ def _execution(
         "backend": spec.world.backend,
         "network": spec.world.network,
         "layout": layout.to_dict(),
-        "settings": settings,
+        "settings": ranks[0]["settings"] if ranks else {},
+        **seen,
     }
+
+
+def _check_hosts(spec: RunSpec, ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Raise LaunchError unless the ranks really were on as many machines as the spec says."""
+    num_hosts, expected = len({rank["host"] for rank in ranks}), spec.world.num_machines
+    if num_hosts != expected:
+        raise LaunchError(
+            f"{spec.run_id}: the ranks came up on {num_hosts} machines, the spec says {expected}; "
+            "ask the scheduler for one launcher on each node"
+        )
+
+
+def _image(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    """What the ranks read from within; where none came so far, what this process reads."""
+    digests = {rank["image_digest"] for rank in ranks}
+    if len(digests) > 1:
+        raise LaunchError(f"the ranks ran in different images: {sorted(map(str, digests))}")
+    return {"image_digest": digests.pop() if digests else digest_from_within()}
 
 
 def read_steps(folder: Path) -> list[Step]:
@@ -87,24 +123,39 @@ def read_steps(folder: Path) -> list[Step]:
     return sorted(steps, key=lambda step: (step.step, step.rank))
 
 
-def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> tuple[str, str | None]:
-    """Status and reason of an ended run; raises LaunchError for an error of the input."""
+@dataclass(frozen=True)
+class Verdict:
+    """Status and reason of an ended run; `lost` where a rank went without saying why."""
+
+    status: str
+    reason: str | None
+    lost: bool = False
+
+
+def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
+    """The verdict on an ended run; raises LaunchError for an error of the input."""
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
-    for kind in ("error", "unsupported", "oom", "failed"):
-        # The rank that fell first often drags others into a lost connection: worst kind first.
+    for kind in ("error", "unsupported", "oom", "failed", "lost"):
+        # The rank that fell first drags others into a lost connection: worst kind first.
         found = [error for error in errors if error["kind"] == kind]
         if kind == "error" and found:
             raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
         if found:
-            return kind, f"{found[0]['type']}: {found[0]['message']}"
+            status = "failed" if kind == "lost" else kind
+            return Verdict(
+                status, f"{found[0]['type']}: {found[0]['message']}", lost=kind == "lost"
+            )
     if ended.timed_out:
-        return "timeout", f"not done after timeout_seconds = {spec.timeout_seconds}; raise it"
+        return Verdict(
+            "timeout", f"not done after timeout_seconds = {spec.timeout_seconds}; raise it"
+        )
     if any(code != 0 for code in ended.exit_codes):
-        return "failed", (
+        reason = (
             f"launchers ended with exit codes {list(ended.exit_codes)} and no rank said why "
             f"(a kill by signal 9 is often the kernel's out-of-memory killer); see {paths.log.name}"
         )
-    return "ok", None
+        return Verdict("failed", reason, lost=True)
+    return Verdict("ok", None)
 
 
 def _rank_of(path: Path) -> int:

@@ -17,6 +17,13 @@ def peak_resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def memory_bytes(device: torch.device) -> int:
+    """What is in use now, of the kind that `peak_memory_bytes` is: resident set or allocated."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    return int(psutil.Process().memory_info().rss)
+
+
 class Sampler:
     """From `start` to `stop`: CPU seconds per second of wall time, or NVML's GPU utilisation.
 

@@ -7,17 +7,38 @@ Started by torchrun, or by horovodrun with the same arguments. It leaves below `
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import socket
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import SamestepError, UnsupportedError
+from pipeline import network
+from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import write_text
 from pipeline.spec import RunSpec
+from pipeline.training import fence, image
 from pipeline.training.processes import die_with_parent
+
+DEVICES = Path("/dev")
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
+LOST_PEER = (
+    "closed by peer",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "timed out waiting",
+    "remote process exited",
+    "horovodinternalerror",
+    "distnetworkerror",
+    "host unreachable",
+    "no route to host",
+)
+"""What Gloo, NCCL, Horovod and torch's store say on a rank whose peer is gone."""
 
 
 def main() -> int:
@@ -27,13 +48,18 @@ def main() -> int:
     parser.add_argument("--tokens", type=Path, required=True, help="folder of token shards")
     parser.add_argument("--out", type=Path, required=True, help="folder for the rank's files")
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of checkpoints")
+    parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
+    parser.add_argument("--image-digest", help="container image that this rank must be in")
     args = parser.parse_args()
     die_with_parent()
     rank = _rank()
     try:
+        image.check_inside(args.image_digest)
         spec = RunSpec.from_dict(json.loads(args.spec.read_text(encoding="utf-8")))
-        train(spec, args.tokens, args.out, args.checkpoints)
+        train(spec, args.tokens, Places(args.out, args.checkpoints, args.launch))
     except Exception as error:
+        if not fence.holds(args.out, args.launch):
+            raise
         message = " ".join(str(error).split())[:500]
         about = {"kind": _kind(error), "type": type(error).__name__, "message": message}
         write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
@@ -44,7 +70,21 @@ def main() -> int:
     return 0
 
 
-def train(spec: RunSpec, tokens: Path, out: Path, checkpoints: Path) -> None:
+@dataclass(frozen=True)
+class Places:
+    """Where a rank leaves its files, and the token of its launch."""
+
+    out: Path
+    checkpoints: Path
+    launch: str
+
+    def check(self) -> None:
+        """Raise LaunchError where a later launch of the run has taken over."""
+        if not fence.holds(self.out, self.launch):
+            raise LaunchError("a later start of this run took over; this rank leaves nothing")
+
+
+def train(spec: RunSpec, tokens: Path, places: Places) -> None:
     """Train the run on this rank and write the rank's files."""
     import torch
 
@@ -53,6 +93,7 @@ def train(spec: RunSpec, tokens: Path, out: Path, checkpoints: Path) -> None:
     from pipeline.training import checkpoint
     from pipeline.training.loop import Hooks, Loop
 
+    _choose_interface(spec)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     strategy = strategies.load(spec.strategy, spec.options)
     strategy.check()
@@ -60,17 +101,30 @@ def train(spec: RunSpec, tokens: Path, out: Path, checkpoints: Path) -> None:
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategy, batches, _rank(), device)
     owner = checkpoint.key(spec.sha256(), batches.manifest.sha256)
-    done = checkpoint.latest_step(checkpoints, owner)
-    state = checkpoint.load(checkpoints, done) if done else None
+    places.check()
+    done = checkpoint.latest_step(places.checkpoints, owner)
+    state = checkpoint.load(places.checkpoints, done) if done else None
 
-    with _open_steps(out / f"rank{_rank()}.jsonl", done) as lines:
+    with _open_steps(places.out / f"rank{_rank()}.jsonl", done) as lines:
 
         def keep_checkpoint(step: int, captured: Any) -> None:
             if captured is not None:
-                checkpoint.save(checkpoints, step, captured, owner)
+                places.check()
+                checkpoint.save(places.checkpoints, step, captured, owner)
 
         loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
-    _write_summary(loop, out)
+    places.check()
+    _write_summary(loop, places.out, done)
+
+
+def _choose_interface(spec: RunSpec) -> None:
+    """Bind Gloo to the interface that leads to the first node, unless the user chose one.
+
+    By itself Gloo takes the address of the host's name: on Debian 127.0.1.1.
+    """
+    if spec.world.num_machines > 1 and not os.environ.get("GLOO_SOCKET_IFNAME"):
+        own = network.source_address(os.environ["MASTER_ADDR"])
+        os.environ["GLOO_SOCKET_IFNAME"] = network.interface_of(own)
 
 
 def _write_step(lines: Any, step: Any) -> None:
@@ -87,8 +141,9 @@ def _open_steps(path: Path, done: int) -> Any:
     return path.open("a", encoding="utf-8")
 
 
-def _write_summary(loop: Any, out: Path) -> None:
+def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     from pipeline.models import flops_per_token
+    from pipeline.training.clock import Clock
     from pipeline.training.loop import weights_sha256
     from pipeline.training.machine import loaded_versions
     from pipeline.training.peak import measured_flops_per_second
@@ -106,6 +161,8 @@ def _write_summary(loop: Any, out: Path) -> None:
             "node": rank // local,
             "device": str(loop.device),
             "weights_sha256": weights_sha256(loop.model),
+            "base_memory_bytes": loop.base_memory_bytes,
+            "timer_overhead_seconds": Clock(loop.device).overhead(),
             **usage,
             **peak,
         },
@@ -115,13 +172,19 @@ def _write_summary(loop: Any, out: Path) -> None:
             "flops_per_token": flops_per_token(spec.model),
         },
         "versions": loaded_versions(),
-        "settings": {
-            key: value
-            for key, value in sorted(os.environ.items())
-            if key.startswith(("OMP_NUM", "GLOO_", "NCCL_", "HOROVOD_CPU", "HOROVOD_CONTROLLER"))
-        },
+        "host": socket.gethostname(),
+        "as_root": os.geteuid() == 0,
+        "image_digest": image.digest_from_within(),
+        "resumed_from_step": resumed_from_step,
+        "settings": _settings(),
     }
     write_text(out / f"rank{rank}.json", json.dumps(about))
+
+
+def _settings() -> dict[str, str]:
+    """Environment that shapes the run."""
+    kept = ("OMP_NUM", "GLOO_", "NCCL_", "HOROVOD_CPU", "HOROVOD_CONTROLLER")
+    return {key: value for key, value in sorted(os.environ.items()) if key.startswith(kept)}
 
 
 def _rank() -> int:
@@ -137,6 +200,11 @@ def _device(spec: RunSpec) -> Any:
     if spec.world.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
+        if image.digest_from_within() and list(DEVICES.glob("nvidia[0-9]*")):
+            raise LaunchError(
+                "the machine has a GPU, but the container was started without its driver; add "
+                "`--nv` (the profile workflow/profiles/container does)"
+            )
         raise UnsupportedError(
             "the spec says device cuda, but torch sees no CUDA device; run on a GPU node "
             "(in a container with --nv) or set cluster.device to cpu"
@@ -152,16 +220,19 @@ def _device(spec: RunSpec) -> Any:
 
 
 def _kind(error: Exception) -> str:
-    """The record's status for an exception, or `error` where no record should be made."""
+    """The record's status for an exception, `lost` for a vanished peer, `error` for no record."""
     if isinstance(error, UnsupportedError):
         return "unsupported"
     if isinstance(error, SamestepError):
         return "error"
-    signs = ("out of memory", "can't allocate memory", "alloc_failed")
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return "error"
     text = f"{type(error).__name__} {error}".lower()
-    if isinstance(error, MemoryError) or "outofmemory" in text or any(s in text for s in signs):
+    if isinstance(error, MemoryError) or "outofmemory" in text:
         return "oom"
-    return "failed"
+    if any(sign in text for sign in OUT_OF_MEMORY):
+        return "oom"
+    return "lost" if any(sign in text for sign in LOST_PEER) else "failed"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.strategies._horovod_env import why_unusable
+from pipeline.training import fence
 from pipeline.training.launcher import RunPaths, worker_arguments
 from tests.parity.cases import STEPS, Case
 from tests.system.test_horovod import environment
@@ -24,9 +25,11 @@ def test_horovodrun_takes_the_arguments_of_torchrun(tmp_path: Path, small_tokens
     spec = tmp_path / "spec.json"
     spec.write_text(Case("horovod").spec(2).to_json())
     paths = RunPaths(spec, small_tokens, tmp_path)
+    paths.ranks.mkdir()
+    arguments = worker_arguments(paths, fence.claim(paths.ranks))
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     done = subprocess.run(
-        [horovodrun, "-np", "2", "-H", "localhost:2", sys.executable, *worker_arguments(paths)],
+        [horovodrun, "-np", "2", "-H", "localhost:2", sys.executable, *arguments],
         env=environment(),
         capture_output=True,
         text=True,

@@ -82,7 +82,20 @@ def test_strategies_name_no_model_and_no_part_of_the_run() -> None:
     assert not trespasses("strategies", *others)
 
 
-@pytest.mark.parametrize("package", ["metrics", "figures", "tables", "claims", "paper"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "metrics",
+        "figures",
+        "tables",
+        "claims",
+        "compare",
+        "reference",
+        "paper",
+        "report",
+        "archive",
+    ],
+)
 def test_the_report_needs_no_torch(package: str) -> None:
     # also not through a module of ours that imports it
     graph = dict(modules("."))

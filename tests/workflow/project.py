@@ -12,7 +12,16 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "Makefile", "workflow", "pipeline", "paper", "envs")
+PARTS = (
+    "Snakefile",
+    "from_archive.smk",
+    "Makefile",
+    "workflow",
+    "pipeline",
+    "paper",
+    "envs",
+    "LICENSE",
+)
 
 STUDY = {
     "study": "tiny",
@@ -61,6 +70,7 @@ STUDY = {
     ],
     "repeats": 1,
     "timeout_seconds": 120,
+    "claims": ["bai2022"],
 }
 
 
@@ -109,6 +119,7 @@ class Project:
 
 def make_project(folder: Path, **changes: object) -> Project:
     """Copy what the workflow needs and write the tiny study there."""
+    folder.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():

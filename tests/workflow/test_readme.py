@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,9 @@ from tests.workflow.project import ROOT
 
 # What cannot be run from within the suite, and where it is run instead.
 WORKFLOW = "tests/workflow/test_workflow.py::"
+ON_SLURM = "snakemake --profile workflow/profiles/slurm --configfile"
+BAI = "workflow/config/bai2022.yaml"
+DRY_RUN = "tests/workflow/test_cluster_commands.py::test_the_jobs_of_a_dry_run"
 ELSEWHERE = {
     "make test": ".ci/run",
     "make paper": ".ci/run",
@@ -19,9 +25,27 @@ ELSEWHERE = {
     "snakemake --cores all figures": WORKFLOW + "test_each_target_works_by_itself",
     "snakemake --cores all tables": WORKFLOW + "test_each_target_works_by_itself",
     "snakemake --cores all paper": WORKFLOW + "test_each_target_works_by_itself",
-    "snakemake --report results/smoke/report.html": WORKFLOW + "test_the_report_holds_all",
+    "snakemake --report results/smoke/snakemake.html": WORKFLOW + "test_the_report_holds_all",
     ".venv/bin/python -m pytest tests/parity": "tests/parity/test_parity.py",
     "make check": "Makefile",
+    "python -m pipeline compare results/smoke other/results/smoke --out results/compared": (
+        "tests/unit/compare/test_compare.py::test_table_and_figure_are_written"
+    ),
+    "make setup": "Makefile",
+    "make archive": "tests/workflow/test_archive.py::archive",
+    "make paper FROM=archives/smoke.zip": "tests/workflow/test_archive.py::rebuilt",
+    "make image": "tests/system/image.py::make_image",
+    "docker build --tag samestep .": "tests/system/test_image.py::test_two_builds_are_one_image",
+    "snakemake --cores all --use-singularity": "tests/system/test_in_container.py::snakemake",
+    f"{ON_SLURM} workflow/config/cluster-check.yaml": (
+        "tests/system/test_slurm.py::test_the_cluster_check_inside_the_image_equals_the_local_run"
+    ),
+    f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
+    # The same jobs, started: needs nodes with four GPUs each.
+    f"{ON_SLURM} {BAI}": DRY_RUN,
+    f"python -m pipeline commands --study {BAI} --image images/samestep.sif": (
+        "tests/workflow/test_cluster_commands.py::test_the_commands_of_the_ranks"
+    ),
 }
 
 
@@ -35,7 +59,11 @@ def commands() -> list[str]:
 def test_each_command_runs(command: str) -> None:
     if command in ELSEWHERE:
         return
-    subprocess.run(["sh", "-c", command], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    # As after `. .venv/bin/activate`.
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, env=env, check=True, capture_output=True, timeout=60
+    )
 
 
 def test_the_places_named_exist() -> None:

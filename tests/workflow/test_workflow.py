@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import figures, tables
 from tests.workflow.project import Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -66,6 +67,29 @@ def test_all_strategies_started_from_the_same_loss(finished: Project) -> None:
     assert max(firsts.values()) - min(firsts.values()) < 1e-5 * max(firsts.values())
 
 
+def test_every_claim_that_the_study_names_has_a_verdict(finished: Project) -> None:
+    verdicts = json.loads((finished.results / "claims/verdicts.json").read_text())["verdicts"]
+    assert len(verdicts) > 20
+    assert all("this study ran on a CPU" in v["line"] for v in verdicts if not v["effect"])
+    assert (finished.results / "tables/claims.html").is_file()
+
+
+def test_a_changed_claim_is_judged_anew_and_trains_nothing(finished: Project) -> None:
+    claims = finished.folder / "workflow/config/claims/bai2022.yaml"
+    claims.write_text(claims.read_text() + "\n# changed\n")
+    jobs = finished.jobs()
+    assert jobs == {"claims": 1, "figure": 1, "table": 1, "manuscript": 1, "page": 1, "all": 1}
+    finished.run("--cores", "2")
+
+
+def test_a_study_without_claims_has_no_verdicts(tmp_path: Path) -> None:
+    jobs = make_project(tmp_path, claims=[]).jobs()
+    plain = [
+        len(package.names()) - len(package.needing_verdicts()) for package in (figures, tables)
+    ]
+    assert "claims" not in jobs and [jobs["figure"], jobs["table"]] == plain
+
+
 def test_running_again_does_nothing(finished: Project) -> None:
     assert "Nothing to be done" in finished.run("--cores", "2").stderr
 
@@ -74,7 +98,7 @@ def test_a_deleted_figure_is_drawn_alone(finished: Project) -> None:
     figure = finished.results / "figures/speedup.png"
     before = figure.read_bytes()
     figure.unlink()
-    assert finished.jobs() == {"figure": 1, "manuscript": 1, "all": 1}
+    assert finished.jobs() == {"figure": 1, "manuscript": 1, "page": 1, "all": 1}
     finished.run("--cores", "2")
     assert figure.read_bytes() == before
 
@@ -82,7 +106,18 @@ def test_a_deleted_figure_is_drawn_alone(finished: Project) -> None:
 def test_a_changed_figure_module_draws_that_figure_and_trains_nothing(finished: Project) -> None:
     module = finished.folder / "pipeline/figures/speedup.py"
     module.write_text(module.read_text() + "\n# changed\n")
-    assert finished.jobs() == {"figure": 1, "manuscript": 1, "all": 1}
+    assert finished.jobs() == {"figure": 1, "manuscript": 1, "page": 1, "all": 1}
+    finished.run("--cores", "2")
+
+
+def test_a_changed_template_makes_the_page_anew_and_nothing_else(finished: Project) -> None:
+    template = finished.folder / "pipeline/report/page.html.j2"
+    text = template.read_text()
+    template.write_text(text.replace("</body>", "<p>changed</p></body>"))
+    assert finished.jobs() == {"page": 1, "all": 1}
+    finished.run("--cores", "2")
+    assert "<p>changed</p>" in (finished.results / "report.html").read_text()
+    template.write_text(text)
     finished.run("--cores", "2")
 
 
@@ -111,9 +146,9 @@ def test_each_target_works_by_itself(finished: Project, target: str) -> None:
 
 
 def test_the_report_holds_all_figures_and_tables(finished: Project) -> None:
-    finished.run("--report", "results/tiny/report.html")
-    report = (finished.results / "report.html").read_text()
-    for name in ("throughput", "speedup", "loss_step", "parity", "environment"):
+    finished.run("--report", "results/tiny/snakemake-report.html")
+    report = (finished.results / "snakemake-report.html").read_text()
+    for name in ("throughput", "speedup", "loss_step", "parity", "environment", "published"):
         assert name in report
 
 
@@ -129,6 +164,8 @@ def test_make_paper_says_where_results_lie(finished: Project) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     for part in ("paper/paper.pdf", "report.html", "figures", "tables"):
         assert f"results/tiny/{part}" in done.stdout
+        assert (finished.results / part).exists()
+    assert "<h1>Tiny study for tests</h1>" in (finished.results / "report.html").read_text()
 
 
 def test_a_broken_study_stops_before_any_job(tmp_path: Path) -> None:

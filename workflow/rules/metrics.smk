@@ -1,14 +1,41 @@
 # Records of all runs -> one validated tidy table. A record that is missing or invalid stops here.
+from pipeline.metrics.adaptive import run_files
+
 METRICS = f"{RESULTS}/metrics/metrics.parquet"
+
+
+# With adaptive repeats a round decides which cells need one more; it needs the rounds before it.
+checkpoint round:
+    input:
+        study=STUDY_FILE,
+        records=lambda wildcards: run_files(
+            config, RESULTS, int(wildcards.repeat), "run.json", checkpoints.round.get
+        ),
+    output:
+        f"{RESULTS}/rounds/{{repeat}}.json",
+    log:
+        f"{RESULTS}/logs/rounds/{{repeat}}.txt",
+    wildcard_constraints:
+        repeat=r"\d+",
+    params:
+        runs=f"{RESULTS}/runs",
+    shell:
+        "python -m pipeline repeats --study {input.study} --runs {params.runs}"
+        " --repeat {wildcards.repeat} --out {output} 2> >(tee {log} >&2)"
 
 
 rule metrics:
     input:
         study=STUDY_FILE,
-        records=RUN_RECORDS,
-        steps=[str(Path(record).with_name("steps.jsonl")) for record in RUN_RECORDS],
+        records=lambda wildcards: run_files(
+            config, RESULTS, None, "run.json", checkpoints.round.get
+        ),
+        steps=lambda wildcards: run_files(
+            config, RESULTS, None, "steps.jsonl", checkpoints.round.get
+        ),
         code=[
             *Path("pipeline/metrics").glob("*.py"),
+            "pipeline/memory.py",
             "pipeline/schemas/metrics.schema.json",
         ],
     output:
@@ -16,7 +43,7 @@ rule metrics:
     log:
         f"{RESULTS}/logs/metrics.txt",
     params:
-        runs=lambda wildcards, input: str(Path(input.records[0]).parents[3]),
+        runs=f"{RESULTS}/runs",
     shell:
         "python -m pipeline metrics --study {input.study} --runs {params.runs} --out {output}"
         " 2> >(tee {log} >&2)"

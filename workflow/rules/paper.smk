@@ -8,6 +8,8 @@ rule manuscript:
         metrics=METRICS,
         figures=FIGURES,
         tables=TABLES,
+        manifest=f"{TOKENS}/manifest.json",
+        verdicts=VERDICTS if CLAIM_FILES else [],
         sources=[
             "paper/manuscript.md",
             "paper/references.bib",
@@ -28,12 +30,16 @@ rule manuscript:
     params:
         figures=lambda wildcards, input: str(Path(input.figures[0]).parent),
         tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
-        generated=f"paper/generated/{STUDY}",
+        generated=f"paper/generated/{UNDER}{STUDY}",
         folder=lambda wildcards, output: str(Path(output[0]).parent),
+        verdicts=lambda wildcards, input: (
+            f"--verdicts {input.verdicts}" if input.verdicts else ""
+        ),
         caption="The paper, generated from the records of this study.",
     shell:
         "python -m pipeline paper --study {input.study} --metrics {input.metrics}"
-        " --figures {params.figures} --tables {params.tables}"
+        " --figures {params.figures} --tables {params.tables} {params.verdicts}"
+        " --manifest {input.manifest}"
         " --generated {params.generated} --out {params.folder} 2> >(tee {log} >&2)"
 
 

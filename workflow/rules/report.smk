@@ -1,25 +1,37 @@
 # Figures and tables, one job each. A job lists its own module as an input, so editing a figure
 # redraws that figure; what all of them share (theme, axes, formats) redraws all.
-from pipeline.figures import captions as figure_captions
-from pipeline.tables import captions as table_captions
+from pipeline.figures import (
+    captions as figure_captions,
+    needing_verdicts as figures_on_claims,
+)
+from pipeline.tables import (
+    captions as table_captions,
+    needing_verdicts as tables_on_claims,
+)
 
 FIGURE_CAPTIONS = figure_captions()
+FIGURES_ON_CLAIMS = figures_on_claims()
 TABLE_CAPTIONS = table_captions()
+TABLES_ON_CLAIMS = tables_on_claims()
 FIGURES = expand(
     f"{RESULTS}/figures/{{name}}.{{kind}}",
-    name=FIGURE_CAPTIONS,
+    name=[n for n in FIGURE_CAPTIONS if CLAIM_FILES or n not in FIGURES_ON_CLAIMS],
     kind=["pdf", "svg", "png"],
 )
 TABLES = expand(
     f"{RESULTS}/tables/{{name}}.{{kind}}",
-    name=TABLE_CAPTIONS,
+    name=[n for n in TABLE_CAPTIONS if CLAIM_FILES or n not in TABLES_ON_CLAIMS],
     kind=["tex", "md", "csv", "html"],
 )
+
 # Files of the packages that are no figure or table of their own.
 FIGURE_CODE = [
     str(p)
-    for p in Path("pipeline/figures").glob("*.py")
-    if p.stem not in FIGURE_CAPTIONS
+    for p in [
+        *Path("pipeline/figures").glob("*.py"),
+        *Path("pipeline/reference").glob("*"),
+    ]
+    if p.is_file() and p.stem not in FIGURE_CAPTIONS
 ]
 TABLE_CODE = [
     str(p) for p in Path("pipeline/tables").glob("*.py") if p.stem not in TABLE_CAPTIONS
@@ -32,6 +44,9 @@ report: "../report/workflow.rst"
 rule figure:
     input:
         metrics=METRICS,
+        verdicts=lambda wildcards: (
+            VERDICTS if wildcards.name in FIGURES_ON_CLAIMS else []
+        ),
         module="pipeline/figures/{name}.py",
         shared=FIGURE_CODE,
     output:
@@ -50,14 +65,20 @@ rule figure:
     params:
         folder=lambda wildcards, output: str(Path(output[0]).parent),
         caption=lambda wildcards: FIGURE_CAPTIONS[wildcards.name],
+        verdicts=lambda wildcards, input: (
+            f"--verdicts {input.verdicts}" if input.verdicts else ""
+        ),
     shell:
         "python -m pipeline figure {wildcards.name} --metrics {input.metrics}"
-        " --out {params.folder} 2> >(tee {log} >&2)"
+        " {params.verdicts} --out {params.folder} 2> >(tee {log} >&2)"
 
 
 rule table:
     input:
         metrics=METRICS,
+        verdicts=lambda wildcards: (
+            VERDICTS if wildcards.name in TABLES_ON_CLAIMS else []
+        ),
         module="pipeline/tables/{name}.py",
         shared=TABLE_CODE,
     output:
@@ -77,9 +98,12 @@ rule table:
     params:
         folder=lambda wildcards, output: str(Path(output[0]).parent),
         caption=lambda wildcards: TABLE_CAPTIONS[wildcards.name],
+        verdicts=lambda wildcards, input: (
+            f"--verdicts {input.verdicts}" if input.verdicts else ""
+        ),
     shell:
         "python -m pipeline table {wildcards.name} --metrics {input.metrics}"
-        " --out {params.folder} 2> >(tee {log} >&2)"
+        " {params.verdicts} --out {params.folder} 2> >(tee {log} >&2)"
 
 
 rule figures:

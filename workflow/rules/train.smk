@@ -1,5 +1,5 @@
-# One job trains one run. It takes every core, so that a timed run never overlaps another job, and it
-# depends on its own spec and the tokens alone.
+# One job trains one run. It takes every core (on a cluster: whole nodes), so that a timed run never
+# overlaps another job, and it depends on its own spec and the tokens alone.
 rule train:
     input:
         spec=f"{RESULTS}/runs/{{run}}/spec.json",
@@ -9,11 +9,60 @@ rule train:
         steps=f"{RESULTS}/runs/{{run}}/steps.jsonl",
     log:
         f"{RESULTS}/runs/{{run}}/log.txt",
+    wildcard_constraints:
+        run="|".join(run for run in RUNS if run not in ON_NODES) or NO_RUN,
     # The scheduler takes the highest first: runs go in the random order of pipeline.spec.run_order.
     priority: lambda wildcards: PRIORITY[wildcards.run]
+    container:
+        IMAGE
     threads: EVERY_CORE
+    resources:
+        mem_mb=lambda wildcards: REQUESTS[wildcards.run].memory_mb,
+        runtime=lambda wildcards: REQUESTS[wildcards.run].minutes,
+        slurm_extra=lambda wildcards: REQUESTS[wildcards.run].slurm_extra,
+        cpus_per_task=-1,
+        image=f"--image {IMAGE}" if CONTAINED else "",
     params:
         tokens=lambda wildcards, input: str(Path(input.manifest).parent),
         folder=lambda wildcards, output: str(Path(output.run).parent),
     shell:
-        "python -m pipeline train --spec {input.spec} --tokens {params.tokens} --out {params.folder}"
+        "python -m pipeline train --spec {input.spec} --tokens {params.tokens}"
+        " --out {params.folder} {resources.image}"
+
+
+# A run over several machines enters the container on each of them by itself: srun, which starts its
+# launchers, does not exist inside.
+rule train_on_nodes:
+    input:
+        spec=f"{RESULTS}/runs/{{run}}/spec.json",
+        manifest=f"{TOKENS}/manifest.json",
+    output:
+        run=f"{RESULTS}/runs/{{run}}/run.json",
+        steps=f"{RESULTS}/runs/{{run}}/steps.jsonl",
+    log:
+        f"{RESULTS}/runs/{{run}}/log.txt",
+    wildcard_constraints:
+        run="|".join(ON_NODES) or NO_RUN,
+    priority: lambda wildcards: PRIORITY[wildcards.run]
+    # Where Snakemake would enter it, it must not; elsewhere this only notes what the run needs.
+    container:
+        None if CONTAINED else IMAGE
+    threads: EVERY_CORE
+    resources:
+        mpi="srun",
+        nodes=lambda wildcards: REQUESTS[wildcards.run].nodes,
+        tasks=lambda wildcards: REQUESTS[wildcards.run].nodes,
+        mem_mb=lambda wildcards: REQUESTS[wildcards.run].memory_mb,
+        runtime=lambda wildcards: REQUESTS[wildcards.run].minutes,
+        slurm_extra=lambda wildcards: REQUESTS[wildcards.run].slurm_extra,
+        srun=lambda wildcards: " ".join(REQUESTS[wildcards.run].srun),
+        cpus_per_task=-1,
+        image=f"--image {IMAGE}" if CONTAINED else "",
+        attempt=lambda wildcards, attempt: attempt,
+    params:
+        tokens=lambda wildcards, input: str(Path(input.manifest).parent),
+        folder=lambda wildcards, output: str(Path(output.run).parent),
+    shell:
+        "python -m pipeline train --spec {input.spec} --tokens {params.tokens}"
+        " --out {params.folder} {resources.image} --attempt {resources.attempt}"
+        " -- {resources.srun}"

@@ -132,12 +132,12 @@ def test_an_archive_with_another_hash_is_refused(
 
 
 def test_what_a_killed_build_left_is_swept_away(home: Path) -> None:
-    stale = home / "cache" / "wheels" / "build-old"
+    stale = home / "cache" / "wheels" / "build" / "old"
     stale.mkdir(parents=True)
     (stale / "horovod-half.whl").touch()
     with build_horovod.locked_cache(), build_horovod.scratch_folder() as work:
-        assert not stale.exists()
-        assert work.parent == stale.parent
+        assert list(work.iterdir()) == []
+        assert work == stale.parent
     assert not work.exists()
 
 
@@ -214,7 +214,7 @@ def test_the_strategy_reads_the_file_that_the_build_writes() -> None:
 def test_a_terminated_build_takes_its_compilers_along(tmp_path: Path) -> None:
     program = (
         "import signal, sys, pathlib, envs.build_horovod as b\n"
-        "signal.signal(signal.SIGTERM, b._stop)\n"
+        "signal.signal(signal.SIGTERM, b.stop)\n"
         'child = \'import subprocess, sys; print(subprocess.Popen(["sleep", "60"]).pid, '
         "flush=True); import time; time.sleep(60)'\n"
         "b.run_logged([sys.executable, '-c', child], pathlib.Path(sys.argv[1]), {}, label='x')\n"

@@ -1,12 +1,16 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.metrics.statistics import (
-    bootstrap_medians,
+    Floats,
+    Interval,
+    bca_interval,
     harmonic_mean,
+    interval_of_ratio,
     median_interval,
-    percentile_bounds,
-    two_level_interval,
+    repeats_interval,
 )
 
 
@@ -26,34 +30,81 @@ def test_too_few_values_say_what_they_cover() -> None:
     assert "75.0 % coverage" in found.how
 
 
-@pytest.mark.parametrize("n", [25, 24])
-def test_resampled_medians_follow_the_plain_bootstrap(n: int) -> None:
-    rng = np.random.default_rng(1)
-    values = rng.lognormal(size=n)
-    plain = np.median(rng.choice(values, size=(20000, n)), axis=1)
-    quick = bootstrap_medians([values], (0,))
-    for share in (5, 25, 50, 75, 95):
-        gap = abs(np.percentile(plain, share) - np.percentile(quick, share))
-        assert gap < 0.08 * values.std()
+def runs_of(*centres: float) -> list[Floats]:
+    """Runs of 20 steps whose medians are the centres."""
+    return [np.linspace(0.9, 1.1, 20) * centre for centre in centres]
 
 
-def test_repeats_that_differ_widen_the_interval() -> None:
-    rng = np.random.default_rng(2)
-    alike = [rng.normal(1.0, 0.01, 25) for _ in range(5)]
-    apart = [values + shift for values, shift in zip(alike, (0, 0.1, 0.2, 0.3, 0.4), strict=True)]
-    narrow, wide = two_level_interval(alike, (0,)), two_level_interval(apart, (0,))
-    assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
-    assert wide.low <= wide.value <= wide.high
+def test_six_repeats_get_an_interval_between_their_order_statistics() -> None:
+    found = repeats_interval(runs_of(1, 2, 3, 4, 5, 6))
+    assert found.value == pytest.approx(3.5)
+    # Of 6 values the extremes cover 96.9 %, the next ones 78 %: near the extremes, but inside.
+    assert 1 < found.low < 1.5 and 5.5 < found.high < 6
+    assert found.how == "95 % interval from order statistics of 6 repeats"
 
 
-def test_same_key_gives_the_same_bounds_and_another_key_others() -> None:
-    runs = [np.linspace(1, 2, 20), np.linspace(1.1, 2.2, 20)]
-    assert two_level_interval(runs, (1, 2)) == two_level_interval(runs, (1, 2))
-    assert (bootstrap_medians(runs, (1, 2)) != bootstrap_medians(runs, (1, 4))).any()
+@pytest.mark.parametrize(("n", "covers"), [(2, "50 %"), (3, "75 %"), (4, "87.5 %"), (5, "93.75 %")])
+def test_few_repeats_are_not_called_95_percent(n: int, covers: str) -> None:
+    found = repeats_interval(runs_of(*range(1, n + 1)))
+    assert [found.low, found.high] == pytest.approx([1, n])
+    assert found.how.endswith(f"{n} repeats, which cover the median with {covers}")
+    ratio = interval_of_ratio(found, repeats_interval(runs_of(*range(1, 8))))
+    assert covers in ratio.how and "95 %" not in ratio.how
 
 
-def test_percentile_bounds_hold_the_middle() -> None:
-    assert percentile_bounds(np.arange(1001.0)) == pytest.approx((25.0, 975.0))
+def test_one_run_says_nothing_about_other_runs() -> None:
+    found = repeats_interval(runs_of(1))
+    assert "says nothing about other runs" in found.how
+    assert found.low < found.value < found.high
+    assert "says nothing about other runs" in interval_of_ratio(found, found).how
+
+
+def test_a_repeat_counts_once_however_many_steps_it_has() -> None:
+    short, long = np.linspace(1, 2, 20), np.linspace(1, 2, 2000)
+    assert repeats_interval([short] * 7) == repeats_interval([short] * 6 + [long])
+
+
+POSITIVE = st.lists(st.floats(0.01, 100), min_size=2, max_size=12).map(np.asarray)
+
+
+@given(POSITIVE, POSITIVE, st.floats(0.1, 10))
+def test_a_ratio_has_no_unit_and_turns_round(one: Floats, other: Floats, factor: float) -> None:
+    def interval(values: Floats) -> Interval:
+        return repeats_interval([np.full(3, value) for value in values])
+
+    ratio = interval_of_ratio(interval(one), interval(other))
+    assert ratio.low <= ratio.value <= ratio.high
+    scaled = interval_of_ratio(interval(one * factor), interval(other * factor))
+    turned = interval_of_ratio(interval(other), interval(one))
+    for found in (
+        (scaled.low, scaled.value, scaled.high),
+        (1 / turned.high, 1 / turned.value, 1 / turned.low),
+    ):
+        assert found == pytest.approx((ratio.low, ratio.value, ratio.high), rel=1e-6)
+
+
+@given(POSITIVE)
+def test_the_interval_over_repeats_holds_the_median_and_stays_inside(values: Floats) -> None:
+    found = repeats_interval([np.full(3, value) for value in values])
+    assert values.min() <= found.low <= np.median(values) <= found.high <= values.max()
+
+
+def test_a_rate_turns_its_bounds_round() -> None:
+    rate = repeats_interval(runs_of(1, 2, 4)).rate(8)
+    assert [rate.low, rate.value, rate.high] == pytest.approx([2, 4, 8])
+
+
+def test_bca_stands_beside_with_what_it_really_covers() -> None:
+    found = bca_interval(runs_of(1, 2, 3, 4, 5, 6))
+    assert found is not None and found.low < 3.5 < found.high
+    assert "87 to 95 % where it was simulated" in found.how
+    assert bca_interval(runs_of(1, 2, 3, 4, 5)) is None
+    assert bca_interval(runs_of(1, 1, 1, 1, 1, 1)) is None
+
+
+@given(POSITIVE)
+def test_costs_are_averaged_arithmetically_and_rates_harmonically(seconds: Floats) -> None:
+    assert harmonic_mean(8 / seconds) == pytest.approx(8 / np.mean(seconds))
 
 
 def test_harmonic_mean_is_total_work_over_total_time() -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from pipeline import figures, tables
 from pipeline.__main__ import main
+from pipeline.claims.write import read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table as tidy
 from pipeline.paper.manuscript import SOURCES, render
@@ -22,7 +23,7 @@ DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4
 
 @pytest.fixture(scope="module")
 def study() -> dict[str, Any]:
-    return make_study(repeats=2)
+    return make_study(repeats=2, claims=["bai2022"])
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,10 @@ def folder(
     root = tmp_path_factory.mktemp("results")
     (root / "study.yaml").write_text(yaml.safe_dump(study))
     tidy.write(table, root / "metrics.parquet")
+    judge(root)
     for name in tables.names():
         args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
-        assert main(["table", name, *args]) == 0
+        assert main(["table", name, "--verdicts", str(root / "verdicts.json"), *args]) == 0
     (root / "figures").mkdir()
     for name in figures.names():
         (root / "figures" / f"{name}.svg").write_text(DOT)
@@ -48,10 +50,18 @@ def folder(
     return root
 
 
+def judge(root: Path) -> None:
+    """The verdicts on the published claims that the study in `root` names."""
+    args = ["--study", str(root / "study.yaml"), "--metrics", str(root / "metrics.parquet")]
+    assert main(["claims", *args, "--out", str(root / "verdicts.json")]) == 0
+
+
 def make_paper(root: Path, out: Path) -> int:
     args = ["paper", "--study", str(root / "study.yaml")]
     args += ["--metrics", str(root / "metrics.parquet"), "--figures", str(root / "figures")]
     args += ["--tables", str(root / "tables"), "--generated", str(out / "generated")]
+    if (root / "verdicts.json").exists():
+        args += ["--verdicts", str(root / "verdicts.json")]
     return main([*args, "--out", str(out / "paper")])
 
 
@@ -142,31 +152,109 @@ def test_a_cell_out_of_tolerance_is_said_aloud(
     assert "**NOT EQUAL: Distributed Parameter Server (DDP) at 1 node against single" in text
 
 
-def test_overlapping_intervals_settle_no_order(
+def with_verdict(table: pd.DataFrame, chosen: pd.Series, verdict: str) -> pd.DataFrame:
+    """A copy in which the comparisons of these rows came out so, others being as they were."""
+    copy = table.copy()
+    copy.loc[chosen & (copy["metric"] == "speed_verdict"), "text"] = verdict
+    return copy
+
+
+def results_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
+    """Abstract and results: what stands there is said of the data."""
+    text = text_of(study, table, folder)
+    abstract, rest = text.split("# Introduction")
+    tables = r": Cells against each other.*?\{#tbl:comparisons\}"
+    return abstract + re.sub(tables, "", rest.split("# Results")[1].split("# Limits")[0])
+
+
+NO_VERDICT = ("faster", "slower", "fastest", "slowest")
+
+
+def test_where_the_test_does_not_decide_nothing_is_called_faster(
     study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
-    assert "its interval lies above all others" in text_of(study, table, folder)
-    wide = table.copy()
-    rates = (wide["metric"] == "tokens_per_second") & (wide["level"] == "cell")
-    wide.loc[rates, "low"], wide.loc[rates, "high"] = 0.0, 1e9
-    text = text_of(study, wide, folder)
-    assert "its interval lies above all others" not in text
-    assert "so the order among them is not settled by these runs" in text
+    said = results_of(study, table, folder)
+    assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b", said)]
+    assert "with so few repeats no difference, however large, could have been decided" in said
+    undecided = with_verdict(table, table["level"] == "comparison", "undecided")
+    said = results_of(study, undecided, folder)
+    assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b", said)]
+    # Once in the abstract and once for each of three node counts.
+    assert said.count("The data do not decide between it and") == 4
+    assert "so few repeats" not in said
 
 
-@pytest.mark.parametrize(("low", "high", "said"), [
-    (1.2, 1.9, "lies above the base for Horovod"),
-    (0.2, 0.9, "more nodes made training slower, for Horovod"),
-    (0.9, 1.1, "no speedup is shown, for Horovod"),
-])  # fmt: skip
-def test_a_speedup_is_claimed_only_where_the_interval_allows(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path, low: float, high: float, said: str
+def test_the_cell_of_the_highest_throughput_is_faster_where_the_test_says_so(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
+    place = collect(study, table)["findings"]["throughput"][-1]
+    assert not place["fastest"]
+    rates = table[(table["level"] == "cell") & (table["metric"] == "tokens_per_second")]
+    at_four = rates[rates["nodes"] == 4].sort_values("value", ascending=False)
+    first, second = at_four["cell"].iloc[0], at_four["cell"].iloc[1]
+    pair = (table["nodes"] == 4) & (table["other_nodes"] == 4)
+    asked, answered = pair & (table["cell"] == first), pair & (table["other"] == first)
+    decided = with_verdict(with_verdict(table, asked, "faster"), answered, "slower")
+    said = results_of(study, decided, folder)
+    assert said.count("was faster than every other cell") == 2  # in the abstract and the results
+    both = (asked & (table["other"] == second)) | (answered & (table["cell"] == second))
+    mixed = results_of(study, with_verdict(decided, both, "undecided"), folder)
+    assert "was faster than every other cell" not in mixed
+    label = at_four["label"].iloc[1].replace("[", r"\[").replace("]", r"\]")
+    assert f"The data do not decide between it and {label}" in mixed
+    assert "It was faster than" in mixed
+
+
+def test_cells_of_other_work_are_set_apart(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
+) -> None:
+    chosen = (table["level"] == "comparison") & (table["nodes"] == 2)
+    apart = with_verdict(table, chosen, "not compared: global_batch differ")
+    assert "It is not compared with" in results_of(study, apart, folder)
+
+
+@pytest.mark.parametrize(("verdict", "said"), [
+    ("faster", "Training was faster than the base for Horovod."),
+    ("slower", "It was slower than the base, so that more nodes did not pay, for Horovod."),
+    ("undecided", "The data do not decide between the cell and its base for Horovod."),
+    ("too few repeats to decide", "for Horovod; with so few repeats no difference"),
+])  # fmt: skip
+def test_a_speedup_is_claimed_only_where_the_test_decides(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path, verdict: str, said: str
+) -> None:
+    others = (table["metric"] == "speedup") & (table["cell"] != "horovod")
+    against = (table["level"] == "comparison") & (table["base"] == "single, 1 node")
+    chosen = with_verdict(table, against & (table["cell"] == "horovod"), verdict)[~others]
+    assert said in results_of(study, chosen, folder)
+
+
+def test_few_repeats_are_not_called_95_percent(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
+) -> None:
+    text = text_of(study, table, folder)
+    assert "which cover the median with 50 % for 2 repeats" in text
+    assert "A cell with one run has the interval of its steps" in text
+
+
+def test_drift_and_a_slow_clock_are_said(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
+) -> None:
+    plain = text_of(study, table, folder)
+    assert "None of 25 runs did." in plain
+    assert "which by the same rule is no drift" in plain
+    assert "An empty timing took at most 0.40 microseconds" in plain
+    assert "**This is over" not in plain
     chosen = table.copy()
-    rows = (chosen["metric"] == "speedup") & (chosen["cell"] == "horovod")
-    chosen.loc[rows, ["value", "low", "high"]] = [(low + high) / 2, low, high]
-    others = (chosen["metric"] == "speedup") & (chosen["cell"] != "horovod")
-    assert said in text_of(study, chosen[~others], folder)
+    drift = (chosen["metric"] == "drift") & (chosen["run_id"] == "fake/dps/n2/r0")
+    order = chosen["metric"] == "order_drift"
+    chosen.loc[drift | order, "text"] = "drift"
+    chosen.loc[drift, "value"], chosen.loc[order, "value"] = 0.123, -0.07
+    clock = (chosen["metric"] == "timer_overhead_share") & (chosen["run_id"] == "fake/dps/n2/r0")
+    chosen.loc[clock, "value"] = 0.08
+    text = text_of(study, chosen, folder)
+    assert "these drifted: fake/dps/n2/r0 (+12.3 %)" in text
+    assert "step times changed by -7.0 % relative to their cells" in text
+    assert "**This is over 5 % in fake/dps/n2/r0.**" in text
 
 
 def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
@@ -191,7 +279,7 @@ def test_a_study_of_which_nothing_ran_is_still_a_paper(tmp_path: Path) -> None:
     cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(make_study(repeats=1, cells=cells)))
     tidy.write(make_table(repeats=1, cells=cells), tmp_path / "metrics.parquet")
-    for name in tables.names():
+    for name in set(tables.names()) - set(tables.needing_verdicts()):
         args = ["--metrics", str(tmp_path / "metrics.parquet"), "--out", str(tmp_path / "tables")]
         assert main(["table", name, *args]) == 0
     (tmp_path / "figures").mkdir()
@@ -212,3 +300,40 @@ def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
     assert "at every world size" not in text
     plain = text_of(make_study(repeats=2), make_table(repeats=2), folder)
     assert "at every world size" in plain and "sets for itself" not in plain
+
+
+def test_claims_have_a_section_of_their_own(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path, tmp_path: Path
+) -> None:
+    verdicts = read_verdicts(folder / "verdicts.json")
+    numbers = collect(study, table, verdicts)
+    text = " ".join(render(SOURCE, numbers, folder / "tables").split())
+    counts = numbers["claims"]
+    assert counts["reproduced"] + counts["not_reproduced"] + counts["untested"] == len(verdicts)
+    assert f"Of these claims {counts['reproduced']} came out as reproduced" in text
+    assert "**None was tested at the scale it was made at**" in text
+    assert "made on 4 V100 with 106 M parameters, tested on 2 CPU ranks of one machine" in text
+
+
+def test_numbers_of_figures_and_tables_follow_what_is_shown(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
+) -> None:
+    with_claims = collect(study, table, read_verdicts(folder / "verdicts.json"))
+    text = render(SOURCE, with_claims, folder / "tables")
+    # The appendix has a table of its own behind that of the environment.
+    environment = len(tables.names()) - 1
+    assert f"the commit in Table {environment}" in text
+    assert f"Figure {len(figures.names())} shows the measured" in text
+    plain = render(SOURCE, collect(study, table), folder / "tables")
+    assert f"the commit in Table {environment - 1}" in plain and "Published claims" not in plain
+
+
+def test_a_name_cannot_leave_its_code_span() -> None:
+    corpus = {"source": "hub", "name": "x`<img src=/etc/hosts>`{=html}\n\n# y", "split": "`"}
+    study = make_study(
+        corpus=corpus, tokenizer={"kind": "pretrained", "name": "`a`", "revision": None}
+    )
+    shown = collect(study, make_table())["corpus"]
+    assert "`x <img src=/etc/hosts> {=html} # y`" in shown["source"]
+    assert "(split `-`, " in shown["source"]
+    assert shown["tokenizer"] == "the pretrained tokeniser `a`"

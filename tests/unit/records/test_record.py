@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.errors import RecordError, SamestepError
 from pipeline.records import RunRecord, find_records, read_record, write_record
+from pipeline.records.record import texts
 from pipeline.spec import expand
 from tests.fake_records import make_record, make_study
 
@@ -102,3 +103,10 @@ def test_valid_examples(folder: Path) -> None:
 def test_invalid_examples(folder: Path) -> None:
     with pytest.raises(RecordError, match=(folder / "expected.txt").read_text().strip()):
         read_record(folder)
+
+
+def test_the_size_of_a_record_is_that_of_its_files(tmp_path, record) -> None:
+    write_record(tmp_path, record)
+    on_disk = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert texts(record) == on_disk
+    assert all(text.isascii() for text in on_disk.values())

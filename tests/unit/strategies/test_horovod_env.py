@@ -9,9 +9,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from pipeline import network
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.spec import WorldSpec
 from pipeline.strategies import _horovod_env as env
@@ -138,20 +138,9 @@ def test_a_loopback_is_taken_only_where_all_ranks_are_on_it(
     monkeypatch: pytest.MonkeyPatch, others: list[str], expected: str
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "master")
-    monkeypatch.setattr(env, "_source_address", ROUTES.__getitem__)
+    monkeypatch.setattr(network, "source_address", ROUTES.__getitem__)
     store: Any = Store(others)
     assert env._own_address(env._Blackboard(store, "b"), 0, 2) == expected
-
-
-def test_the_address_towards_the_loopback_is_on_its_interface() -> None:
-    address = env._source_address("127.0.0.1")
-    assert address == "127.0.0.1"
-    names = [
-        name
-        for name, entries in psutil.net_if_addrs().items()
-        if any(entry.address == "127.0.0.1" for entry in entries)
-    ]
-    assert env._interface("127.0.1.1") == env._interface(address) == names[0]
 
 
 def test_gloo_uses_the_interface_that_torch_s_gloo_was_told(
@@ -161,13 +150,3 @@ def test_gloo_uses_the_interface_that_torch_s_gloo_was_told(
     assert env._interface("127.0.0.1") == "ib0"
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth7")
     assert env._interface("127.0.0.1") == "eth7"
-
-
-def test_an_address_that_no_interface_holds_is_an_error() -> None:
-    with pytest.raises(LaunchError, match=r"no network interface holds 203\.0\.113\.9"):
-        env._interface("203.0.113.9")
-
-
-def test_a_master_without_an_ipv4_address_is_an_error() -> None:
-    with pytest.raises(LaunchError, match="no IPv4 way to"):
-        env._source_address("::1")

@@ -1,6 +1,7 @@
 import csv
 import importlib
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -8,11 +9,28 @@ import pytest
 from pipeline import tables
 from pipeline.__main__ import main
 from pipeline.metrics import table as tidy
-from pipeline.tables.format import limit, ratio_interval, scientific, significant, with_interval
+from pipeline.tables.format import (
+    limit,
+    probability,
+    ratio_interval,
+    scientific,
+    significant,
+    with_interval,
+)
 from pipeline.tables.write import latex_text, to_latex, to_markdown
 from tests.fake_records import make_table
 
-NAMES = ["environment", "parity", "resources", "scaling", "status", "step_time"]
+NAMES = [
+    "comparisons",
+    "environment",
+    "experiments",
+    "memory",
+    "parity",
+    "resources",
+    "scaling",
+    "status",
+    "step_time",
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +46,8 @@ def shown(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_the_folder_says_which_tables_there_are() -> None:
-    assert tables.names() == NAMES
+    assert tables.names() == sorted([*NAMES, *tables.needing_verdicts()])
+    assert tables.needing_verdicts() == ["claims"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +70,7 @@ def test_all_formats_come_from_one_frame_with_the_same_bytes(
     assert r"\toprule" in latex
 
 
-@pytest.mark.parametrize("name", ["resources", "scaling", "status", "step_time"])
+@pytest.mark.parametrize("name", ["experiments", "resources", "scaling", "status", "step_time"])
 def test_every_cell_has_a_row_at_every_node_count(name: str, table: pd.DataFrame) -> None:
     frame = shown(name, table)
     assert len(frame) == 1 + 5 * 3
@@ -63,6 +82,53 @@ def test_a_cell_that_never_ran_shows_dashes_and_its_reason(table: pd.DataFrame) 
     assert (times["Step time [ms]"], times["Repeats"]) == ("\N{EN DASH}", "0")
     assert status["Status"] == "2 unsupported"
     assert "apex.amp is not importable" in status["Reason"]
+
+
+def test_what_an_interval_covers_stands_beside_it(table: pd.DataFrame) -> None:
+    covers = dict(shown("step_time", table)[["Repeats", "Covers"]].to_numpy())
+    assert covers == {"2": "50 %", "1": "\N{EN DASH}", "0": "\N{EN DASH}"}
+
+
+def test_a_comparison_shows_its_verdict_and_what_it_rests_on(table: pd.DataFrame) -> None:
+    frame = shown("comparisons", table)
+    assert set(frame["Verdict"]) == {"too few repeats to decide"}
+    chosen = table.copy()
+    level = (chosen["level"] == "comparison") & (chosen["base"] == "horovod, 4 nodes")
+    level &= chosen["cell"] == "dps"
+    rows: dict[str, tuple[str, Any]] = {
+        "speed_verdict": ("text", "faster"),
+        "p_value": ("value", 0.0123),
+    }
+    rows |= {"effect_size": ("value", 0.756), "intervals_overlap": ("value", 0.0)}
+    for metric, (column, value) in rows.items():
+        chosen.loc[level & (chosen["metric"] == metric), column] = value
+    lines = shown("comparisons", chosen)
+    row = lines[(lines["Cell"] == "dps") & (lines["Against"] == "horovod, 4 nodes")].iloc[0]
+    assert (row["p"], row["Effect"], row["Overlap"]) == ("0.012", "0.76", "no")
+    assert row["Verdict"] == "faster"
+
+
+def test_experiments_sum_time_memory_and_disk(table: pd.DataFrame) -> None:
+    frame = shown("experiments", table)
+    row = frame[(frame["Cell"] == "Horovod") & (frame["Nodes"] == "4")].iloc[0]
+    assert (row["Ranks"], row["Runs"], row["A run [s]"], row["All runs [min]"]) == (
+        "4", "2", "30", "1.0",
+    )  # fmt: skip
+    peaks = table[(table["level"] == "rank") & (table["metric"] == "peak_memory_bytes")]
+    own = peaks[(peaks["cell"] == "horovod") & (peaks["nodes"] == 4)]
+    total = own.groupby("repeat")["value"].sum().median()
+    assert row["Memory [MiB]"] == f"{total / 2**20:,.0f}"
+    assert int(row["Records [KiB]"]) > 20
+    assert frame.iloc[-1]["Memory [MiB]"] == "\N{EN DASH}" and frame.iloc[-1]["Runs"] == "2"
+
+
+def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
+    assert shown("status", table).iloc[0]["Drift"] == "0 of 2"
+    assert shown("status", table).iloc[-1]["Drift"] == "\N{EN DASH}"
+    drifting = table.copy()
+    row = (drifting["metric"] == "drift") & (drifting["run_id"] == "fake/single/n1/r1")
+    drifting.loc[row, "text"], drifting.loc[row, "value"] = "drift", -0.081
+    assert shown("status", drifting).iloc[0]["Drift"] == "1 of 2 (r1 -8.1 %)"
 
 
 def test_step_time_is_in_milliseconds_with_its_interval(table: pd.DataFrame) -> None:
@@ -88,6 +154,8 @@ def test_the_environment_lists_versions_hardware_and_commit(table: pd.DataFrame)
     assert found["Processor"] == "Synthetic CPU"
     assert found["Git commit"] == "0" * 12
     assert found["Threads a rank"].startswith("1 at world size 1")
+    assert found["Order of runs"].endswith("32 of 32 runs were executed in this order")
+    assert found["Timer overhead"].startswith("at most 0.40 microseconds, 0.000")
 
 
 def test_markup_in_a_label_stays_text() -> None:
@@ -114,6 +182,9 @@ def test_only_columns_of_numbers_are_set_right() -> None:
         (scientific(3.14e-7), "3.1e-7"),
         (scientific(float("inf")), "infinite"),
         (limit(1e-5), "1e-5"),
+        (probability(0.0324), "0.032"),
+        (probability(5.2e-5), "5.2e-5"),
+        (probability(float("nan")), "\N{EN DASH}"),
     ],
 )
 def test_numbers_have_enough_digits_and_no_more(text: str, expected: str) -> None:

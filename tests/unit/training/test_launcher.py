@@ -1,14 +1,17 @@
 """The commands that start ranks."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import strategies
+from pipeline.errors import StudyError
 from pipeline.spec import RunSpec, expand
 from pipeline.study import load_study
-from pipeline.training.launcher import RunPaths, plan, threads_per_rank
+from pipeline.training import image as container
+from pipeline.training.launcher import Launch, Place, RunPaths, plan, threads_per_rank
 
 PATHS = RunPaths(Path("spec.json"), Path("tokens"), Path("out"))
 
@@ -21,7 +24,7 @@ def run() -> RunSpec:
 
 def test_one_torchrun_for_each_node(run) -> None:
     layout = strategies.load(run.strategy, run.options).layout(run.world)
-    launch = plan(run, layout, PATHS, num_cores=2, port=1234)
+    launch = plan(run, layout, PATHS, Place(num_cores=2, port=1234))
     assert len(launch.commands) == 4
     for node, command in enumerate(launch.commands):
         assert command[1:3] == ("-m", "torch.distributed.run")
@@ -45,12 +48,70 @@ def test_a_real_network_is_not_pinned_to_the_loopback(run, monkeypatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     run = replace(run, world=replace(run.world, network="real", nodes=1))
     layout = strategies.load(run.strategy, run.options).layout(run.world)
-    assert "GLOO_SOCKET_IFNAME" not in plan(run, layout, PATHS, 2, 1).environment
+    assert "GLOO_SOCKET_IFNAME" not in plan(run, layout, PATHS, Place(2, 1)).environment
 
 
 def test_several_machines_are_never_replaced_by_this_one(run) -> None:
     run = replace(run, world=replace(run.world, network="real"))
     layout = strategies.load(run.strategy, run.options).layout(run.world)
-    launch = plan(run, layout, PATHS, 2, 1)
+    launch = plan(run, layout, PATHS, Place(2, 1))
     assert launch.commands == ()
     assert launch.unsupported is not None and "needs 4 machines" in launch.unsupported
+
+
+SRUN = ("srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1")
+
+
+def over_nodes(run: RunSpec) -> RunSpec:
+    return replace(run, world=replace(run.world, network="real"))
+
+
+def planned(run: RunSpec, place: Place) -> Launch:
+    return plan(run, strategies.load(run.strategy, run.options).layout(run.world), PATHS, place)
+
+
+def test_one_command_of_the_scheduler_starts_all_nodes(run, monkeypatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    launch = planned(over_nodes(run), Place(2, 1234, "10.0.0.1", SRUN))
+    (command,) = launch.commands
+    assert command[:4] == SRUN
+    assert command[4:7] == (sys.executable, "-m", "pipeline.training.node")
+    assert {"--nnodes=4", "--master-addr=10.0.0.1", "--master-port=1234"} <= set(command)
+    assert not any(word.startswith("--node-rank") for word in command)
+
+
+def test_a_scheduler_s_command_outside_of_an_allocation_starts_nothing(run, monkeypatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    launch = planned(over_nodes(run), Place(2, 1, scheduler=SRUN))
+    assert launch.commands == ()
+    assert launch.unsupported is not None and "profiles/slurm" in launch.unsupported
+
+
+def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
+    with pytest.raises(StudyError, match=r"one machine was given the scheduler's command srun"):
+        planned(run, Place(2, 1, scheduler=SRUN))
+
+
+def test_every_launcher_enters_the_image_and_every_rank_checks_it(run, monkeypatch) -> None:
+    monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
+    monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec", str(image)))
+    launch = planned(run, Place(2, 1, image=Path("i.sif")))
+    for command in launch.commands:
+        assert command[:4] == ("apptainer", "exec", "i.sif", "python")
+        assert "--image-digest=sha256:1" in command
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    (command,) = planned(over_nodes(run), Place(2, 1, "a", SRUN, Path("i.sif"))).commands
+    assert command[4:8] == ("apptainer", "exec", "i.sif", "python")
+
+
+def test_inside_the_image_nothing_enters_it_again(run, monkeypatch) -> None:
+    monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
+    monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
+    launch = planned(run, Place(2, 1, image=Path("i.sif")))
+    assert launch.commands[0][0] == sys.executable
+    assert "--image-digest=sha256:1" in launch.commands[0]
+
+
+def test_stated_threads_are_taken_as_they_are(run) -> None:
+    run = replace(run, world=replace(run.world, threads_per_rank=3))
+    assert planned(run, Place(2, 1)).environment["OMP_NUM_THREADS"] == "3"

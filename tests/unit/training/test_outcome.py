@@ -9,7 +9,7 @@ from pipeline.errors import LaunchError
 from pipeline.spec import RunSpec, expand
 from pipeline.study import load_study
 from pipeline.training.launcher import RunPaths
-from pipeline.training.outcome import Ended, judge, read_steps
+from pipeline.training.outcome import Ended, Verdict, judge, read_steps
 
 
 @pytest.fixture
@@ -34,19 +34,28 @@ def leave(paths: RunPaths, rank: int, kind: str, message: str = "why") -> None:
 
 
 def test_no_errors_and_zero_exits_are_ok(run, paths) -> None:
-    assert judge(run, paths, ended(0, 0)) == ("ok", None)
+    assert judge(run, paths, ended(0, 0)) == Verdict("ok", None)
 
 
 @pytest.mark.parametrize("kind", ["oom", "unsupported", "failed"])
 def test_a_rank_that_says_why_decides(run, paths, kind) -> None:
     leave(paths, 1, kind)
-    assert judge(run, paths, ended(1, 1)) == (kind, "SomeError: why")
+    assert judge(run, paths, ended(1, 1)) == Verdict(kind, "SomeError: why")
 
 
 def test_out_of_memory_outranks_the_lost_connections_that_follow_it(run, paths) -> None:
     leave(paths, 0, "failed", "connection closed by peer")
     leave(paths, 3, "oom", "cannot allocate")
-    assert judge(run, paths, ended(1, 1))[0] == "oom"
+    assert judge(run, paths, ended(1, 1)).status == "oom"
+
+
+def test_a_lost_peer_is_a_failure_that_may_be_tried_again(run, paths) -> None:
+    leave(paths, 0, "lost", "connection closed by peer")
+    assert judge(run, paths, ended(1, 1)) == Verdict(
+        "failed", "SomeError: connection closed by peer", lost=True
+    )
+    leave(paths, 3, "failed", "a bug")
+    assert judge(run, paths, ended(1, 1)) == Verdict("failed", "SomeError: a bug")
 
 
 def test_wrong_input_makes_no_record(run, paths) -> None:
@@ -56,9 +65,10 @@ def test_wrong_input_makes_no_record(run, paths) -> None:
 
 
 def test_time_out_and_silent_kill(run, paths) -> None:
-    assert judge(run, paths, ended(-9, timed_out=True))[0] == "timeout"
-    status, reason = judge(run, paths, ended(0, -9))
-    assert status == "failed" and reason is not None and "-9" in reason
+    assert judge(run, paths, ended(-9, timed_out=True)).status == "timeout"
+    silent = judge(run, paths, ended(0, -9))
+    assert (silent.status, silent.lost) == ("failed", True)
+    assert silent.reason is not None and "-9" in silent.reason
 
 
 def test_a_step_line_cut_off_by_a_kill_is_left_out(paths) -> None:

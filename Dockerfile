@@ -1,0 +1,46 @@
+# The exact environment of a study. BASE_IMAGE brings CUDA, and NVIDIA's PyTorch with Apex inside; any
+# image like Debian with Python 3.11 or later will do, then without Apex:
+#
+#   docker build --tag samestep .
+#   docker build --tag samestep --build-arg BASE_IMAGE=python:3.12-bookworm .
+#
+# What each step does stands in envs/image/*.sh, which envs/samestep.def runs as well. `make image` builds
+# this and packs it into the one file images/samestep.sif.
+ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.04-py3
+FROM ${BASE_IMAGE}
+
+USER 0
+WORKDIR /opt/samestep-build
+
+COPY envs/image/environment.sh envs/image/1-system.sh envs/image/
+RUN sh envs/image/1-system.sh
+
+ARG PIP_ARGS=""
+COPY envs/requirements.lock envs/
+COPY envs/image/2-packages.sh envs/image/lock.py envs/image/
+RUN sh envs/image/2-packages.sh
+ENV PATH=/opt/samestep/bin:$PATH
+
+COPY envs/build_horovod.py envs/horovod_target.py envs/
+COPY envs/image/3-horovod.sh envs/image/
+RUN --mount=type=cache,target=/var/cache/samestep sh envs/image/3-horovod.sh
+
+# From here on the project's own code: editing it compiles nothing anew.
+COPY pyproject.toml README.md LICENSE ./
+COPY pipeline pipeline
+COPY envs/image/4-project.sh envs/image/
+RUN sh envs/image/4-project.sh
+
+COPY envs/image/5-seal.sh envs/image/check.py envs/image/content_digest.py envs/image/
+RUN sh envs/image/5-seal.sh
+
+ARG BASE_IMAGE
+ARG GIT_COMMIT=unknown
+LABEL org.opencontainers.image.title="Samestep" \
+    org.opencontainers.image.description="Parallel pre-training strategies that take the same step" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.base.name="${BASE_IMAGE}" \
+    org.opencontainers.image.revision="${GIT_COMMIT}"
+
+USER 1000
+WORKDIR /home/samestep

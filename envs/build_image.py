@@ -1,0 +1,237 @@
+"""Build the container image and pack it into one file that `snakemake --use-singularity` runs.
+
+    python3 -m envs.build_image [--force]          (or `make image`)
+
+Needs the standard library only, so it works before `.venv` exists. It takes the first builder that
+works here (Docker, Buildah, Apptainer), builds the Dockerfile or envs/samestep.def, and leaves
+
+    images/samestep.sif     a SIF where Apptainer is installed, else squashfs, which it runs as well
+    images/samestep.json    what is in it: digests, versions, base image, commit
+
+Both appear by a rename, so a failed build leaves the last image as it was. Where nothing that the
+image is made of has changed since, there is nothing to do. Variables: BASE_IMAGE, BUILDER (docker,
+buildah, apptainer), BUILD_OPTIONS (further options of the builder's `build`), PIP_ARGS (options of
+`pip install` inside).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from envs.build_horovod import stop
+from envs.image.builders import BUILDERS, Apptainer, Builder, ImageError, Recipe, refused
+
+BASE_IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
+SOURCES = (
+    *("Dockerfile", ".dockerignore", "envs", "pipeline"),
+    *("pyproject.toml", "README.md", "LICENSE"),
+)
+"""What goes into an image; a change of any file below makes it stale."""
+
+IMAGE = "samestep.sif"
+FACTS = "samestep.json"
+LOG = "build.log"
+DIGEST_FILE = "/etc/samestep-image-digest"
+VERSIONS_FILE = "/opt/samestep/versions.json"
+
+
+def choose(wanted: str) -> Builder:
+    """The builder called `wanted`, or the first that works; raises ImageError naming packages."""
+    builders: list[Builder] = [make() for make in BUILDERS]
+    names = [builder.name for builder in builders]
+    if wanted and wanted not in names:
+        raise ImageError(f"BUILDER={wanted} is unknown; expected one of {', '.join(names)}")
+    reasons = []
+    for builder in builders:
+        if wanted in ("", builder.name):
+            reason = builder.refusal()
+            if reason is None:
+                return builder
+            reasons.append(f"{builder.name} {reason}")
+    raise ImageError(
+        f"nothing here can build an image: {'; '.join(reasons)}; install one of them "
+        "(Debian: `apt-get install buildah squashfs-tools`, or docker.io; Apptainer: apptainer.org)"
+    )
+
+
+def check_packer(builder: Builder) -> None:
+    """Raise ImageError, before minutes of building, when nothing can make the one file."""
+    if isinstance(builder, Apptainer) or shutil.which("apptainer") or shutil.which("mksquashfs"):
+        return
+    raise ImageError(
+        "neither apptainer nor mksquashfs is installed to make the image file; "
+        "install one (Debian: `apt-get install squashfs-tools`)"
+    )
+
+
+def inputs_digest(root: Path, *settings: str) -> str:
+    """SHA-256 over everything that decides what is in the image: SOURCES and the settings."""
+    digest = hashlib.sha256(json.dumps(settings).encode())
+    for name in SOURCES:
+        top = root / name
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            if path.is_file() and "__pycache__" not in path.parts:
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+                digest.update(f"{path.relative_to(root)}\0{content}\0".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def git_commit(root: Path) -> str | None:
+    """The checkout's commit, with `-dirty` where tracked files were changed; None without git."""
+    answers = []
+    for question in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
+        command = ["git", "-c", "safe.directory=*", *question]
+        try:
+            done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        answers.append(done.stdout.strip())
+    commit, changes = answers
+    return f"{commit}-dirty" if changes else commit
+
+
+def is_current(folder: Path, inputs: str) -> bool:
+    """Whether the image file in `folder` was made from `inputs` and is still whole."""
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    image = folder / IMAGE
+    return (
+        facts.get("inputs_sha256") == inputs
+        and image.is_file()
+        and facts.get("file_sha256") == file_digest(image)
+    )
+
+
+def file_digest(path: Path) -> str:
+    """`sha256:<64 hex digits>` of a file's bytes."""
+    with path.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
+def make_file(builder: Builder, target: Path, recipe: Recipe) -> tuple[str | None, str]:
+    """Build, write the image file `target`; returns the OCI digest (or None) and the format."""
+    if isinstance(builder, Apptainer):
+        builder.build_file(target, recipe)
+        return None, "sif"
+    digest = builder.build(recipe)
+    if refused("apptainer", "--version") is not None:
+        builder.pack(target, recipe)
+        return digest, "squashfs"
+    archive = target.with_suffix(".tar")
+    try:
+        builder.archive(archive, recipe)
+        source = f"docker-archive:{archive}"
+        recipe.run(["apptainer", "build", "--force", str(target), source], "packing the image")
+    finally:
+        archive.unlink(missing_ok=True)
+    return digest, "sif"
+
+
+def build(folder: Path, builder: Builder, recipe: Recipe, inputs: str) -> dict[str, Any]:
+    """Make the image file and its facts below `folder`, and return the facts."""
+    image, facts_file = folder / IMAGE, folder / FACTS
+    temporary = [path.with_name(f".{path.name}.new") for path in (image, facts_file)]
+    try:
+        oci_digest, form = make_file(builder, temporary[0], recipe)
+        facts = {
+            "image_digest": builder.read(DIGEST_FILE).strip(),
+            "oci_digest": oci_digest,
+            "file_sha256": file_digest(temporary[0]),
+            "file_bytes": temporary[0].stat().st_size,
+            "format": form,
+            "base_image": recipe.base_image,
+            "builder": builder.name,
+            "git_commit": recipe.git_commit or None,
+            "inputs_sha256": inputs,
+            "versions": json.loads(builder.read(VERSIONS_FILE)),
+        }
+        temporary[1].write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        temporary[0].chmod(0o644)
+        for made, final in zip(temporary, (image, facts_file), strict=True):
+            os.replace(made, final)
+    finally:
+        for path in temporary:
+            path.unlink(missing_ok=True)
+    return facts
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one build at a time work in `folder`; the kernel drops the lock of a killed one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Options, whose defaults are the environment's variables."""
+    given = os.environ.get
+    parser = argparse.ArgumentParser(description="Build the container image into one file.")
+    parser.add_argument("--base-image", default=given("BASE_IMAGE") or BASE_IMAGE)
+    parser.add_argument("--builder", default=given("BUILDER") or "")
+    parser.add_argument("--build-options", default=given("BUILD_OPTIONS") or "")
+    parser.add_argument("--pip-args", default=given("PIP_ARGS") or "")
+    parser.add_argument("--folder", type=Path, default=Path("images"), help="where the files go")
+    parser.add_argument("--force", action="store_true", help="also when nothing has changed")
+    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Build unless the image is current; raises ImageError."""
+    root = Path.cwd()
+    try:
+        options = tuple(shlex.split(args.build_options))
+    except ValueError as error:
+        raise ImageError(f"BUILD_OPTIONS={args.build_options}: {error}") from error
+    inputs = inputs_digest(root, args.base_image, args.pip_args, *options)
+    folder = args.folder.resolve()
+    with locked(folder):
+        image = args.folder / IMAGE
+        if not args.force and is_current(folder, inputs):
+            print(f"{image} is up to date")
+            return
+        builder = choose(args.builder)
+        check_packer(builder)
+        log = folder / LOG
+        log.unlink(missing_ok=True)
+        commit = git_commit(root) or ""
+        recipe = Recipe(args.base_image, commit, args.pip_args, options, log)
+        print(f"image: {builder.name} builds from {args.base_image}; its log is {log}", flush=True)
+        facts = build(folder, builder, recipe, inputs)
+    megabytes = facts["file_bytes"] / 1e6
+    print(f"{image} ({facts['format']}, {megabytes:.0f} MB) holds {facts['image_digest']}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build; exit status 2 and one line when it cannot be done."""
+    if sys.version_info < (3, 11):  # noqa: UP036  (the host's own, before .venv)
+        found = sys.version.split()[0]
+        print(f"error: Python {found}, expected 3.11 or later; set PYTHON=", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        run(parse(argv))
+    except ImageError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Step 1 of the image: Debian packages and the user `samestep`. The Dockerfile and envs/samestep.def run
+# the same steps; each leaves nothing behind that differs between two builds.
+set -eu
+. envs/image/environment.sh
+export DEBIAN_FRONTEND=noninteractive
+
+apt-get update
+# g++ stays in use: torch.compile calls it when a run starts.
+apt-get install --yes --no-install-recommends \
+    ca-certificates cmake g++ git make python3 python3-dev python3-venv
+
+# Ubuntu's images bring a user 1000 of their own.
+owner=$(getent passwd 1000 | cut -d: -f1)
+if [ -z "$owner" ]; then
+    getent group 1000 >/dev/null || groupadd --gid 1000 samestep
+    useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash samestep
+elif [ "$owner" != samestep ]; then
+    usermod --login samestep --home /home/samestep --move-home "$owner"
+fi
+
+# Lists, logs and back-ups differ from build to build. Not /tmp: there Apptainer shows the host's own.
+find /var/log -xdev -type f -delete
+rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/cache/apt/*.bin \
+    /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old /var/lib/dpkg/*-old \
+    /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subgid-
+if [ -e /etc/machine-id ]; then : >/etc/machine-id; fi

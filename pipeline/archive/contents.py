@@ -1,0 +1,152 @@
+"""What goes into the archive of a study, checked before anything is written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pipeline
+from pipeline.archive import layout
+from pipeline.archive.crate import metadata
+from pipeline.archive.inputs import check_inputs
+from pipeline.claims.judge import judge_all
+from pipeline.claims.load import files_of, load_claims
+from pipeline.claims.worlds import Evidence
+from pipeline.claims.write import write_verdicts
+from pipeline.errors import ArchiveError, LaunchError
+from pipeline.metrics import table
+from pipeline.metrics.adaptive import called_for
+from pipeline.metrics.cli import build
+from pipeline.metrics.collect import read_run, run_folder
+from pipeline.records import RunRecord
+from pipeline.schemas import validate
+from pipeline.study import load_study
+from pipeline.training.image import locked_digest
+from pipeline.training.machine import provenance
+
+
+def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
+    """Name in the archive -> file or bytes, all but the checksums.
+
+    Raises ArchiveError where the study is unfinished, RecordError where a record is unfit. A
+    partial archive holds records and no results, which would be those of other records.
+    """
+    study = load_study(results / layout.STUDY_FILE)
+    records, missing = _records(study, results / "runs")
+    kept = [layout.STUDY_FILE, layout.MANIFEST_FILE]
+    if not partial:
+        made = layout.products(study)
+        _check_finished(study, results, made, missing)
+        kept += [*made, *(n for n in [layout.REPORT_FILE] if (results / n).is_file())]
+    check_inputs(records, results)
+    for record in records:
+        folder = f"runs/{record.spec.run_id.partition('/')[2]}"
+        kept += [f"{folder}/{name}" for name in layout.RUN_FILES]
+    parts: dict[str, Path | bytes] = {name: results / name for name in kept}
+    parts |= layout.sources(study) | _image(records)
+    facts = _facts(study, len(records), len(records) + len(missing))
+    parts[layout.ARCHIVE_FILE] = _json(facts)
+    parts[layout.README_FILE] = _readme(study, facts).encode()
+    parts[layout.CRATE_FILE] = _json(metadata(study, records, facts, sorted(parts)))
+    return parts
+
+
+def _records(study: Mapping[str, Any], runs: Path) -> tuple[list[RunRecord], list[Path]]:
+    """The records of the study, each validated, and the files of those that are missing."""
+    specs = called_for(study, runs)
+    files = [run_folder(runs, spec) / "run.json" for spec in specs]
+    records = [
+        read_run(runs, spec) for spec, file in zip(specs, files, strict=True) if file.is_file()
+    ]
+    if not records:
+        raise ArchiveError(f"{runs} holds no record of the study; run the training first")
+    return records, [file for file in files if not file.is_file()]
+
+
+def _check_finished(
+    study: Mapping[str, Any], results: Path, made: Sequence[str], missing: Sequence[Path]
+) -> None:
+    """Raise ArchiveError unless all is there, and metrics and verdicts are those of the records."""
+    absent = [*missing, *(path for path in map(results.joinpath, made) if not path.is_file())]
+    if absent:
+        raise ArchiveError(
+            f"study {study['study']!r} is unfinished: {absent[0]} does not exist ({len(absent)} "
+            f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`, or pack "
+            "its records alone with --partial"
+        )
+    with TemporaryDirectory() as folder:
+        anew = Path(folder)
+        table.write(build(study, results / "runs"), anew / layout.METRICS_FILE)
+        if layout.VERDICTS_FILE in made:
+            claims = [claim for path in files_of(study) for claim in load_claims(path)]
+            evidence = Evidence(study, table.read(anew / layout.METRICS_FILE))
+            write_verdicts(study["study"], judge_all(claims, evidence), anew / layout.VERDICTS_FILE)
+        for path in sorted(path for path in anew.rglob("*") if path.is_file()):
+            found = results / path.relative_to(anew)
+            if path.read_bytes() != found.read_bytes():
+                raise ArchiveError(
+                    f"{found} is not what these records and this code give; run `make paper` and "
+                    "pack again"
+                )
+
+
+def _image(records: Sequence[RunRecord]) -> dict[str, Path]:
+    """The facts of the container image, where the runs were inside the one that lies here."""
+    used = {record.run["provenance"]["image_digest"] for record in records} - {None}
+    if not used:
+        return {}
+    image = layout.ROOT / "images" / "samestep.sif"
+    try:
+        known = locked_digest(image)
+    except LaunchError:
+        known = ""
+    if used == {known}:
+        return {layout.IMAGE_FILE: image.with_suffix(".json")}
+    print(
+        f"the runs were inside image {', '.join(sorted(used))}, which images/samestep.json does "
+        "not describe: its facts are not packed",
+        file=sys.stderr,
+    )
+    return {}
+
+
+def _facts(study: Mapping[str, Any], num_recorded: int, num_runs: int) -> dict[str, Any]:
+    facts = {
+        "schema_version": 1,
+        "study": study["study"],
+        "num_runs": num_runs,
+        "num_recorded": num_recorded,
+        "samestep": pipeline.__version__,
+        **provenance(),
+    }
+    validate(facts, "archive", layout.ARCHIVE_FILE)
+    return facts
+
+
+def _readme(study: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """A few lines for who opens the archive by hand."""
+    code = f"Samestep {facts['samestep']}, commit {facts['git_commit'] or 'unknown'}"
+    lines = [
+        f"# {' '.join(study['title'].split())}",
+        "",
+        f"Study `{study['study']}`, {facts['num_recorded']} of {facts['num_runs']} runs, packed by "
+        f"{code}{', changed since' if facts['git_dirty'] else ''}.",
+        "",
+        "- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records; `study.json`: what was asked for",
+        "- `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records",
+        "- `environment/`, `source/`: locked packages, workflow and manuscript that made them",
+        "- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all",
+        "",
+        "In a checkout of that commit this makes the results again and compares their bytes:",
+        "",
+        "    make paper FROM=archive.zip",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,76 @@
+"""Which files an archive holds, by their names in it; nothing else is packed or accepted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline import figures, tables
+from pipeline.claims.load import files_of
+
+ROOT = Path(__file__).parents[2]
+ARCHIVE_FILE, SUMS_FILE, CRATE_FILE = "archive.json", "SHA256SUMS", "ro-crate-metadata.json"
+README_FILE = "README.md"
+STUDY_FILE, MANIFEST_FILE, REPORT_FILE = "study.json", "tokens/manifest.json", "report.html"
+METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
+LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
+WORKFLOW_FILE = "source/Snakefile"
+RUN_FILES = ("spec.json", "run.json", "steps.jsonl")
+FIGURE_KINDS, TABLE_KINDS = ("pdf", "svg", "png"), ("tex", "md", "csv", "html")
+PAPER_FILES = tuple(f"paper/paper.{kind}" for kind in ("pdf", "tex", "html"))
+
+# More than any study that is trained by this project leaves; a guard against zip bombs.
+MAX_BYTES = 4 << 30
+
+_SOURCES = (
+    "Snakefile",
+    "from_archive.smk",
+    "workflow/rules/*.smk",
+    "workflow/schemas/*.yaml",
+    "paper/*.*",
+)
+_RECORD = r"runs/[a-z0-9][a-z0-9-]*/n\d+/r\d+/(spec\.json|run\.json|steps\.jsonl)"
+_PRODUCT = (
+    r"metrics/metrics\.parquet|claims/verdicts\.json|figures/\w+\.(pdf|svg|png)"
+    r"|tables/\w+\.(tex|md|csv|html)|paper/paper\.(pdf|tex|html)"
+)
+_SOURCE = (
+    r"source/(Snakefile|from_archive\.smk|workflow/rules/\w+\.smk|workflow/schemas/[\w.]+\.yaml"
+    r"|workflow/config/claims/[\w-]+\.yaml|paper/\w+\.\w+)"
+)
+_SINGLE = "|".join(
+    re.escape(name)
+    for name in (ARCHIVE_FILE, SUMS_FILE, CRATE_FILE, README_FILE, STUDY_FILE, MANIFEST_FILE,
+                 REPORT_FILE, LOCK_FILE, IMAGE_FILE)
+)  # fmt: skip
+EXPECTED = re.compile(f"{_SINGLE}|{_RECORD}|{_PRODUCT}|{_SOURCE}", re.ASCII)
+PRODUCT = re.compile(_PRODUCT, re.ASCII)
+
+
+def is_needed(name: str) -> bool:
+    """Whether a rebuild starts from this file; all others it makes anew or takes from here."""
+    return name in (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE) or name.startswith("runs/")
+
+
+def products(study: Mapping[str, Any]) -> list[str]:
+    """What a finished study has besides its records, by its names below results/<study>."""
+    claims = bool(study.get("claims"))
+    drawn = [n for n in figures.names() if claims or n not in figures.needing_verdicts()]
+    tabled = [n for n in tables.names() if claims or n not in tables.needing_verdicts()]
+    return [
+        METRICS_FILE,
+        *([VERDICTS_FILE] if claims else []),
+        *(f"figures/{name}.{kind}" for name in drawn for kind in FIGURE_KINDS),
+        *(f"tables/{name}.{kind}" for name in tabled for kind in TABLE_KINDS),
+        *PAPER_FILES,
+    ]
+
+
+def sources(study: Mapping[str, Any]) -> dict[str, Path]:
+    """Name in the archive -> file of this checkout: workflow, claims, manuscript and lock."""
+    found = [path for pattern in _SOURCES for path in ROOT.glob(pattern)]
+    found += files_of(study)
+    named = {f"source/{path.relative_to(ROOT).as_posix()}": path for path in found}
+    return {**named, LOCK_FILE: ROOT / "envs" / "requirements.lock"}

@@ -1,0 +1,132 @@
+"""Read a file of claims and check it at the door (closed schema, then every name in it)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from pipeline import reference
+from pipeline.claims.types import Claim, Published, Region, Scale, Selector
+from pipeline.errors import ClaimError
+from pipeline.schemas import describe
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "workflow" / "config" / "claims"
+SCHEMA_FILE = ROOT / "workflow" / "schemas" / "claims.schema.yaml"
+
+# Keys of a test that name one cell, and those that name several.
+_ONE, _SEVERAL = ("a", "b", "c", "d", "fits", "too_large"), ("others", "cells")
+
+
+def load_claims(path: Path) -> list[Claim]:
+    """The claims of a file in its order; raises ClaimError naming the key, value and rule."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ClaimError(f"{path} does not exist; see workflow/config/claims") from None
+    except yaml.YAMLError as error:
+        raise ClaimError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    return parse(content, path)
+
+
+def parse(content: Any, where: Path | str) -> list[Claim]:
+    """The claims of a file's mapping; raises ClaimError."""
+    schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+    error = best_match(Draft202012Validator(schema).iter_errors(content))
+    if error is not None:
+        raise ClaimError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
+    names = [entry["id"] for entry in content["claims"]]
+    for name in names:
+        if names.count(name) > 1:
+            raise ClaimError(f"{where}: the claim {name!r} stands twice; make its id unique")
+    selectors = {name: Selector(name=name, **cell) for name, cell in content["cells"].items()}
+    return [_claim(entry, content, selectors, where) for entry in content["claims"]]
+
+
+def _claim(
+    entry: Mapping[str, Any],
+    content: Mapping[str, Any],
+    selectors: Mapping[str, Selector],
+    where: Path | str,
+) -> Claim:
+    source, test = entry["source"], entry["test"]
+    at = f"{where}: claim {entry['id']}"
+    document = _known(content["sources"], source["key"], "source", at)
+    return Claim(
+        id=entry["id"],
+        document=content["publication"],
+        sentence=entry["sentence"],
+        source=f"{document}, {source['place']}",
+        made_at=Scale(**entry.get("made_at", content["made_at"])),
+        kind=test["kind"],
+        test=_resolve(test, selectors, at),
+        region=_region(test),
+        needs=entry.get("needs", {}),
+        published=_published(entry, content, at),
+        disagreement=entry.get("disagreement"),
+    )
+
+
+def _known(names: Mapping[str, Any], name: str, what: str, at: str) -> Any:
+    if name not in names:
+        raise ClaimError(f"{at} names the {what} {name!r}; use one of {', '.join(names)}")
+    return names[name]
+
+
+def _resolve(
+    test: Mapping[str, Any], selectors: Mapping[str, Selector], at: str
+) -> Mapping[str, Any]:
+    """The test with names of cells replaced by their selectors."""
+
+    def one(name: str) -> Selector:
+        found: Selector = _known(selectors, name, "cell", at)
+        return found
+
+    resolved = dict(test)
+    resolved |= {key: one(test[key]) for key in _ONE if key in test}
+    resolved |= {key: [one(name) for name in test[key]] for key in _SEVERAL if key in test}
+    return resolved
+
+
+def _region(test: Mapping[str, Any]) -> Region | None:
+    """What the effect must be; a rank must be above 1, a distance below its tolerance."""
+    match test["kind"]:
+        case "best" | "robust":
+            return Region("above", 1.0, 0.0)
+        case "utilisation":
+            return Region("below", float(test["tolerance"]), 0.0)
+        case "fits":
+            return None
+    return Region(test["comparison"], float(test["bound"]), float(test.get("tolerance", 0.0)))
+
+
+def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) -> Published | None:
+    """The effect by the published figures, with the places that they stand at."""
+    if "published" not in entry:
+        return None
+    if "reference" not in content:
+        raise ClaimError(f"{at} has published figures, but the file names no reference; add one")
+    figures = reference.load(content["reference"])
+    over = [figures.number(name) for name in entry["published"]["over"]]
+    under = [figures.number(name) for name in entry["published"].get("under", [])]
+    sources = dict.fromkeys(number.source for number in [*over, *under])
+    value = prod(n.value for n in over) / prod(n.value for n in under)
+    return Published(value, "; ".join(sources))
+
+
+def files_of(study: Mapping[str, Any]) -> Sequence[Path]:
+    """The files of claims that a study names; raises ClaimError where one does not exist."""
+    paths = [FOLDER / f"{name}.yaml" for name in study.get("claims", [])]
+    for path in paths:
+        if not path.is_file():
+            known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.yaml")))
+            raise ClaimError(
+                f"study {study['study']!r} names the claims {path.stem!r}; use one of {known}"
+            )
+    return paths

@@ -1,0 +1,145 @@
+"""The types of this package: what was claimed, what was measured, and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+NOT_TESTABLE = "not testable here"
+VERDICTS = (REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE)
+
+
+class NotTestableError(Exception):
+    """Why a claim cannot be tested here; becomes a verdict, never an error of the program."""
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which cells of any study a claim speaks of.
+
+    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be set so;
+    one that a cell leaves out counts as false. `as_published` is what the claim was made with:
+    cells that match it are preferred, and a difference is said in the verdict.
+    """
+
+    name: str
+    strategy: str
+    precision: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    min_batch_per_rank: int = 1
+    max_batch_per_rank: float = math.inf
+    as_published: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        options = "".join(f" with {key} = {value}" for key, value in self.options.items())
+        low, high = self.min_batch_per_rank, self.max_batch_per_rank
+        least = f" at {low} or more sequences a rank" if low > 1 else ""
+        most = f" at {high:g} or fewer sequences a rank" if high < math.inf else ""
+        return f"{self.strategy} in {self.precision}{options}{least}{most}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where a claim was made; `parameters` counts those of the model."""
+
+    device: str
+    hardware: str
+    nodes: int
+    ranks_per_node: int
+    parameters: float
+
+    def __str__(self) -> str:
+        count = self.nodes * self.ranks_per_node
+        nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"{count} {self.hardware}{nodes} with {self.parameters / 1e6:.0f} M parameters"
+
+
+@dataclass(frozen=True)
+class Region:
+    """What an effect must be for the sentence to hold.
+
+    `above` and `below` are sides of `bound`, `about` is a band around it; `tolerance` is relative
+    to `bound` and counts for the claim.
+    """
+
+    comparison: str
+    bound: float
+    tolerance: float
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Smallest and largest effect that the sentence allows."""
+        slack = abs(self.bound) * self.tolerance
+        low = -math.inf if self.comparison == "below" else self.bound - slack
+        high = math.inf if self.comparison == "above" else self.bound + slack
+        return low, high
+
+    def __str__(self) -> str:
+        low, high = self.limits
+        if self.comparison == "about":
+            return f"{low:.3g} to {high:.3g}"
+        return f"{self.comparison} {low if self.comparison == 'above' else high:.3g}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """The effect as the authors' own figures give it, and where these stand."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published sentence, in our own words, and the test that it is put to.
+
+    `test` is the mapping of the file, with its cells resolved to `Selector`s; `needs` names what
+    the test makes no sense without.
+    """
+
+    id: str
+    document: str
+    sentence: str
+    source: str
+    made_at: Scale
+    kind: str
+    test: Mapping[str, Any]
+    region: Region | None
+    needs: Mapping[str, Any]
+    published: Published | None
+    disagreement: str | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An effect with its bounds, and one line on how these were made."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a claim on one study.
+
+    `why` is the reason of a claim that is not testable, else what was compared and what is claimed;
+    `scale` says where the claim was made and where it was tested, `notes` what else differs.
+    """
+
+    claim: Claim
+    verdict: str
+    why: str
+    scale: str
+    effect: Estimate | None = None
+    notes: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line, with everything that a reader must know beside it."""
+        return "; ".join([f"{self.verdict}: {self.why}", self.scale, *self.notes])

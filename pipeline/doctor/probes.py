@@ -1,0 +1,249 @@
+"""One function for each thing that a run may need; each looks by itself and may fail by itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.doctor.types import Finding, missing, note, ok
+from pipeline.errors import SamestepError, UnsupportedError
+
+GIBIBYTE = 2**30
+SECONDS = 15
+"""Patience with another program."""
+
+IMAGE = Path("images") / "samestep.sif"
+CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
+BUILDERS = ("docker", "buildah", "apptainer")
+FREE_GIB = 5
+_SETUP = "run `make setup`"
+_GPU_NODE = "run on a node with an NVIDIA GPU and its driver (in a container with --nv)"
+
+
+def python() -> Finding:
+    """Version and environment; an older one than 3.11 does not come so far."""
+    return ok(f"{platform.python_version()} in {sys.prefix}")
+
+
+def torch() -> Finding:
+    """Version and the CUDA that it was built for."""
+    try:
+        import torch
+    except ImportError as error:
+        return missing(str(error), _SETUP)
+    cuda = torch.version.cuda
+    return ok(f"{torch.__version__}, {f'built for CUDA {cuda}' if cuda else 'a CPU build'}")
+
+
+def cuda() -> Finding:
+    """Devices that torch sees, and the driver."""
+    import torch
+
+    if torch.cuda.is_available():
+        count = range(torch.cuda.device_count())
+        names = [torch.cuda.get_device_properties(i) for i in count]
+        seen = [f"{p.name} ({p.total_memory / GIBIBYTE:.0f} GiB)" for p in names]
+        return ok(f"{', '.join(seen)}; driver {_driver() or 'unknown'}")
+    driver = _driver()
+    if driver is None:
+        return missing("no NVIDIA driver", _GPU_NODE)
+    why = "this torch is a CPU build" if torch.version.cuda is None else "torch sees no device"
+    return missing(f"driver {driver}, but {why}", "install a CUDA build of torch: `make setup`")
+
+
+def _driver() -> str | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
+
+
+def cpu_bf16() -> Finding:
+    """Units for bfloat16 products, without which `amp_*` is slow on a CPU."""
+    words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    found = [flag for flag in CPU_BF16 if flag in words]
+    if found:
+        return ok(", ".join(found))
+    return note("no bf16 units, so amp_* cells run correctly and slowly on this processor")
+
+
+def gloo() -> Finding:
+    """torch's backend between CPUs."""
+    import torch.distributed as dist
+
+    there = dist.is_available() and dist.is_gloo_available()
+    return ok("in torch") if there else missing("not in this torch", _SETUP)
+
+
+def nccl() -> Finding:
+    """torch's backend between GPUs."""
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_nccl_available() and torch.cuda.is_available():
+        library: Any = torch.cuda.nccl
+        return ok(".".join(str(part) for part in library.version()))
+    return missing("needs a CUDA build of torch and a GPU", _GPU_NODE)
+
+
+def horovod() -> Finding:
+    """Horovod, built for the installed torch."""
+    from pipeline import strategies
+
+    try:
+        strategies.load("horovod", {}).check()
+    except UnsupportedError as error:
+        return missing(str(error), "python -m envs.build_horovod --retry")
+    import importlib.metadata
+
+    return ok(f"{importlib.metadata.version('horovod')}, built for the installed torch")
+
+
+def apex() -> Finding:
+    """NVIDIA Apex with `apex.amp`, on a GPU."""
+    from pipeline.precision import make_precision
+
+    try:
+        make_precision("apex_o1", "cuda" if cuda().status == "ok" else "cpu")
+    except UnsupportedError as error:
+        return missing(str(error), "`make image` on NVIDIA's base image, on a node with a GPU")
+    return ok("apex.amp imports")
+
+
+def container() -> Finding:
+    """A program that runs the image."""
+    from pipeline.training.image import RUNTIMES, digest_from_within
+
+    if inside := digest_from_within():
+        return ok(f"this process is inside image {inside}")
+    found = [path for name in RUNTIMES if (path := shutil.which(name))]
+    fix = "install Apptainer or load its module"
+    return ok(", ".join(found)) if found else missing(f"no {' or '.join(RUNTIMES)}", fix)
+
+
+def image() -> Finding:
+    """The image file and its digest."""
+    from pipeline.training.image import locked_digest
+
+    try:
+        return ok(f"{IMAGE}, {locked_digest(IMAGE)}")
+    except SamestepError as error:
+        return missing(str(error).partition(";")[0], "make image")
+
+
+def builders() -> Finding:
+    """Programs that can build the image."""
+    found = [name for name in BUILDERS if shutil.which(name)]
+    fix = f"install {', '.join(BUILDERS[:-1])} or {BUILDERS[-1]}, to build an image here"
+    return ok(", ".join(found)) if found else missing("none", fix)
+
+
+def slurm() -> Finding:
+    """A SLURM that answers, with its partitions."""
+    if not all(shutil.which(name) for name in ("sinfo", "sbatch", "srun")):
+        return missing("no sinfo, sbatch and srun", "run on a cluster's login node")
+    done = _run("sinfo", "--noheader", "--format=%P %D nodes %G")
+    if done.returncode:
+        return missing(_last_line(done.stderr), "ask the cluster's administrators: SLURM is down")
+    return ok("; ".join(line.strip() for line in done.stdout.splitlines()) or "no partitions")
+
+
+def emulated_network() -> Finding:
+    """Network namespaces of one's own with a delay in them (netem), as emulated networks need."""
+    absent = [name for name in ("unshare", "ip", "tc") if shutil.which(name) is None]
+    if absent:
+        return missing(f"no {', '.join(absent)}", "install util-linux and iproute2")
+    enter = ("unshare", "--user", "--map-root-user", "--net")
+    if (done := _run(*enter, "true")).returncode:
+        fix = "set kernel.unprivileged_userns_clone=1, or run as root"
+        return missing(f"no namespaces: {_last_line(done.stderr)}", fix)
+    delay = ("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+    if (done := _run(*enter, *delay)).returncode:
+        fix = "load the kernel's module sch_netem"
+        return missing(f"namespaces, but no netem: {_last_line(done.stderr)}", fix)
+    return ok("namespaces and netem")
+
+
+def cores() -> Finding:
+    """Cores that this process may use."""
+    from pipeline.training.machine import hardware, usable_cores
+
+    return ok(f"{usable_cores()} of {os.cpu_count()}, {hardware()['cpu_model']}")
+
+
+def memory() -> Finding:
+    """Memory of the machine."""
+    import psutil
+
+    found = psutil.virtual_memory()
+    return ok(f"{found.total / GIBIBYTE:.1f} GiB, {found.available / GIBIBYTE:.1f} available")
+
+
+def disk() -> Finding:
+    """Free space where results are written."""
+    free = shutil.disk_usage(Path.cwd()).free / GIBIBYTE
+    text = f"{free:.0f} GiB free in this folder"
+    return ok(text) if free >= FREE_GIB else note(text, f"free {FREE_GIB} GiB before a study")
+
+
+def cgroup() -> Finding:
+    """Limits of this process's control group (version 2)."""
+    lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return note("control groups of version 1, whose limits are not read here")
+    root = Path("/sys/fs/cgroup")
+    folder = root / own.lstrip("/")
+    limits = [f"{name} {text}" for name in ("memory.max", "cpu.max", "cpuset.cpus")
+              if (text := _limit(folder, root, name))]  # fmt: skip
+    return note(", ".join(limits) or "no limit")
+
+
+def _limit(folder: Path, root: Path, name: str) -> str | None:
+    """The nearest limit from a group up to the root; None where nothing is set."""
+    for place in (folder, *folder.parents):
+        file = place / name
+        text = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+        if text and not text.startswith("max"):
+            return text
+        if place == root:
+            break
+    return None
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def _last_line(text: str) -> str:
+    return ([line.strip() for line in text.splitlines() if line.strip()] or ["it failed"])[-1]
+
+
+PROBES: Mapping[str, Callable[[], Finding]] = {
+    "python": python,
+    "torch": torch,
+    "cuda": cuda,
+    "cpu-bf16": cpu_bf16,
+    "gloo": gloo,
+    "nccl": nccl,
+    "horovod": horovod,
+    "apex": apex,
+    "container": container,
+    "image": image,
+    "builders": builders,
+    "slurm": slurm,
+    "emulated-network": emulated_network,
+    "cores": cores,
+    "memory": memory,
+    "disk": disk,
+    "cgroup": cgroup,
+}

@@ -1,0 +1,60 @@
+"""Which cells of the shipped studies can run on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline import strategies
+from pipeline.doctor import probes
+from pipeline.doctor.types import OK, Finding, missing, note, ok
+from pipeline.errors import UnsupportedError
+from pipeline.metrics.select import plural
+from pipeline.spec import RunSpec, expand
+from pipeline.study import SCHEMA_FILE, load_study
+
+CONFIG = SCHEMA_FILE.parents[1] / "config"
+
+
+def shipped() -> list[Path]:
+    """Files of the shipped studies."""
+    return sorted(CONFIG.glob("*.yaml"))
+
+
+def study(path: Path) -> Finding:
+    """Ok where all cells can run at every node count; else which cannot, and why."""
+    runs = [spec for spec in expand(load_study(path)) if spec.repeat == 0]
+    reasons: dict[str, list[str]] = {}
+    blocked = 0
+    for spec in runs:
+        if (reason := why_not(spec)) is not None:
+            blocked += 1
+            reasons.setdefault(reason, []).append(f"{spec.cell}/n{spec.world.nodes}")
+    text = f"{len(runs) - blocked} of {len(runs)} cells and node counts can run here"
+    if not blocked:
+        return ok(text)
+    told = "; ".join(f"{', '.join(cells)}: {reason}" for reason, cells in reasons.items())
+    fix = "see the lines above; a cell that cannot run is recorded as unsupported"
+    return (missing if blocked == len(runs) else note)(f"{text}; {told}", fix)
+
+
+def why_not(spec: RunSpec) -> str | None:
+    """Why a run cannot be made here, or None."""
+    import torch
+
+    from pipeline.precision import make_precision
+
+    strategy = strategies.load(spec.strategy, spec.options)
+    layout = strategy.layout(spec.world)
+    if spec.world.device == "cuda":
+        own = layout.processes_per_node * layout.devices_per_process
+        have = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if have < own:
+            return f"needs {plural(own, 'GPU')} a node, this machine has {have}"
+    try:
+        strategy.check()
+        make_precision(spec.precision, spec.world.device)
+    except UnsupportedError as error:
+        return str(error)
+    if spec.world.num_machines > 1 and probes.slurm().status != OK:
+        return f"needs {spec.world.num_machines} machines, and no SLURM answers here"
+    return None

@@ -1,0 +1,99 @@
+"""Ratios measured here beside those published; `python -m pipeline figure published`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from pipeline.figures import theme
+
+CAPTION = (
+    "Effects measured here, with their intervals, beside what was published. Every effect is a "
+    "ratio, so that a small study on a processor and a large one on GPUs can share the axis; no "
+    "absolute time does. The grey band is what the claim says; the published point is the effect "
+    "by the authors' own figures, where they give it."
+)
+# The claims check equal work for themselves, each over its own cells.
+COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
+NEEDS = "verdicts"
+
+# Effects that are no ratio of two measurements.
+_NO_RATIO = ("utilisation", "fits")
+# Colour and word go together, so that the figure can be read in grey.
+_COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "not testable here": "#777777"}
+_BAND = "#DADADA"
+_TICKS = [2.0**power for power in range(-6, 8)]
+
+
+def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
+    """One line for each claim whose effect is a ratio and was measured or published."""
+    shown = [
+        one
+        for one in verdicts
+        if one["kind"] not in _NO_RATIO and (one["effect"] or one["published"])
+    ]
+    figure, [[axes]] = theme.grid(1, 0.75 + 0.26 * max(len(shown), 4))
+    if not shown:
+        axes.text(0.5, 0.5, "no claim has a ratio to show", ha="center", transform=axes.transAxes)
+        return theme.finish(figure, table, (), "")
+    _scale(axes, shown)
+    for place, one in enumerate(shown):
+        _row(axes, place, one)
+    theme.cell_axis(axes, [one["id"] for one in shown])
+    entries = [
+        theme.provenance_entry(theme.MEASURED, "measured here, with its interval"),
+        theme.provenance_entry(theme.PUBLISHED),
+        Line2D([], [], color=_BAND, lw=8, label="what the claim says"),
+    ]
+    what = "Right: the verdict; a line without a disc could not be tested here."
+    return theme.finish(figure, table, (), what, extra=entries)
+
+
+def _scale(axes: Axes, shown: Sequence[dict[str, Any]]) -> None:
+    """A logarithmic axis that holds all points and intervals, and 1."""
+    values = [1.0]
+    for one in shown:
+        effect, published = one["effect"] or {}, one["published"] or {}
+        values += [effect[key] for key in ("value", "low", "high") if key in effect]
+        values += [published["value"]] if published else []
+    values = [value for value in values if value > 0]
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(min(values) / 1.25, max(values) * 1.25)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("Ratio")
+    axes.axvline(1.0, color="#888888", lw=0.8, zorder=1)
+    axes.grid(False, axis="y")
+    axes.grid(True, axis="x")
+
+
+def _row(axes: Axes, place: int, one: dict[str, Any]) -> None:
+    """Band, interval, points and verdict of one claim."""
+    left, right = axes.get_xlim()
+    claimed, effect = one["claimed"], one["effect"]
+    low = left if claimed["low"] is None else max(claimed["low"], left)
+    high = right if claimed["high"] is None else min(claimed["high"], right)
+    if low < high:
+        axes.fill_betweenx([place - 0.36, place + 0.36], low, high, color=_BAND, lw=0, zorder=0)
+    colour = _COLOURS[one["verdict"]]
+    # Side by side where a line has both, so that neither hides the other.
+    apart = 0.17 if effect and one["published"] else 0.0
+    if effect is not None and effect["value"] > 0:
+        ends, y = [max(effect["low"], left), effect["high"]], place - apart
+        axes.plot(ends, [y, y], color=colour, lw=1.4, marker="|", ms=6, zorder=6)
+        axes.plot([effect["value"]], [y], **theme.provenance(theme.MEASURED, colour))
+    if one["published"] is not None:
+        axes.plot([one["published"]["value"]], [place + apart], **theme.provenance(theme.PUBLISHED))
+    undecided = effect is not None and one["verdict"] == "not testable here"
+    axes.text(
+        1.01, place, "undecided" if undecided else one["verdict"], color=colour, fontsize=7,
+        va="center", ha="left", transform=axes.get_yaxis_transform(),
+    )  # fmt: skip

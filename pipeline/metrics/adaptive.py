@@ -1,0 +1,113 @@
+"""Which repeats does a study call for, given the records so far? `python -m pipeline repeats`.
+
+With a fixed number that is all of them. With `repeats: {at_least, at_most, within}` a cell at a
+node count gets another repeat until the interval of its median step time lies within the share
+`within` of it, or `at_most` is reached. The rule looks at the first repeats only, in their order,
+so that the same records always call for the same runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.records import RunRecord
+from pipeline.spec import RunSpec, expand, repeat_bounds
+
+# A rule that stops when an interval is narrow favours intervals that are narrow by luck; measured
+# by simulation with at least 6 and at most 20 repeats (DECISIONS.md).
+COVERAGE = "92 to 96 %"
+SUMMARY = "which cells call for one more repeat, for studies with adaptive repeats"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the stage."""
+    parser.add_argument("--study", type=Path, required=True, help="study file")
+    parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
+    parser.add_argument("--repeat", type=int, required=True, help="the repeat to decide on, from 0")
+    parser.add_argument("--out", type=Path, required=True, help="JSON list of run ids to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the ids of the runs of this repeat that are called for."""
+    from pipeline.files import write_text
+    from pipeline.study import load_study
+
+    found = called_for(load_study(args.study), args.runs)
+    ids = [spec.run_id for spec in found if spec.repeat == args.repeat]
+    write_text(args.out, json.dumps(ids, indent=1) + "\n")
+    print(f"repeat {args.repeat}: {len(ids)} runs are called for", file=sys.stderr)
+    return 0
+
+
+def called_for(study: Mapping[str, Any], runs: Path) -> list[RunSpec]:
+    """The runs that the study calls for, in its order; those of fixed repeats are all.
+
+    Reads the records below `runs`; a cell is not followed beyond its first missing record.
+    """
+    specs = expand(study)
+    least, most = repeat_bounds(study)
+    if least == most:
+        return specs
+    cells: dict[tuple[str, int], list[RunSpec]] = {}
+    for spec in specs:
+        cells.setdefault((spec.cell, spec.world.nodes), []).append(spec)
+    within = study["repeats"]["within"]
+    return [spec for own in cells.values() for spec in _of_cell(own, runs, least, within)]
+
+
+def _of_cell(specs: Sequence[RunSpec], runs: Path, least: int, within: float) -> list[RunSpec]:
+    from pipeline.metrics.collect import read_run, run_folder
+
+    done: list[RunRecord] = []
+    for count, spec in enumerate(specs):
+        if count >= least and settled(done, within):
+            return list(specs[:count])
+        if not (run_folder(runs, spec) / "run.json").is_file():
+            return list(specs[: max(count + 1, least)])
+        done.append(read_run(runs, spec))
+    return list(specs)
+
+
+def run_files(
+    study: Mapping[str, Any],
+    results: str,
+    repeats: int | None,
+    name: str,
+    get_round: Callable[..., Any],
+) -> list[str]:
+    """Paths of the file `name` of all runs among the first `repeats` (None: among all).
+
+    `results` is the study's folder, in which its runs lie.
+
+    For the workflow: `get_round(repeat=r)` is the checkpoint that wrote which runs of repeat r are
+    called for, and raises where it has yet to run. Repeats that every cell has ask for none.
+    """
+    least, most = repeat_bounds(study)
+    last = most if repeats is None else repeats
+    ids = [spec.run_id for spec in expand(study) if spec.repeat < min(last, least)]
+    for repeat in range(least, last):
+        called = json.loads(Path(get_round(repeat=repeat).output[0]).read_text(encoding="utf-8"))
+        if not called:
+            break
+        ids += called
+    folders = (run_id.partition("/")[2] for run_id in ids)
+    return [f"{results}/runs/{folder}/{name}" for folder in folders]
+
+
+def settled(records: Sequence[RunRecord], within: float) -> bool:
+    """Whether more repeats are needless: the interval is narrow, or no run finished at all."""
+    from pipeline.metrics.runs import load_run
+    from pipeline.metrics.statistics import MIN_REPEATS, repeats_interval
+
+    finished = [load_run(r, {}).timed_seconds for r in records if r.status == "ok"]
+    if not finished:
+        return True
+    if len(finished) < MIN_REPEATS:
+        return False
+    found = repeats_interval(finished)
+    return max(found.high - found.value, found.value - found.low) <= within * found.value

@@ -1,0 +1,158 @@
+"""Is one cell faster than another? Rows of level `comparison`, the only source of such a sentence.
+
+Every two cells at one node count are compared, and every cell with the base of its speedup. The
+values are the throughputs of the runs. A verdict needs both: a rank test that finds a difference
+after Holm's correction for all comparisons of its family (the pairs at one node count, or the cells
+against their bases), and an interval of the ratio of medians that leaves out 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base
+from pipeline.metrics.comparison import unequal_work
+from pipeline.metrics.parity import NOT_COMPARED, NOT_EQUAL
+from pipeline.metrics.ranks import ALPHA, RankTest, holm, kruskal_wallis, smallest_p_value
+from pipeline.metrics.select import plural
+from pipeline.metrics.statistics import interval_of_ratio
+from pipeline.metrics.table import rows
+
+FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two groups that both have finished runs: `one` is asked about, `other` is what it meets."""
+
+    one: Group
+    other: Group
+
+    def obstacle(self, allowed: Collection[str], unequal: Collection[Place]) -> str | None:
+        """Why the two are not to be compared, or None."""
+        a, b = self.one.context, self.other.context
+        fields = unequal_work(a, b, allowed)
+        if fields:
+            return f"{NOT_COMPARED}: {', '.join(fields)} differ"
+        for context in (a, b):
+            if (context["cell"], context["nodes"]) in unequal:
+                return f"{NOT_COMPARED}: {context['cell']} did not compute the same training"
+        return None
+
+
+def contrast_frames(
+    groups: Groups, declared: Collection[str], parity: Iterable[pd.DataFrame]
+) -> list[pd.DataFrame]:
+    """Rows of all comparisons; `declared` are fields of equal work that the study lets differ."""
+    unequal = _unequal_places(parity)
+    frames = []
+    for family, pairs in _families(groups).items():
+        found = [(pair, pair.obstacle(declared, unequal)) for pair in pairs]
+        frames += [
+            rows(_context(pair), [_verdict(text, 0.0)]) for pair, text in found if text is not None
+        ]
+        frames += _decided([pair for pair, text in found if text is None], family)
+    return frames
+
+
+def all_cells_rows(groups: Groups) -> list[dict[str, Any]]:
+    """Kruskal-Wallis of all cells at once at each node count, as rows of level `study`."""
+    found = []
+    for nodes in sorted({nodes for _, nodes in groups}):
+        rates = [g.run_rates for (_, n), g in groups.items() if n == nodes and g.ok]
+        if len(rates) < 2:
+            continue
+        test = kruskal_wallis(rates)
+        shared = {"level": "study", "unit": "1", "n": test.n, "nodes": nodes}
+        text = f"Kruskal-Wallis of {len(rates)} cells, H = {test.statistic:.3g}"
+        found += [
+            {**shared, "metric": "all_cells_p_value", "value": test.p_value, "text": text},
+            {**shared, "metric": "all_cells_effect_size", "value": test.effect_size,
+             "text": "epsilon squared"},
+        ]  # fmt: skip
+    return found
+
+
+def _unequal_places(parity: Iterable[pd.DataFrame]) -> set[Place]:
+    """Cells and node counts of which some verdict of parity reads NOT EQUAL."""
+    found = set()
+    for frame in parity:
+        if "text" in frame and (frame["text"] == NOT_EQUAL).any():
+            found.add((str(frame["cell"].iloc[0]), int(frame["nodes"].iloc[0])))
+    return found
+
+
+def _families(groups: Groups) -> Mapping[str, list[Pair]]:
+    finished = [group for group in groups.values() if group.ok]
+    families: dict[str, list[Pair]] = {}
+    for one, other in combinations(finished, 2):
+        nodes = one.context["nodes"]
+        if nodes == other.context["nodes"]:
+            families.setdefault(f"pairs at {plural(nodes, 'node')}", []).append(Pair(one, other))
+    bases = [(group, find_base(group, groups)) for group in finished]
+    families["cells against their base"] = [
+        Pair(group, base)
+        for group, base in bases
+        if base is not None and base.context["nodes"] != group.context["nodes"]
+    ]
+    return families
+
+
+def _decided(pairs: list[Pair], family: str) -> list[pd.DataFrame]:
+    tests = [kruskal_wallis([p.one.run_rates, p.other.run_rates]) for p in pairs]
+    adjusted = holm([test.p_value for test in tests])
+    # What the correction would leave if no two cells overlapped at all: the best that can come.
+    least = holm([smallest_p_value(len(p.one.ok), len(p.other.ok)) for p in pairs])
+    return [
+        rows(_context(pair), _values(pair, test, p_value, smallest, f"{len(pairs)} {family}"))
+        for pair, test, p_value, smallest in zip(pairs, tests, adjusted, least, strict=True)
+    ]
+
+
+def _context(pair: Pair) -> dict[str, Any]:
+    other = pair.other.context
+    return {
+        **pair.one.context,
+        "level": "comparison",
+        "base": base_name(pair.other),
+        "other": other["cell"],
+        "other_nodes": other["nodes"],
+    }
+
+
+def _values(
+    pair: Pair, test: RankTest, p_value: float, smallest: float, family: str
+) -> list[dict[str, Any]]:
+    ratio = interval_of_ratio(pair.one.rate, pair.other.rate)
+    overlap = pair.one.rate.overlaps(pair.other.rate)
+    apart = ratio.low > 1 or ratio.high < 1
+    if smallest >= ALPHA:
+        verdict = TOO_FEW
+    elif p_value < ALPHA and apart:
+        verdict = FASTER if ratio.value > 1 else SLOWER
+    else:
+        verdict = UNDECIDED
+    figures = [
+        ("p_value", p_value, f"Kruskal-Wallis, corrected for {family} (Holm)"),
+        ("p_value_uncorrected", test.p_value, "Kruskal-Wallis"),
+        ("smallest_p_value", smallest, "if the two did not overlap at all, corrected"),
+        ("effect_size", test.effect_size, "epsilon squared"),
+        ("intervals_overlap", float(overlap), "yes" if overlap else "no"),
+    ]
+    sign = {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0)
+    return [
+        {"metric": "rate_ratio", "unit": "1", **bounds(ratio)},
+        *({"metric": metric, "unit": "1", "value": value, "n": test.n, "text": text}
+          for metric, value, text in figures),
+        _verdict(verdict, sign),
+    ]  # fmt: skip
+
+
+def _verdict(text: str, sign: float) -> dict[str, Any]:
+    return {"metric": "speed_verdict", "unit": "1", "value": sign, "text": text}

@@ -1,0 +1,77 @@
+"""In which order the runs were really executed, and whether the machine drifted meanwhile.
+
+The plan is random within each repeat (`pipeline.spec.run_order`); what happened stands in the
+records' `started_at`, since a repeated or resumed run comes later than planned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.metrics.cells import Groups
+from pipeline.metrics.ranks import NOT_TESTED, Drift, drift
+from pipeline.metrics.runs import Run
+from pipeline.metrics.table import rows
+
+ORDER = "random within each repeat, fixed by the seeds"
+
+
+def executed(runs: Sequence[Run]) -> list[Run]:
+    """The runs in the order in which they were started."""
+    return sorted(
+        runs,
+        key=lambda run: (run.record.run["started_at"], run.record.run["ended_at"],
+                         run.context["run_id"]),
+    )  # fmt: skip
+
+
+def order_frames(runs: Sequence[Run]) -> list[pd.DataFrame]:
+    """One row a run: its place in the order of execution, from 1."""
+    return [
+        rows(run.context, [{"level": "run", "metric": "execution_order", "unit": "count",
+                            "value": float(place)}])
+        for place, run in enumerate(executed(runs), 1)
+    ]  # fmt: skip
+
+
+def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of level `study`: how far the plan was kept, and the drift over the order.
+
+    `plan` holds the ids of all runs of the study in their planned order.
+    """
+    places = [plan.index(str(run.context["run_id"])) for run in executed(runs)]
+    kept = longest_rise(places)
+    text = f"{ORDER}; {kept} of {len(places)} runs were executed in this order"
+    found = order_drift(runs, groups)
+    return [
+        {"level": "study", "metric": "order_kept", "unit": "count", "value": float(kept),
+         "n": len(places), "text": text},
+        {"level": "study", "metric": "order_drift", "text": NOT_TESTED}
+        if found is None
+        else {"level": "study", "metric": "order_drift", "unit": "1", "value": found.share,
+              "n": found.n, "text": found.verdict},
+    ]  # fmt: skip
+
+
+def order_drift(runs: Sequence[Run], groups: Groups) -> Drift | None:
+    """Drift of run medians over the order of execution, each relative to its cell's median."""
+    relative = []
+    for run in executed(runs):
+        group = groups[run.context["cell"], run.context["nodes"]]
+        if run.ok and len(group.ok) > 1:
+            relative.append(float(np.median(run.timed_seconds)) / group.step_seconds.value)
+    return drift(np.asarray(relative, dtype=np.float64))
+
+
+def longest_rise(places: Sequence[int]) -> int:
+    """Length of the longest subsequence that rises: how many stand in order at most."""
+    ends: list[int] = []
+    for place in places:
+        at = bisect_left(ends, place)
+        ends[at : at + 1] = [place]
+    return len(ends)

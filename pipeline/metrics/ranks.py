@@ -1,0 +1,99 @@
+"""Rank tests: Kruskal-Wallis with effect size, Holm's correction, and drift along a series.
+
+Hoefler & Belli (SC15, rule 7): measurements are compared by a test that asks for no distribution.
+Between two groups Kruskal-Wallis is Wilcoxon's rank-sum test, whose exact p-value is used, because
+the chi-squared approximation promises too much for few values (4 against 4: 0.021 for 0.029).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.metrics.statistics import Floats
+
+ALPHA = 0.05
+# A series drifts when its last third differs from its first by more than this share of it, and
+# the rank test finds that less likely than this by chance.
+DRIFT_SHARE, DRIFT_ALPHA = 0.05, 0.01
+DRIFT, STEADY, NOT_TESTED = "drift", "none", "not tested: too short a series"
+
+
+@dataclass(frozen=True)
+class RankTest:
+    """Kruskal-Wallis of some groups: its H, p-value, effect size and number of values.
+
+    `effect_size` is epsilon squared, H / (n - 1): 0 for groups that mix freely, near 1 for many
+    groups that do not overlap (Tomczak & Tomczak 2014).
+    """
+
+    statistic: float
+    p_value: float
+    effect_size: float
+    n: int
+
+
+def kruskal_wallis(groups: Sequence[Floats]) -> RankTest:
+    """Do these groups come from one distribution? Exact for two groups of which one is small.
+
+    More groups use the chi-squared approximation of scipy. Values that are all alike give p = 1.
+    """
+    from scipy.stats import kruskal, mannwhitneyu
+
+    values = np.concatenate(list(groups))
+    if (values == values[0]).all():
+        return RankTest(0.0, 1.0, 0.0, len(values))
+    statistic, p_value = kruskal(*groups)
+    if len(groups) == 2:
+        exact = mannwhitneyu(groups[0], groups[1], alternative="two-sided").pvalue
+        # With ties scipy turns to an approximation, which can fall below what is possible.
+        p_value = max(exact, smallest_p_value(len(groups[0]), len(groups[1])))
+    return RankTest(
+        float(statistic), float(p_value), float(statistic) / (len(values) - 1), len(values)
+    )
+
+
+def smallest_p_value(n: int, other: int) -> float:
+    """The p-value of two groups that do not overlap at all: nothing smaller is possible."""
+    return min(1.0, 2 / math.comb(n + other, n))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number: any false alarm among them stays rare (Holm 1979)."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(np.argsort(p_values, kind="stable")):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Change from the first to the last third of a series, as a share of the first."""
+
+    share: float
+    p_value: float
+    n: int
+
+    @property
+    def verdict(self) -> str:
+        """`DRIFT` where it is both larger than `DRIFT_SHARE` and unlikely to be chance."""
+        large = abs(self.share) > DRIFT_SHARE
+        return DRIFT if large and self.p_value < DRIFT_ALPHA else STEADY
+
+
+def drift(series: Floats) -> Drift | None:
+    """Drift along `series`, in its order; None where a third is too short to be tested.
+
+    Neighbouring steps resemble each other, which makes the p-value too small; the threshold on
+    the size of the change is what keeps small waves out.
+    """
+    third = len(series) // 3
+    if third == 0 or smallest_p_value(third, third) >= DRIFT_ALPHA:
+        return None
+    first, last = series[:third], series[-third:]
+    share = float(np.median(last) / np.median(first)) - 1.0
+    return Drift(share, kruskal_wallis([first, last]).p_value, third)

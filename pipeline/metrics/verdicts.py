@@ -1,0 +1,110 @@
+"""Ask the table of metrics whether one cell is faster than another: `faster(table, a, b, nodes)`.
+
+Figures, tables and the paper write `faster` or `slower` only where the verdict says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from pipeline.errors import ComparisonError
+from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
+from pipeline.metrics.parity import NOT_COMPARED
+from pipeline.metrics.select import records
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer on a pair of cells; all figures are NaN where they were not to be compared.
+
+    `ratio` is the throughput of the first over that of the second, `low` and `high` its interval;
+    `p_value` is corrected for the number of comparisons, `effect_size` is epsilon squared, `n` the
+    smaller number of repeats.
+    """
+
+    verdict: str
+    ratio: float
+    low: float
+    high: float
+    p_value: float
+    effect_size: float
+    n: int
+    overlap: bool
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data say which of the two is faster."""
+        return self.verdict in (FASTER, SLOWER)
+
+    @property
+    def compared(self) -> bool:
+        """Whether the two may be compared at all; else `verdict` says why not."""
+        return not self.verdict.startswith(NOT_COMPARED)
+
+    @property
+    def too_few(self) -> bool:
+        """Whether so few repeats could not have decided it, whatever they had measured."""
+        return self.verdict == TOO_FEW
+
+
+def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Verdict:
+    """Is cell `one` faster than cell `other` at `nodes` nodes?
+
+    Raises ComparisonError where the table holds no such comparison.
+    """
+    found = _comparison(table, one, nodes)
+    rows = found[(found["other"] == other) & (found["other_nodes"] == nodes)]
+    if not rows.empty:
+        return _figures(rows)
+    turned = _comparison(table, other, nodes)
+    rows = turned[(turned["other"] == one) & (turned["other_nodes"] == nodes)]
+    if rows.empty:
+        raise ComparisonError(
+            f"no comparison of {one!r} with {other!r} at {nodes} nodes; name two cells of the "
+            "study that both have a finished run there"
+        )
+    return _turn(_figures(rows))
+
+
+def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> Verdict | None:
+    """Is `cell` at `nodes` faster than the base of its speedup, named as in the column `base`?
+
+    None where the cell is its own base.
+    """
+    found = _comparison(table, cell, nodes)
+    rows = found[found["base"] == base]
+    return None if rows.empty else _figures(rows)
+
+
+def _comparison(table: pd.DataFrame, cell: str, nodes: int) -> pd.DataFrame:
+    rows = table[table["level"] == "comparison"]
+    return rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]
+
+
+def _figures(rows: pd.DataFrame) -> Verdict:
+    by_metric = {row["metric"]: row for row in records(rows)}
+    text = str(by_metric["speed_verdict"]["text"])
+    if "rate_ratio" not in by_metric:
+        nan = float("nan")
+        return Verdict(text, nan, nan, nan, nan, nan, 0, overlap=False)
+    ratio = by_metric["rate_ratio"]
+    return Verdict(
+        text,
+        float(ratio["value"]),
+        float(ratio["low"]),
+        float(ratio["high"]),
+        float(by_metric["p_value"]["value"]),
+        float(by_metric["effect_size"]["value"]),
+        int(ratio["n"]),
+        overlap=bool(by_metric["intervals_overlap"]["value"]),
+    )
+
+
+def _turn(found: Verdict) -> Verdict:
+    """The same answer, asked the other way round."""
+    verdict = {FASTER: SLOWER, SLOWER: FASTER}.get(found.verdict, found.verdict)
+    return replace(
+        found, verdict=verdict, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low
+    )

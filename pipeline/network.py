@@ -1,0 +1,59 @@
+"""Which address and network interface of this machine lead to another one (IPv4)."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from pipeline.errors import LaunchError
+
+ANYWHERE = "192.0.2.1"
+"""An address of no machine (RFC 5737): the way to it is the default route. Nothing is sent."""
+
+
+def source_address(host: str) -> str:
+    """Address from which packets to `host` leave; raises LaunchError where no way leads there."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise LaunchError(
+            f"no IPv4 way to {host} ({error.strerror or error}); set MASTER_ADDR to an address "
+            "that every node reaches"
+        ) from error
+
+
+def own_address() -> str:
+    """The address under which other machines know this one.
+
+    It is what the host's name resolves to. Debian resolves it to 127.0.1.1; then the source address
+    of the default route is taken.
+    """
+    try:
+        named = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return source_address(ANYWHERE)
+    return source_address(ANYWHERE) if is_loopback(named) else named
+
+
+def interface_of(address: str) -> str:
+    """Name of the interface that holds `address`; raises LaunchError when none does."""
+    import psutil
+
+    for interface, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family != socket.AF_INET:
+                continue
+            same = entry.address == address
+            if same or (is_loopback(address) and is_loopback(entry.address)):
+                return str(interface)
+    raise LaunchError(
+        f"no network interface holds {address}; set GLOO_SOCKET_IFNAME to the one that reaches the "
+        "other nodes"
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether the address never leaves the machine."""
+    return ipaddress.ip_address(address).is_loopback

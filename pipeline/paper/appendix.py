@@ -1,0 +1,162 @@
+"""What the artifact appendix may say: needs, times, sizes, licences, and which claim is where.
+
+Its fields are those of the artifact appendices of the ACM and of cTuning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.claims.load import files_of, load_claims
+from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
+from pipeline.tables.format import significant
+
+LICENCE = "Apache-2.0"
+# Reviewers of artifacts first look whether anything runs at all, in half an hour.
+KICK_SECONDS = 30 * 60
+_DATA_LICENCES = {
+    "python-docs": "that of Python itself (PSF), as part of which the text comes",
+    "json": "that of the files, which the study does not record",
+    "text": "that of the files, which the study does not record",
+    "hub": "that of the data set, as its page on the hub says",
+}
+# Where a quantity is shown: figure, table. The first key that a claim's test has counts.
+SHOWN_IN: dict[str, tuple[str | None, str | None]] = {
+    "tokens_per_second": ("throughput", "scaling"),
+    "step_seconds": ("step_time", "step_time"),
+    "step_spread": ("step_time", "step_time"),
+    "time_asymmetry": ("step_time", "step_time"),
+    "seconds_to_loss": ("loss_time", None),
+    "loss_roughness": ("loss_step", None),
+    "peak_memory_bytes": ("memory", "resources"),
+    "memory_asymmetry": ("memory", "resources"),
+    "mean_utilisation": (None, "resources"),
+    # kinds of test without a metric of their own
+    "best": ("throughput", "scaling"),
+    "robust": ("throughput", "scaling"),
+    "efficiency": ("speedup", "scaling"),
+    "utilisation": (None, "resources"),
+    "memory_formula": ("memory", "resources"),
+    "fits": (None, "status"),
+}
+
+
+def appendix(
+    study: Mapping[str, Any],
+    table: pd.DataFrame,
+    verdicts: Sequence[dict[str, Any]],
+    manifest: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The facts as JSON types; `manifest` is that of the token shards, None where it is not given.
+
+    Times and sizes are sums over all runs, whatever became of them.
+    """
+    runs = seconds_of_runs(table)
+    spans = pd.to_datetime([*runs["text"], *pick(table, "run", "ended_at")["text"]])
+    longest = records(runs.sort_values("seconds", kind="stable"))[-1]
+    return {
+        "licence": LICENCE,
+        "data_licence": _DATA_LICENCES[study["corpus"]["source"]],
+        "strategies": listed(f"`{name}`" for name in cells(table)["strategy"].unique()),
+        "experiments": plural(len(runs.drop_duplicates(["cell", "nodes"])), "experiment"),
+        "total": duration(runs["seconds"].sum()),
+        "elapsed": duration((spans.max() - spans.min()).total_seconds()),
+        "longest": longest["run_id"],
+        "longest_time": duration(longest["seconds"]),
+        "hardware": _hardware(table),
+        "records": size(pick(table, "run", "record_bytes")["value"].sum()),
+        "tokens": {} if manifest is None else _tokens(manifest),
+        "checkpoint": _checkpoint(study, table),
+        "image": fact(table, "image_digest"),
+        "kick": _kick(study, runs),
+        "claims": _claims(study, verdicts),
+    }
+
+
+def duration(seconds: float) -> str:
+    """`45 seconds`, `12 minutes` or `3.4 hours`: two digits are enough to plan with."""
+    for unit, length in (("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * length:
+            return f"{significant(seconds / length, 2)} {unit}s"
+    return plural(round(seconds), "second")
+
+
+def size(num_bytes: float) -> str:
+    """`1.2 MB`, in powers of a thousand, as disks are sold."""
+    for unit, length in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= length:
+            return f"{significant(num_bytes / length, 2)} {unit}"
+    return f"{significant(num_bytes / 1e3, 2)} kB"
+
+
+def _hardware(table: pd.DataFrame) -> dict[str, Any]:
+    """What the runs were on, and the most that one of them asked for at once."""
+    runs = pick(table, "run", "status")
+    memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
+    sizes = sorted(pick(table, "run", "memory_bytes")["value"].dropna().unique())
+    return {
+        "memory": listed(f"{value / 2**30:.1f} GiB" for value in sizes),
+        "ranks": plural(int(runs["world_size"].max()), "rank"),
+        "nodes": plural(int(runs["nodes"].max()), "node"),
+        "peak": "" if memory.empty else size(memory.max()),
+    }
+
+
+def _tokens(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    count = int(manifest["num_tokens"])
+    width = {"uint16": 2, "uint32": 4}[manifest["dtype"]]
+    return {
+        "count": f"{count:,}",
+        "documents": f"{manifest['num_documents']:,}",
+        "size": size(count * width),
+        "sha256": str(manifest["text_sha256"])[:12],
+    }
+
+
+def _checkpoint(study: Mapping[str, Any], table: pd.DataFrame) -> str:
+    """Size of a checkpoint, which lies there while a run is under way; empty where none is made.
+
+    It holds the weights and both moments of AdamW in fp32, 12 bytes a parameter.
+    """
+    parameters = pick(table, "run", "num_parameters")["value"]
+    if not study["workload"]["checkpoint_every"] or parameters.empty:
+        return ""
+    return size(12 * float(parameters.max()))
+
+
+def _kick(study: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, Any]:
+    """The run that finished soonest, as the first thing to try; empty where none finished."""
+    finished = runs[runs["status"] == "ok"].sort_values("seconds", kind="stable")
+    if finished.empty:
+        return {}
+    first = records(finished)[0]
+    folder = str(first["run_id"]).partition("/")[2]
+    return {
+        "target": f"results/{study['study']}/runs/{folder}/run.json",
+        "time": duration(first["seconds"]),
+        "fits": bool(first["seconds"] < KICK_SECONDS),
+        "all_fit": bool(runs["seconds"].sum() < KICK_SECONDS),
+    }
+
+
+def _claims(study: Mapping[str, Any], verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Which figure and table show what a claim is about, with the claims and their verdicts."""
+    if not verdicts:
+        return []
+    tests = {claim.id: claim.test for path in files_of(study) for claim in load_claims(path)}
+    places: dict[tuple[str | None, str | None], dict[str, list[str]]] = {}
+    for one in verdicts:
+        quantity = tests.get(one["id"], {}).get("metric", one["kind"])
+        place = places.setdefault(SHOWN_IN[quantity], {})
+        place.setdefault(one["verdict"], []).append(one["id"])
+    return [
+        {
+            "figure": figure,
+            "table": table,
+            "verdicts": [{"verdict": v, "claims": listed(ids)} for v, ids in found.items()],
+        }
+        for (figure, table), found in places.items()
+    ]

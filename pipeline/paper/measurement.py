@@ -1,0 +1,66 @@
+"""What the manuscript says about how it was measured: intervals, order, drift, clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
+from pipeline.metrics.runs import TIMER_SHARE
+from pipeline.metrics.select import fact, listed, pick, plural, records
+from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS, coverage
+from pipeline.tables.format import probability, significant
+
+
+def measurement(table: pd.DataFrame) -> dict[str, Any]:
+    """Facts for the section on measurement; JSON types only."""
+    return {
+        "percent": f"{100 * CONFIDENCE:g}",
+        "min_repeats": MIN_REPEATS,
+        "alpha": f"{ALPHA:g}",
+        **_repeats(table),
+        "order": fact(table, "order_kept"),
+        "drift": _drift(table),
+        "timer": _timer(table),
+    }
+
+
+def _repeats(table: pd.DataFrame) -> dict[str, Any]:
+    """What intervals over so few repeats cover, where there are too few for the full confidence."""
+    counts = pick(table, "cell", "num_ok")
+    few = sorted({int(n) for n in counts["value"] if 1 < n < MIN_REPEATS})
+    return {
+        "few": [{"repeats": plural(n, "repeat"), "coverage": coverage(n)} for n in few],
+        "any_single": bool((counts["value"] == 1).any()),
+    }
+
+
+def _drift(table: pd.DataFrame) -> dict[str, Any]:
+    runs = pick(table, "run", "drift")
+    tested = runs[runs["text"] != NOT_TESTED]
+    drifted = records(tested[tested["text"] == DRIFT])
+    order = table[(table["level"] == "study") & (table["metric"] == "order_drift")].iloc[0]
+    return {
+        "percent": f"{100 * DRIFT_SHARE:g}",
+        "alpha": f"{DRIFT_ALPHA:g}",
+        "tested": plural(len(tested), "run"),
+        "any_tested": len(tested) > 0,
+        "runs": [f"{r['run_id']} ({100 * r['value']:+.1f} %)" for r in drifted],
+        "order_tested": str(order["text"]) != NOT_TESTED,
+        "order_drifted": str(order["text"]) == DRIFT,
+        "order_share": "" if pd.isna(order["value"]) else f"{100 * order['value']:+.1f} %",
+    }
+
+
+def _timer(table: pd.DataFrame) -> dict[str, Any]:
+    share = pick(table, "run", "timer_overhead_share")
+    seconds = pick(table, "run", "timer_overhead_seconds")["value"]
+    over = share[share["value"] > TIMER_SHARE]
+    return {
+        "measured": len(share) > 0,
+        "microseconds": significant(1e6 * float(seconds.max()), 2) if len(share) else "",
+        "percent": probability(100 * float(share["value"].max())) if len(share) else "",
+        "limit": f"{100 * TIMER_SHARE:g}",
+        "over": listed(over["run_id"]),
+    }

@@ -1,0 +1,117 @@
+"""Read and check the files of published figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ClaimError
+from pipeline.schemas import describe, first_error
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Number:
+    """One published number; `uncertainty` is relative and that of the reading, 0 where exact.
+
+    `source` is one line for a reader, `setting` what the number was made with.
+    """
+
+    id: str
+    what: str
+    value: float
+    unit: str
+    read: str
+    source: str
+    setting: Mapping[str, Any]
+    uncertainty: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """All published figures of one study; `tables` are as they stand in the file."""
+
+    id: str
+    title: str
+    numbers: Mapping[str, Number]
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def number(self, name: str) -> Number:
+        """The number called `name`; raises ClaimError when there is none."""
+        if name not in self.numbers:
+            raise ClaimError(
+                f"the published figures {self.id!r} have no number {name!r}; use one of "
+                + ", ".join(self.numbers)
+            )
+        return self.numbers[name]
+
+
+def ids() -> list[str]:
+    """All studies whose published figures are here."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@cache
+def load(study: str) -> Reference:
+    """The published figures of a study; raises ClaimError on an unknown one or an unfit file."""
+    if study not in ids():
+        raise ClaimError(f"no published figures of {study!r}; use one of {', '.join(ids())}")
+    return parse((FOLDER / f"{study}.json").read_text(encoding="utf-8"), f"{study}.json")
+
+
+def parse(text: str, where: str) -> Reference:
+    """The content of one file; raises ClaimError naming the place and the rule it breaks."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ClaimError(f"{where} is not JSON ({error}); mend the file") from None
+    fault = first_error(content, "reference")
+    if fault is not None:
+        raise ClaimError(f"{where} {describe(fault)}")
+    entries = [*content["numbers"], *content["tables"]]
+    names = [entry["id"] for entry in entries]
+    for entry in entries:
+        if names.count(entry["id"]) > 1:
+            raise ClaimError(f"{where}: the id {entry['id']!r} stands twice; make it unique")
+        if entry["source"]["document"] not in content["documents"]:
+            raise ClaimError(
+                f"{where}: {entry['id']} names the document {entry['source']['document']!r}; "
+                f"declare it in documents or use one of {', '.join(content['documents'])}"
+            )
+    for table in content["tables"]:
+        _check_rows(table, where)
+    documents = content["documents"]
+    numbers = {entry["id"]: _number(entry, documents) for entry in content["numbers"]}
+    tables = {table["id"]: table for table in content["tables"]}
+    return Reference(content["id"], content["title"], numbers, tables)
+
+
+def _check_rows(table: Mapping[str, Any], where: str) -> None:
+    """Each row has a value for each column, a word exactly where the column's unit is `text`."""
+    kinds = [column["unit"] == "text" for column in table["columns"]]
+    for place, row in enumerate(table["rows"]):
+        if [isinstance(value, str) for value in row] != kinds:
+            raise ClaimError(
+                f"{where}: row {place} of {table['id']} is {row}; expected {len(kinds)} values, "
+                "words only in columns of unit text"
+            )
+
+
+def _number(entry: Mapping[str, Any], documents: Mapping[str, Mapping[str, str]]) -> Number:
+    source = entry["source"]
+    document = documents[source["document"]]
+    return Number(
+        id=entry["id"],
+        what=entry["what"],
+        value=float(entry["value"]),
+        unit=entry["unit"],
+        read=entry["read"],
+        source=f"{document['title']}, {source['place']}",
+        setting=entry["setting"],
+        uncertainty=float(entry.get("uncertainty", 0.0)),
+    )

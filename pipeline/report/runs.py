@@ -1,0 +1,130 @@
+"""Every run of a study as the page lists it: its outcome, where it ran, the end of its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.errors import SamestepError
+from pipeline.metrics.collect import collect, run_folder
+from pipeline.metrics.select import pick, records
+from pipeline.records import RunRecord
+from pipeline.tables.format import NONE, with_interval
+
+LOG_LINES = 20
+_TAIL_BYTES, _LINE_LETTERS = 2**16, 400
+# Sequences that colour a terminal, then what no page can show.
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+# A path of more than three parts, of which the first ones only say where a checkout was.
+_LONG_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/:\"'<>|]+/)+((?:[^\s/:\"'<>|]+/){2}[^\s/:\"'<>|]+)")
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run; texts are ready to be shown, `seconds` is the median step time or None.
+
+    `log` holds the last lines, none where there is no log or an empty one, and `log_note` says
+    what it is.
+    """
+
+    name: str
+    label: str
+    nodes: int
+    repeat: int
+    status: str
+    reason: str
+    seconds: float | None
+    step_time: str
+    resumed: str
+    hosts: str
+    as_root: str
+    image: str
+    log: tuple[str, ...]
+    log_note: str
+
+
+def run_rows(study: Mapping[str, Any], table: pd.DataFrame, runs: Path) -> list[RunRow]:
+    """One row for every run that the study calls for, in its order.
+
+    Raises RecordError on a missing or unfit record, SamestepError where the metrics are of others.
+    """
+    labels = {row["run_id"]: row["label"] for row in records(pick(table, "run", "status"))}
+    times = {row["run_id"]: row for row in records(pick(table, "run", "step_seconds"))}
+    found = collect(study, runs)
+    for record in found:
+        if record.spec.run_id not in labels:
+            raise SamestepError(
+                f"the metrics hold no run {record.spec.run_id}; run `python -m pipeline metrics` "
+                "again"
+            )
+    return [_row(record, labels, times, runs) for record in found]
+
+
+def _row(
+    record: RunRecord, labels: Mapping[str, str], times: Mapping[str, dict[str, Any]], runs: Path
+) -> RunRow:
+    spec, execution = record.spec, record.run["execution"]
+    time = times.get(spec.run_id)
+    lines, note = log_end(run_folder(runs, spec) / "log.txt")
+    return RunRow(
+        name=f"{spec.cell}/n{spec.world.nodes}/r{spec.repeat}",
+        label=labels[spec.run_id],
+        nodes=spec.world.nodes,
+        repeat=spec.repeat,
+        status=record.status,
+        reason=tidy(record.run["reason"] or ""),
+        seconds=None if time is None else float(time["value"]),
+        step_time=NONE if time is None else _milliseconds(time),
+        resumed=_resumed(execution.get("resumed_from_step")),
+        hosts=str(execution.get("num_hosts", NONE)),
+        as_root={True: "yes", False: "no", None: NONE}[execution.get("as_root")],
+        image=_digest(record.run["provenance"]["image_digest"]),
+        log=lines,
+        log_note=note,
+    )
+
+
+def _milliseconds(time: Mapping[str, Any]) -> str:
+    value, low, high = (1000 * float(time[key]) for key in ("value", "low", "high"))
+    return with_interval(value, low, high)
+
+
+def _resumed(step: int | None) -> str:
+    if step is None:
+        return NONE
+    return f"from step {step}" if step else "no"
+
+
+def _digest(digest: str | None) -> str:
+    """The first 12 characters of a digest, without the name of its algorithm."""
+    return "none" if digest is None else digest.removeprefix("sha256:")[:12]
+
+
+def log_end(path: Path) -> tuple[tuple[str, ...], str]:
+    """The last lines of a log, fit to be shown, and one line that says what they are."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
+            text = stream.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return (), "No log: the run folder holds no log.txt."
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return (), "The log is empty."
+    shown = tuple(tidy(line) for line in lines[-LOG_LINES:])
+    return shown, "The end of the log" if len(lines) > LOG_LINES else "The log"
+
+
+def tidy(line: str) -> str:
+    """`line` without control characters and the folders that a path began with, and cut to length.
+
+    So the page says the same wherever the checkout lies; the log itself keeps everything.
+    """
+    plain = _LONG_PATH.sub(r".../\1", _CONTROLS.sub("", _ESCAPES.sub("", line)))
+    return plain if len(plain) <= _LINE_LETTERS else f"{plain[:_LINE_LETTERS]} ..."

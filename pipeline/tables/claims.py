@@ -1,0 +1,57 @@
+"""Verdicts on published claims; `python -m pipeline table claims --verdicts FILE`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from pipeline.tables.format import NONE, significant
+
+CAPTION = (
+    "Published claims and what became of them. A claim is reproduced, or not, only where the whole "
+    "interval of its effect is on one side of what it says; a verdict from another scale than the "
+    "claim's own says so. Effects are ratios and have no unit."
+)
+# The claims check equal work for themselves, each over its own cells.
+COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
+NEEDS = "verdicts"
+
+
+def build(_table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each claim; the ids of the runs behind it are joined by spaces."""
+    found = []
+    for one in verdicts:
+        effect = one["effect"] or dict.fromkeys(("value", "low", "high", "interval"))
+        texts = ("id", "publication", "sentence", "source", "disagreement", "verdict", "line")
+        found.append(
+            {
+                **{key: one[key] for key in texts},
+                "effect": effect["value"],
+                "effect_low": effect["low"],
+                "effect_high": effect["high"],
+                "interval": effect["interval"],
+                "claimed": (one["claimed"] or {}).get("text"),
+                "published": (one["published"] or {}).get("value"),
+                "num_runs": len(one["runs"]),
+                "runs": " ".join(one["runs"]),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def show(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as text; the line says what was compared, where, and why there is no verdict."""
+    shown = []
+    for row in frame.to_dict("records"):
+        other = "" if pd.isna(row["disagreement"]) else f" But: {row['disagreement']}"
+        shown.append(
+            {
+                "Claim": f"{row['id']}: {row['sentence']} ({row['source']}){other}",
+                "Published": NONE if pd.isna(row["published"]) else significant(row["published"]),
+                "Verdict": row["verdict"],
+                "Grounds": row["line"].removeprefix(f"{row['verdict']}: "),
+            }
+        )
+    return pd.DataFrame(shown)

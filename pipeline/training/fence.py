@@ -1,0 +1,29 @@
+"""Only the latest launch of a run may leave results in its folder.
+
+A scheduler that lost sight of a node starts a run again while the ranks on that node may live on.
+Each launch writes its token into the folder; whoever holds an older one has been superseded.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from pipeline.files import write_text
+
+FILE = "launch"
+
+
+def claim(folder: Path) -> str:
+    """Make a new launch the latest one of `folder`; returns its token."""
+    token = secrets.token_hex(8)
+    write_text(folder / FILE, token)
+    return token
+
+
+def holds(folder: Path, token: str) -> bool:
+    """Whether no later launch has claimed `folder`; False also when the folder is gone."""
+    try:
+        return (folder / FILE).read_text(encoding="utf-8") == token
+    except OSError:
+        return False

@@ -1,0 +1,239 @@
+"""TEST ONLY: a synthetic study that has every cell of the shipped claims, made to come out any way.
+
+No number here was measured. `make_world` is a study at the scale of Bai 2022; `arrange` sets what a
+claim's test measures, so that its effect is a chosen value with chosen bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.claims.types import Claim, Selector
+from pipeline.claims.worlds import Evidence, Place
+from pipeline.metrics.cli import build
+from tests.fake_records import make_study, write_records
+
+Bounds = tuple[float, float, float]
+"""Low, value and high, also the values of the three repeats."""
+
+PARAMETERS = 106_000_000
+ONE: Bounds = (1.0, 1.0, 1.0)
+
+CELLS: list[dict[str, Any]] = [
+    {"name": "one", "strategy": "single", "precision": "fp32", "nodes": [1], "ranks_per_node": 1},
+    {"name": "server", "strategy": "parameter_server", "precision": "fp32", "nodes": [1],
+     "options": {"engine": "data_parallel"}},
+    {"name": "ddp", "strategy": "ddp", "precision": "fp32"},
+    {"name": "ring", "strategy": "horovod", "precision": "fp32"},
+    {"name": "ddp-mixed", "strategy": "ddp", "precision": "apex_o2"},
+    {"name": "ring-mixed", "strategy": "horovod", "precision": "apex_o1"},
+    {"name": "ddp-emptying", "strategy": "ddp", "precision": "fp32", "nodes": [1],
+     "options": {"empty_cache": True}},
+    {"name": "ddp-small", "strategy": "ddp", "precision": "fp32", "nodes": [1],
+     "workload": {"global_batch": 8}},
+]  # fmt: skip
+
+
+def world_study(**changes: Any) -> dict[str, Any]:
+    """A study on 4 V100 a node at 1 and 2 nodes; its names of cells are its own."""
+    cluster = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2], "backend": "nccl",
+               "network": "real"}  # fmt: skip
+    cells = [{"label": cell["name"], **cell} for cell in CELLS]
+    study = make_study(cluster=cluster, cells=cells, repeats=3, compares=["global_batch"])
+    work = {**study["workload"], "steps": 24, "untimed_steps": 4}
+    return {**study, "study": "world", "workload": work, **changes}
+
+
+def make_world(**changes: Any) -> Evidence:
+    """The study above and its table of metrics, in which every run finished."""
+    study = world_study(**changes)
+    with TemporaryDirectory() as folder:
+        table = build(study, write_records(Path(folder), study, lambda spec: None))
+    table.loc[table["metric"] == "num_parameters", "value"] = float(PARAMETERS)
+    table.loc[table["metric"] == "gpus", "text"] = "NVIDIA V100, NVIDIA V100"
+    return Evidence(study, table)
+
+
+def copy(evidence: Evidence) -> Evidence:
+    """The same study with a table of its own."""
+    return Evidence(evidence.study, evidence.table.copy())
+
+
+def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
+    """Make the effect of the claim's test `effect`; a kind or metric unknown here is an error."""
+    _KINDS[claim.kind](evidence, claim, effect)
+
+
+def without(evidence: Evidence, selector: Selector) -> Evidence:
+    """The study without the cells that the selector means."""
+    gone = {place.cell for place in evidence.places(selector)}
+    cells = [cell for cell in evidence.study["cells"] if cell["name"] not in gone]
+    table = evidence.table[~evidence.table["cell"].isin(gone)].copy()
+    return Evidence({**evidence.study, "cells": cells}, table)
+
+
+def selectors(claim: Claim) -> list[Selector]:
+    """Every selector of a claim's test, the one that it is about first."""
+    test = claim.test
+    one = [test[key] for key in ("a", "b", "c", "d", "fits", "too_large") if key in test]
+    return [*one, *test.get("others", []), *test.get("cells", [])]
+
+
+def _ratio(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
+    """All at one, and the cell that the claim is about at the effect."""
+    metric = claim.test.get("metric", "tokens_per_second")
+    for selector in reversed(selectors(claim)):
+        first = selector is selectors(claim)[0]
+        for place in evidence.places(selector):
+            set_metric(evidence, place, metric, effect if first else ONE)
+
+
+def _efficiency(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
+    for selector in claim.test["cells"]:
+        for place in evidence.places(selector):
+            doubled: Bounds = (2 * effect[0], 2 * effect[1], 2 * effect[2])
+            rate = doubled if place.nodes == 2 else ONE
+            set_metric(evidence, place, "tokens_per_second", rate)
+
+
+def _utilisation(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
+    """Every rank is off by the effect, each repeat by one of its bounds."""
+    table = evidence.table
+    [place, *_] = evidence.places(claim.test["a"])
+    for rank, expected in enumerate(claim.test["expected"]):
+        for repeat, distance in enumerate(effect):
+            rows = _rows(table, place, "rank", "mean_utilisation", repeat)
+            table.loc[rows & (table["rank"] == rank), "value"] = expected * (1 + distance)
+
+
+def _fits(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
+    """Below the bound 1 the large cell runs out of memory, above it finishes."""
+    status = {True: "oom", False: "ok"}[effect[1] < 1]
+    for key, text in (("fits", "ok"), ("too_large", status)):
+        for place in evidence.places(claim.test[key]):
+            rows = _rows(evidence.table, place, "run", "status")
+            evidence.table.loc[rows, "text"] = text
+
+
+def _memory_formula(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
+    values = claim.test["values_per_parameter"] * claim.test["bytes_per_value"]
+    predicted = values * float(PARAMETERS)
+    low, value, high = (predicted * bound for bound in effect)
+    for place in evidence.places(claim.test["a"]):
+        set_metric(evidence, place, "peak_memory_bytes", (low, value, high))
+
+
+_KINDS: dict[str, Callable[[Evidence, Claim, Bounds], None]] = {
+    "ratio": _ratio,
+    "ratio_of_ratios": _ratio,
+    "best": _ratio,
+    "robust": _ratio,
+    "efficiency": _efficiency,
+    "utilisation": _utilisation,
+    "fits": _fits,
+    "memory_formula": _memory_formula,
+}
+
+
+def set_metric(evidence: Evidence, place: Place, metric: str, bounds: Bounds) -> None:
+    """Make a metric of one place `bounds`, or twice that where it cannot be below one."""
+    _METRICS[metric](evidence, place, bounds)
+
+
+def _in_table(metric: str) -> Callable[[Evidence, Place, Bounds], None]:
+    def write(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+        rows = _rows(evidence.table, place, "cell", metric)
+        evidence.table.loc[rows, ["low", "value", "high"]] = list(bounds)
+
+    return write
+
+
+def _step_spread(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+    """A fifth of the steps takes so many times the median."""
+    for repeat, spread in enumerate(bounds):
+        rows = _rows(evidence.table, place, "step", "step_seconds", repeat)
+        slow = rows & (evidence.table["step"] % 5 == 0)
+        evidence.table.loc[rows, "value"] = 1.0
+        evidence.table.loc[slow, "value"] = 2 * spread
+
+
+def _over_ranks(metric: str) -> Callable[[Evidence, Place, Bounds], None]:
+    def write(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+        for repeat, asymmetry in enumerate(bounds):
+            rows = _rows(evidence.table, place, "rank", metric, repeat)
+            evidence.table.loc[rows, "value"] = 1.0
+            evidence.table.loc[rows & (evidence.table["rank"] == 0), "value"] = 2 * asymmetry
+
+    return write
+
+
+def _roughness(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+    """Losses jump from 0 by the bounds in turn; a jump is between an odd and the next step."""
+    rows = _rows(evidence.table, place, "step", "loss")
+    steps = evidence.table.loc[rows, "step"].to_numpy(dtype=int)
+    jumps = np.asarray(bounds)[(steps // 2) % 3]
+    evidence.table.loc[rows, "value"] = np.where(steps % 2 == 0, jumps, 0.0)
+
+
+def _seconds_to_loss(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+    table = evidence.table
+    loss = _rows(table, place, "step", "loss")
+    last = table["step"] == int(table.loc[loss, "step"].max())
+    table.loc[loss, "value"] = 5.0
+    table.loc[loss & last, "value"] = 1.0
+    for repeat, seconds in enumerate(bounds):
+        rows = _rows(table, place, "step", "elapsed_seconds", repeat)
+        table.loc[rows & last, "value"] = seconds
+
+
+_METRICS: dict[str, Callable[[Evidence, Place, Bounds], None]] = {
+    "step_seconds": _in_table("step_seconds"),
+    "tokens_per_second": _in_table("tokens_per_second"),
+    "peak_memory_bytes": _in_table("peak_memory_bytes"),
+    "mean_utilisation": _in_table("mean_utilisation"),
+    "step_spread": _step_spread,
+    "memory_asymmetry": _over_ranks("peak_memory_bytes"),
+    "time_asymmetry": _over_ranks("rank_step_seconds"),
+    "loss_roughness": _roughness,
+    "seconds_to_loss": _seconds_to_loss,
+}
+
+
+def _rows(
+    table: pd.DataFrame, place: Place, level: str, metric: str, repeat: int | None = None
+) -> pd.Series[bool]:
+    rows = (table["level"] == level) & (table["metric"] == metric)
+    rows &= (table["cell"] == place.cell) & (table["nodes"] == place.nodes)
+    return rows if repeat is None else rows & (table["repeat"] == repeat).fillna(False)
+
+
+def effects(claim: Claim) -> dict[str, Bounds]:
+    """An effect for each verdict that the claim's region can give."""
+    low, high = (0.0, 1.0) if claim.region is None else claim.region.limits
+    one_sided = claim.region is None or not np.isfinite([low, high]).all()
+    bound = low if np.isfinite(low) and low > 0 else high
+    above, below = _scaled(bound, (1.4, 1.5, 1.6)), _scaled(bound, (0.6, 0.65, 0.7))
+    if not one_sided:
+        middle = (low + high) / 2
+        return {
+            "reproduced": _scaled(middle, (0.99, 1.0, 1.01)),
+            "not reproduced": _scaled(high, (1.4, 1.5, 1.6)),
+            "not testable here": _scaled(low, (0.2, 0.8, 1.6)),
+        }
+    inside, outside = (above, below) if np.isfinite(low) and low > 0 else (below, above)
+    return {
+        "reproduced": inside,
+        "not reproduced": outside,
+        "not testable here": _scaled(bound, (0.2, 0.8, 1.6)),
+    }
+
+
+def _scaled(factor: float, bounds: Sequence[float]) -> Bounds:
+    low, value, high = (factor * bound for bound in bounds)
+    return low, value, high

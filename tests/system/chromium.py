@@ -1,0 +1,141 @@
+"""A real Chromium without a window, spoken to over its DevTools protocol on two pipes.
+
+`--remote-debugging-pipe` takes JSON messages that end in a zero byte on descriptor 3 and answers on
+descriptor 4 (https://chromedevtools.github.io/devtools-protocol), so no WebSocket is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROGRAM = shutil.which("chromium")
+SECONDS = 60
+_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+    "--hide-scrollbars --remote-debugging-pipe"
+).split()
+
+
+class Page:
+    """One tab: what it asked for, what went wrong in it, and what a script in it answers."""
+
+    def __init__(self, to_browser: int, from_browser: int) -> None:
+        self._out, self._in = to_browser, from_browser
+        self._buffer, self._number, self._session = b"", 0, ""
+        self.events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send one command and wait for its answer; raises AssertionError where it is refused."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                return dict(answer["result"])
+
+    def _receive(self) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._in], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, f"Chromium said nothing for {SECONDS} s"
+            read = os.read(self._in, 2**16)
+            assert read, "Chromium went away"
+            self._buffer += read
+        text, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(text)
+        if "method" in message:
+            self.events.append(message)
+        return message
+
+    def size(self, width: int, height: int = 900) -> None:
+        """The size of the window, in pixels of the page."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+
+    def open(self, path: Path) -> None:
+        """Load a file and wait until all of it is there."""
+        self.events.clear()
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        while not any(e["method"] == "Page.loadEventFired" for e in self.events):
+            self._receive()
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression in the page, awaited if it is a promise."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def complaints(self) -> list[str]:
+        """Every error and warning of the console so far, uncaught exceptions included."""
+        found = []
+        for event in self.events:
+            method, params = event["method"], event["params"]
+            if method == "Runtime.exceptionThrown":
+                found.append(str(params["exceptionDetails"]))
+            elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+                found.append(str(params["args"]))
+            elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+                found.append(str(params["entry"]["text"]))
+        return found
+
+    def requests(self) -> list[str]:
+        """Every address that the page asked for, in their order."""
+        return [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[Page]:
+    """A Chromium with a new profile folder, ended on leaving; `PROGRAM` must be there."""
+    assert PROGRAM is not None
+    to_browser, from_browser = os.pipe(), os.pipe()
+    # The browser wants exactly 3 and 4, which may be taken here, so a shell moves them there.
+    moved = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
+    command = ["bash", "-c", moved, "chromium", PROGRAM, *_FLAGS, f"--user-data-dir={profile}"]
+    process = subprocess.Popen(
+        command,
+        pass_fds=(to_browser[0], from_browser[1]),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(to_browser[0])
+    os.close(from_browser[1])
+    try:
+        page = Page(to_browser[1], from_browser[0])
+        yield page
+        page._session = ""
+        page.call("Browser.close")
+    finally:
+        os.close(to_browser[1])
+        os.close(from_browser[0])
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,181 @@
+"""The real image for tests: `make image` on a Debian base, built once for a state of the sources.
+
+The base is made by mmdebstrap, so no registry is asked. The result is kept in .cache/test-image and
+used again until something that the image is made of changes. SAMESTEP_TEST_IMAGE=FOLDER names a
+folder with a samestep.sif and samestep.json to take instead.
+
+What this machine tells pip (its configuration files and PIP_* variables: a mirror, local wheels, a
+certificate) is handed to the build as mounts; the Dockerfile knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs import build_image
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache" / "test-image"
+BASE = "localhost/samestep-test-base:bookworm"
+DEBIAN = "deb.debian.org"
+STANDIN = Path(__file__).with_name("singularity_standin.py")
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image file and what samestep.json says about it."""
+
+    file: Path
+    facts: dict[str, Any]
+
+
+def read_image(folder: Path) -> Image:
+    """The image that `make image` left in `folder`."""
+    facts = json.loads((folder / build_image.FACTS).read_text())
+    return Image((folder / build_image.IMAGE).resolve(), facts)
+
+
+def why_no_build() -> str | None:
+    """Why no image can be built here, or None."""
+    if os.geteuid() != 0:
+        return "building on a base of mmdebstrap needs root"
+    for program, package in [
+        ("buildah", "buildah"),
+        ("mmdebstrap", "mmdebstrap"),
+        ("mksquashfs", "squashfs-tools"),
+    ]:
+        if shutil.which(program) is None:
+            return f"{program} is not installed (Debian package {package})"
+    try:
+        socket.create_connection((DEBIAN, 80), timeout=10).close()
+    except OSError as error:
+        return f"no network: {DEBIAN} cannot be reached ({error})"
+    return None
+
+
+def make_base() -> None:
+    """Import a small Debian with Python as BASE, unless Buildah has it already."""
+    inspect = ["buildah", "inspect", "--type", "image", BASE]
+    if subprocess.run(inspect, capture_output=True).returncode != 0:
+        with tempfile.TemporaryDirectory() as folder:
+            tar = f"{folder}/base.tar"
+            packages = "--include=python3,python3-venv,ca-certificates"
+            run("mmdebstrap", "--variant=minbase", packages, "bookworm", tar)
+            container = run("buildah", "from", "scratch")
+            run("buildah", "add", "--quiet", container, tar, "/")
+            path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            run("buildah", "config", "--env", path, "--cmd", "bash", container)
+            run("buildah", "commit", "--quiet", "--rm", "--timestamp", "0", container, BASE)
+
+
+def run(*command: str) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout.strip()
+
+
+def pip_configuration() -> dict[str, str]:
+    """Options that this machine gives pip for every command; its variables win over its files."""
+    listed = run(sys.executable, "-m", "pip", "config", "list")
+    options: dict[str, str] = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        section, _, option = name.rpartition(".")
+        if section in ("global", ":env:") and option != "config-file":
+            options[option] = value.strip("'\"").replace("\\n", "\n")
+    return options
+
+
+def site_mounts(folder: Path) -> list[Path]:
+    """Write this machine's pip.conf into `folder`; returns the local paths that it names."""
+    options = pip_configuration()
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name} = {' '.join(value.split())}" for name, value in sorted(options.items())]
+    (folder / "pip.conf").write_text("\n".join(["[global]", *lines]) + "\n")
+    words = [word.removeprefix("file://") for value in options.values() for word in value.split()]
+    paths = {Path(word) for word in words if word.startswith("/") and Path(word).exists()}
+    # an index lies in a folder beside its files
+    return sorted(path.parent if path.name == "simple" else path for path in paths)
+
+
+def site_options(folder: Path) -> list[str]:
+    """Options of `buildah build` that let pip inside do what it does on this machine."""
+    mounts = [f"{path}:{path}:ro" for path in site_mounts(folder)]
+    mounts.append(f"{(folder / 'pip.conf').resolve()}:/etc/pip.conf:ro")
+    return [word for mount in mounts for word in ("--volume", mount)]
+
+
+def mount_places(options: list[str]) -> list[str]:
+    """Places inside the image where a build with `options` left an empty mount point."""
+    return [re.split(":", word)[1] for word in options if word.endswith(":ro")]
+
+
+def make_image(folder: Path, *options: str, base: str = BASE) -> subprocess.CompletedProcess[str]:
+    """`make image` into `folder`, with this machine's options and `options`."""
+    settings = {
+        "BASE_IMAGE": base,
+        "BUILDER": "buildah",
+        "BUILD_OPTIONS": " ".join([*site_options(CACHE), *options]),
+        "PIP_ARGS": "",
+        # works also inside a container, where an OCI runtime may not
+        "BUILDAH_ISOLATION": "chroot",
+    }
+    command = [sys.executable, "-m", "envs.build_image", "--folder", str(folder)]
+    environment = os.environ | settings
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def is_current() -> bool:
+    """Whether the kept image is the one of the sources as they are."""
+    inputs = build_image.inputs_digest(ROOT, BASE, "", *site_options(CACHE))
+    return build_image.is_current(CACHE, inputs)
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    """A ready image; skips with the reason where none can be built."""
+    ready = os.environ.get("SAMESTEP_TEST_IMAGE")
+    if ready:
+        return read_image(Path(ready))
+    if not is_current():
+        reason = why_no_build()
+        if reason is not None:
+            pytest.skip(reason)
+        make_base()
+        done = make_image(CACHE)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return read_image(CACHE)
+
+
+def why_no_container() -> str | None:
+    """Why the stand-in for `singularity` cannot run here, or None."""
+    as_user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    done = subprocess.run(["unshare", *as_user, "--mount", "true"], capture_output=True, text=True)
+    return f"no namespaces: {done.stderr.strip()}" if done.returncode else None
+
+
+@pytest.fixture(scope="session")
+def singularity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to put first on PATH: it holds a `singularity`, the real one where there is one."""
+    real = shutil.which("apptainer") or shutil.which("singularity")
+    if real:
+        return Path(real).parent
+    reason = why_no_container()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("singularity")
+    (folder / "singularity").symlink_to(STANDIN)
+    return folder

@@ -1,0 +1,138 @@
+"""The real image: built twice, packed, run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.build_image import file_digest, git_commit
+from pipeline.schemas import validate
+from tests.parity.cases import Case
+from tests.system.image import (
+    BASE,
+    CACHE,
+    ROOT,
+    Image,
+    make_image,
+    mount_places,
+    run,
+    site_options,
+    why_no_build,
+)
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+REPEATED = CACHE / "repeated.json"
+"""Facts of a second build, so that an unchanged image is not built a third time."""
+
+
+def in_namespace(image: Image, *command: str) -> str:
+    """Output of `command` with the image's file system, mounted read-only, at /mnt."""
+    script = 'mount -t squashfs -o loop,ro "$1" /mnt && shift && exec "$@"'
+    unshare = ["unshare", "--mount", "sh", "-c", script, "sh", str(image.file)]
+    return run(*unshare, *command)
+
+
+def test_the_facts_are_those_of_the_file(image: Image) -> None:
+    validate(image.facts, "image", "samestep.json")
+    assert image.facts["file_sha256"] == file_digest(image.file)
+    assert image.facts["file_bytes"] == image.file.stat().st_size
+    versions = image.facts["versions"]
+    assert versions["torch"].partition("+")[0] == "2.13.0"
+    assert versions["horovod"].startswith("0.28.1+torch2.13.0")
+    assert versions["apex"] is None, "Debian has no Apex"
+
+
+def test_the_digest_inside_is_that_of_what_is_inside(image: Image) -> None:
+    if os.geteuid() != 0 or image.facts["format"] != "squashfs":
+        pytest.skip("only root may mount the squashfs file")
+    written = in_namespace(image, "cat", "/mnt/etc/samestep-image-digest")
+    assert written == image.facts["image_digest"]
+    # where the build had mounts, the image holds an empty place
+    without = [word for place in mount_places(site_options(CACHE)) for word in ("--without", place)]
+    command = [sys.executable, "-m", "envs.image.content_digest", "/mnt", *without]
+    assert in_namespace(image, *command) == written
+
+
+def test_two_builds_are_one_image(image: Image, tmp_path: Path) -> None:
+    """Horovod's wheel comes from the builder's cache; every other step runs anew."""
+    same = ("image_digest", "oci_digest", "file_sha256", "inputs_sha256")
+    second = json.loads(REPEATED.read_text()) if REPEATED.exists() else {}
+    if second.get("inputs_sha256") != image.facts["inputs_sha256"]:
+        if reason := why_no_build():
+            pytest.skip(reason)
+        done = make_image(tmp_path, "--no-cache")
+        assert done.returncode == 0, done.stdout + done.stderr
+        second = json.loads((tmp_path / "samestep.json").read_text())
+        config = json.loads(run("buildah", "inspect", "--type", "image", second["oci_digest"]))
+        assert config["OCIv1"]["config"]["User"] == "1000"
+        labels = config["OCIv1"]["config"]["Labels"]
+        assert labels["org.opencontainers.image.revision"] == git_commit(ROOT)
+        assert labels["org.opencontainers.image.base.name"] == BASE
+        second["inputs_sha256"] = image.facts["inputs_sha256"]
+        if second["git_commit"] != image.facts["git_commit"]:
+            # the label names the commit, so only what is inside can be compared
+            second["oci_digest"] = image.facts["oci_digest"]
+        REPEATED.write_text(json.dumps(second))
+    assert {key: second[key] for key in same} == {key: image.facts[key] for key in same}
+
+
+def test_a_run_inside_is_recorded_with_the_image(
+    image: Image, singularity: Path, tmp_path: Path, small_tokens: Path
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(Case("horovod").spec(2).to_json())
+    names = (singularity / name for name in ("apptainer", "singularity"))
+    program = next(path for path in names if path.exists())
+    binds = f"{ROOT},{tmp_path},{small_tokens}"
+    options = ["exec", "--home", str(tmp_path), "--bind", binds, "--pwd", str(ROOT)]
+    train = ["python", "-m", "pipeline", "train", "--spec", str(spec)]
+    train += ["--tokens", str(small_tokens), "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        [str(program), *options, str(image.file), *train], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["status"] == "ok", record
+    assert record["provenance"]["image_digest"] == image.facts["image_digest"]
+    inside = image.facts["versions"]
+    assert record["versions"]["torch"] == inside["torch"]
+    assert record["versions"]["python"] == inside["python"]
+    assert inside["horovod"].startswith(record["versions"]["horovod"])
+
+
+@pytest.fixture
+def last_image(tmp_path: Path) -> Path:
+    """A folder with an image that a failed build must not touch."""
+    if reason := why_no_build():
+        pytest.skip(reason)
+    (tmp_path / "samestep.sif").write_text("the last one")
+    return tmp_path
+
+
+def failed(done: subprocess.CompletedProcess[str], folder: Path) -> str:
+    """The one line of a failed build."""
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, line[:7]) == (2, "error: ")
+    assert (folder / "samestep.sif").read_text() == "the last one"
+    assert {path.name for path in folder.iterdir()} <= {"samestep.sif", "build.log", ".lock"}
+    return line
+
+
+def test_a_base_that_is_nowhere_is_one_line(last_image: Path) -> None:
+    missing = "localhost/samestep-no-such-base:1"
+    line = failed(make_image(last_image, base=missing), last_image)
+    assert f"the base image {missing} cannot be had" in line
+    assert "BASE_IMAGE=" in line
+
+
+def test_a_step_that_fails_is_one_line_with_its_log(image: Image, last_image: Path) -> None:
+    broken = last_image.parent / "Broken"
+    broken.write_text(f"FROM {BASE}\nRUN echo 'error: no such header' >&2 && false\n")
+    line = failed(make_image(last_image, "--file", str(broken)), last_image)
+    assert "error: no such header" in line
+    assert str(last_image / "build.log") in line

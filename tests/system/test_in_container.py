@@ -1,0 +1,123 @@
+"""`snakemake --cores all --use-singularity`: the default study, cut short, in the real image."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.system.image import STANDIN, Image
+from tests.workflow.project import ROOT, Project, make_project
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+USER = 1000
+AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups"
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that every user may enter; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="samestep-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def user_runtime(singularity: Path) -> Iterator[Path]:
+    """A folder with a `singularity` that is called by somebody who is not root."""
+    if os.geteuid() != 0:
+        yield singularity
+        return
+    with tempfile.TemporaryDirectory(prefix="samestep-") as name:
+        Path(name).chmod(0o755)
+        _write_runtime(Path(name))
+        yield Path(name)
+
+
+def _write_runtime(folder: Path) -> None:
+    cache = folder / "cache"
+    cache.mkdir()
+    os.chown(cache, USER, USER)
+    real = shutil.which("apptainer") or shutil.which("singularity")
+    program = real or f"/usr/bin/python3 {STANDIN}"
+    script = folder / "singularity"
+    script.write_text(
+        f'#!/bin/sh\nexport SINGULARITY_CACHEDIR={cache}\nexec {AS_USER} {program} "$@"\n'
+    )
+    script.chmod(0o755)
+
+
+def contained_project(folder: Path, image: Image, **changes: Any) -> Project:
+    """A project of the user's with the image in its place."""
+    made = make_project(folder, **changes)
+    (folder / "images").mkdir()
+    (folder / "images/samestep.sif").symlink_to(image.file)
+    (folder / "images/samestep.json").write_text(json.dumps(image.facts))
+    subprocess.run(["chown", "--recursive", f"{USER}:{USER}", str(folder)], check=True)
+    return made
+
+
+def snakemake(made: Project, runtime: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The command that the README gives, on the study of the project."""
+    environment = made.environment()
+    environment["PATH"] = f"{runtime}:{environment['PATH']}"
+    # Snakemake mounts its cache, which must not lie in the home of somebody else.
+    environment["XDG_CACHE_HOME"] = str(made.folder / ".cache")
+    command = [str(Path(sys.executable).with_name("snakemake")), *options]
+    command += ["--cores", "all", "--use-singularity", "--configfile", made.study.name]
+    # Snakemake makes folders as root here, for jobs that run as the user.
+    return subprocess.run(
+        command,
+        cwd=made.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=580,
+        umask=0,
+    )
+
+
+def test_the_default_study_inside_the_image(image, user_runtime, open_folder) -> None:
+    """Every stage, six strategies on one and two nodes; the records say where it was."""
+    smoke = yaml.safe_load((ROOT / "workflow/config/smoke.yaml").read_text())
+    cut = smoke["workload"] | {"steps": 6, "untimed_steps": 2}
+    changes = smoke | {
+        "study": "tiny",
+        "workload": cut,
+        "cluster": smoke["cluster"] | {"nodes": [1, 2]},
+        "repeats": 1,
+    }
+    made = contained_project(open_folder, image, **changes)
+    done = snakemake(made, user_runtime)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    found = [json.loads(p.read_text()) for p in made.results.glob("runs/*/*/*/run.json")]
+    assert len(found) == 11
+    for record in found:
+        assert (record["status"], record["reason"]) == ("ok", None), record["run_id"]
+        assert record["provenance"]["image_digest"] == image.facts["image_digest"]
+        assert record["execution"]["as_root"] is False
+        assert record["versions"]["torch"] == image.facts["versions"]["torch"]
+    assert (made.results / "paper/paper.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_another_image_than_the_locked_one_trains_nothing(image, user_runtime, open_folder) -> None:
+    made = contained_project(open_folder, image)
+    lock = made.folder / "images/samestep.json"
+    lock.write_text(json.dumps(image.facts | {"image_digest": DIGEST}))
+    done = snakemake(made, user_runtime, "results/tiny/runs/single/n1/r0/run.json")
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    expected = f"must be inside image {DIGEST}, this one is {image.facts['image_digest']}"
+    assert expected in said, said[-3000:]
+    assert not (made.results / "runs/single/n1/r0/run.json").exists()

@@ -1,0 +1,138 @@
+"""The stand-in for `singularity` keeps to what tests rely on, as root and as another user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.system.image import STANDIN, why_no_container
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(why_no_container() is not None, reason=str(why_no_container())),
+]
+PROGRAMS = ("sh", "id", "touch", "cat", "env")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest image: a few of this machine's programs with their libraries."""
+    top = tmp_path_factory.mktemp("rootfs") / "root"
+    for program in PROGRAMS:
+        path = shutil.which(program, path="/usr/bin:/bin")
+        assert path is not None
+        shown = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+        libraries = [word for word in shown.split() if word.startswith("/")]
+        for source, place in [(path, f"/bin/{program}"), *((lib, lib) for lib in libraries)]:
+            (top / place[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, top / place[1:])
+    (top / "opt").mkdir()
+    (top / "opt" / "name").write_text("of the image\n")
+    environment = top / ".singularity.d" / "env" / "10-docker2singularity.sh"
+    environment.parent.mkdir(parents=True)
+    environment.write_text("export PATH=/bin\nexport FROM_IMAGE=yes\n")
+    for folder in (top, *list(top.parents)[:3]):
+        folder.chmod(0o755)
+    return top
+
+
+@pytest.fixture(scope="module")
+def squashfs(root: Path) -> Path:
+    """The same as a file."""
+    if shutil.which("mksquashfs") is None:
+        pytest.skip("mksquashfs is not installed (Debian package squashfs-tools)")
+    target = root.with_name("image.sif")
+    command = ["mksquashfs", str(root), str(target), "-quiet", "-no-progress", "-no-xattrs"]
+    subprocess.run(command, check=True)
+    return target
+
+
+@pytest.fixture(params=["root", "user"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Call the stand-in as root, or as the user 1234."""
+    home = tmp_path / "home"
+    home.mkdir()
+    prefix: list[str] = []
+    if request.param == "root" and os.geteuid() != 0:
+        pytest.skip("not root")
+    if request.param == "user" and os.geteuid() == 0:
+        os.chown(home, 1234, 1234)
+        for folder in list(home.parents)[:3]:
+            folder.chmod(0o755)
+        prefix = ["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups"]
+
+    def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or sys.executable
+        environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": str(home), **variables}
+        return subprocess.run(
+            [*prefix, python, str(STANDIN), *arguments],
+            cwd=home,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+
+    return call
+
+
+def good(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_version_is_one_that_snakemake_takes(run: Run) -> None:
+    assert good(run("--version")).startswith("singularity version 3.")
+
+
+def test_a_command_runs_in_the_image_as_its_caller(run: Run, root: Path, tmp_path: Path) -> None:
+    script = "id -u; cat /opt/name; echo $PATH $FROM_IMAGE $MINE; pwd"
+    shown = good(run("exec", str(root), "sh", "-c", script, MINE="kept")).splitlines()
+    owner = (tmp_path / "home").stat().st_uid
+    assert shown == [str(owner), "of the image", "/bin yes kept", str(tmp_path / "home")]
+
+
+def test_a_file_is_the_same_as_a_folder(run: Run, squashfs: Path) -> None:
+    assert good(run("exec", str(squashfs), "cat", "/opt/name")) == "of the image\n"
+
+
+def test_the_image_is_read_only_and_the_home_is_not(run: Run, root: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for place in ("/opt/new", "/new"):
+        assert "Read-only file system" in run("exec", str(root), "touch", place).stderr
+    good(run("exec", "--home", str(home), str(root), "touch", f"{home}/made"))
+    assert (home / "made").stat().st_uid == home.stat().st_uid
+
+
+def test_folders_and_files_are_bound_where_they_are_asked_for(
+    run: Run, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("bound\n")
+    binds = f"{tmp_path}/data:/data/deep:ro,{tmp_path}/data/x:/opt/x"
+    inside = "cat /data/deep/x /opt/x /opt/name; pwd; touch /data/deep/y"
+    done = run("exec", "--bind", binds, "--pwd", "/data/deep", str(root), "sh", "-c", inside)
+    assert done.stdout.splitlines() == ["bound", "bound", "of the image", "/data/deep"]
+    assert "Read-only file system" in done.stderr
+
+
+def test_the_status_of_the_command_is_passed_on(run: Run, root: Path) -> None:
+    assert run("exec", str(root), "sh", "-c", "exit 7").returncode == 7
+
+
+def test_a_missing_image_or_mount_is_fatal(run: Run, root: Path) -> None:
+    done = run("exec", "/none.sif", "true")
+    assert (done.returncode, done.stderr[:6]) == (255, "FATAL:")
+    assert "/none.sif" in done.stderr
+    done = run("exec", "--bind", "/none:/data", str(root), "true")
+    assert (done.returncode, done.stderr[:6]) == (255, "FATAL:")
+
+
+def test_an_unknown_command_is_fatal(run: Run) -> None:
+    assert run("pull", "docker://x").returncode == 255

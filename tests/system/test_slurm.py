@@ -1,0 +1,166 @@
+"""The study on a real SLURM cluster of four nodes, each with a network of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.workflow.project import ROOT, STUDY, Project, make_project
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+WORKLOAD: dict[str, Any] = dict(STUDY["workload"])  # type: ignore[call-overload]
+# A cluster without an accounting database, asked often.
+OPTIONS = (
+    "--slurm-status-command=squeue",
+    "--slurm-init-seconds-before-status-checks=1",
+    "--seconds-between-status-checks=1",
+    "--set-threads=tokens=2",
+)
+
+
+DDP = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]}
+CHECK = "workflow/config/cluster-check.yaml"
+
+
+def project(folder: Path, **changes: Any) -> Project:
+    """The tiny study over a real network, one thread a rank, outside of a container."""
+    shipped = yaml.safe_load((ROOT / CHECK).read_text())
+    made = make_project(folder, **({"cells": [DDP], "cluster": shipped["cluster"]} | changes))
+    profile = folder / "workflow/profiles/slurm/config.yaml"
+    settings = yaml.safe_load(profile.read_text())
+    for of_the_container in ("sdm", "apptainer-args"):
+        del settings[of_the_container]
+    profile.write_text(yaml.safe_dump(settings))
+    return made
+
+
+def command(made: Project, *options: str, study: str = "tiny.yaml") -> list[str]:
+    """The README's command, for a cluster without an accounting database."""
+    snakemake = str(Path(sys.executable).with_name("snakemake"))
+    profile = ("--profile", "workflow/profiles/slurm", "--configfile", study)
+    return [snakemake, *options, *OPTIONS, *profile]
+
+
+def records(results: Path) -> dict[str, Any]:
+    found = sorted(results.glob("runs/*/*/*/run.json"))
+    loaded = [json.loads(path.read_text()) for path in found]
+    return {record["run_id"].partition("/")[2]: record for record in loaded}
+
+
+def losses(results: Path, run: str) -> list[tuple[int, int, float, float]]:
+    lines = (results / "runs" / run / "steps.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in lines]
+    return [(s["step"], s["rank"], s["loss"], s["grad_norm"]) for s in steps]
+
+
+def test_the_cluster_check_inside_the_image_equals_the_local_run(
+    slurm_cluster, image, singularity, tmp_path
+) -> None:
+    """Six strategies on 1, 2 and 4 nodes; losses and gradient norms equal bit for bit."""
+    there = make_project(tmp_path / "cluster")
+    (there.folder / "images").mkdir()
+    (there.folder / "images/samestep.sif").symlink_to(image.file)
+    (there.folder / "images/samestep.json").write_text(json.dumps(image.facts))
+    environment = there.environment()
+    environment["PATH"] = f"{singularity}:{environment['PATH']}"
+    done = slurm_cluster.run(
+        command(there, study=CHECK), cwd=there.folder, env=environment, check=False, timeout=1500
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:] + slurm_cluster.logs(5)
+    results = there.folder / "results/cluster-check"
+    assert (results / "paper/paper.pdf").is_file()
+    ran = records(results)
+    assert len(ran) == 16
+    here = local_losses(tmp_path / "local")
+    for run, record in ran.items():
+        assert (record["status"], record["reason"]) == ("ok", None), run
+        assert record["execution"]["num_hosts"] == record["spec"]["world"]["nodes"], run
+        assert record["provenance"]["image_digest"] == image.facts["image_digest"], run
+        assert losses(results, run) == here[run], run
+
+
+def local_losses(folder: Path) -> dict[str, Any]:
+    """The same study on the loopback of this machine, outside of the image."""
+    study = yaml.safe_load((ROOT / CHECK).read_text())
+    cluster = study["cluster"] | {"network": "loopback"}
+    made = make_project(folder, **(study | {"study": "tiny", "cluster": cluster}))
+    made.run("--cores", "2", "metrics")
+    return {run: losses(made.results, run) for run in records(made.results)}
+
+
+def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
+    """The daemon of a node dies, its ranks live on: the harder case, as two launches overlap.
+
+    The record is of the second attempt, whole, and nothing of the first disturbs it. That a node
+    without power ends its job in the same way is shown by test_slurm_cluster.
+    """
+    # It takes SLURM half a minute to give a node up; the run must be longer.
+    steps = 10_000
+    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 200}
+    made = project(tmp_path / "cluster", workload=workload, timeout_seconds=400)
+    study = slurm_cluster.popen(
+        command(made, "metrics"),
+        cwd=made.folder,
+        env=made.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    folder = made.results / "runs/dps/n2/r0"
+    checkpoints = folder / "checkpoints"
+    slurm_cluster.wait_for(
+        "a checkpoint", lambda: checkpoints.is_dir() and any(checkpoints.iterdir()), 120
+    )
+    (job,) = [job for job, state in slurm_cluster.jobs().items() if state == "RUNNING"]
+    nodes = slurm_cluster.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
+    node = slurm_cluster.run(["scontrol", "show", "hostnames", nodes]).stdout.split()[1]
+    slurm_cluster.kill_slurmd(node)
+    said, _ = study.communicate(timeout=420)
+    slurm_cluster.restart_node(node)
+    slurm_cluster.wait_idle()
+    assert study.returncode == 0, said[-3000:]
+    assert "NODE_FAIL" in said
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "ok"
+    assert record["execution"]["resumed_from_step"] >= 100
+    assert len(losses(made.results, "dps/n2/r0")) == 2 * steps
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "log.txt",
+        "run.json",
+        "spec.json",
+        "steps.jsonl",
+    ]
+
+
+def test_a_run_out_of_time_is_a_record(slurm_cluster, tmp_path) -> None:
+    workload = {**WORKLOAD, "steps": 10**6}
+    made = project(tmp_path / "cluster", workload=workload, timeout_seconds=15)
+    done = slurm_cluster.run(command(made, "metrics"), cwd=made.folder, env=made.environment())
+    assert done.returncode == 0
+    (record,) = records(made.results).values()
+    assert record["status"] == "timeout" and "timeout_seconds = 15" in record["reason"]
+
+
+def test_an_unknown_partition_is_named(slurm_cluster, tmp_path) -> None:
+    made = project(tmp_path / "cluster")
+    wrong = ("metrics", "--default-resources", "slurm_partition=nope", "--retries=0")
+    done = slurm_cluster.run(
+        command(made, *wrong), cwd=made.folder, env=made.environment(), check=False
+    )
+    assert done.returncode != 0
+    assert "invalid partition specified: nope" in done.stdout + done.stderr
+    assert not records(made.results)
+
+
+def test_outside_of_an_allocation_nothing_is_trained_in_its_place(tmp_path) -> None:
+    """Here, without a scheduler, a run over two machines is recorded as what it is."""
+    made = project(tmp_path / "local")
+    made.run("--cores", "2", "metrics")
+    (record,) = records(made.results).values()
+    assert record["status"] == "unsupported" and "needs 2 machines" in record["reason"]

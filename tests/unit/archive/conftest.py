@@ -1,0 +1,86 @@
+"""A finished study of synthetic records; its figures, tables and paper are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.archive.contents import contents
+from pipeline.archive.layout import MANIFEST_FILE, METRICS_FILE, STUDY_FILE, products
+from pipeline.archive.pack import write_zip
+from pipeline.files import sha256_of_file, write_text
+from pipeline.metrics import table
+from pipeline.metrics.cli import build
+from pipeline.metrics.collect import run_folder
+from pipeline.records import RunRecord, write_record
+from pipeline.spec import expand
+from tests.fake_records import make_record, make_study
+
+CELLS = [
+    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32"},
+    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "apex_o1"},
+]
+
+
+def finished_study(results: Path, **changes: Any) -> Path:
+    """Write a study with one finished and one unsupported run below `results`."""
+    study = make_study(**{"cells": CELLS, "repeats": 1, **changes})
+    study["cluster"] = study["cluster"] | {"nodes": [1]}
+    write_text(results / STUDY_FILE, json.dumps(study, sort_keys=True) + "\n")
+    write_text(results / MANIFEST_FILE, json.dumps(_manifest()))
+    tokens = sha256_of_file(results / MANIFEST_FILE)
+    for spec in expand(study):
+        failure = ("unsupported", "no CUDA device") if spec.cell == "dps" else None
+        record = make_record(spec, failure)
+        run = {**record.run, "data": {**record.run["data"], "manifest_sha256": tokens}}
+        folder = run_folder(results / "runs", spec)
+        write_record(folder, RunRecord(run, record.steps))
+        write_text(folder / "spec.json", spec.to_json())
+    for name in products(study):
+        write_text(results / name, f"stand-in for {name}\n")
+    table.write(build(study, results / "runs"), results / METRICS_FILE)
+    return results
+
+
+def _manifest() -> dict[str, Any]:
+    sha = "0" * 64
+    return {
+        "schema_version": 1,
+        "source": {"source": "text", "files": ["text.txt"], "document": "block"},
+        "tokenizer": {"kind": "bpe", "separator": "<|endoftext|>", "sha256": sha,
+                      "trained_on_every_nth_piece": 1},
+        "num_documents": 1,
+        "num_characters": 9,
+        "num_tokens": 9,
+        "vocab_size": 257,
+        "separator_id": 256,
+        "dtype": "uint16",
+        "text_sha256": sha,
+        "shards": [{"file": "shard-00000.bin", "num_tokens": 9, "sha256": sha}],
+        "versions": {"datasets": "5", "python": "3", "tokenizers": "0"},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished study and its archive, made once and copied for each test."""
+    folder = tmp_path_factory.mktemp("packed")
+    finished_study(folder / "fake")
+    write_zip(contents(folder / "fake", partial=False), folder / "fake.zip")
+    return folder
+
+
+@pytest.fixture
+def results(packed: Path, tmp_path: Path) -> Path:
+    """Folder of a finished study."""
+    return Path(shutil.copytree(packed / "fake", tmp_path / "results" / "fake"))
+
+
+@pytest.fixture
+def archive(packed: Path, tmp_path: Path) -> Path:
+    """Its archive."""
+    return Path(shutil.copy(packed / "fake.zip", tmp_path))

@@ -1,0 +1,134 @@
+"""Packing: everything in, the same bytes each time, and nothing unfinished or inconsistent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.archive.contents import contents
+from pipeline.archive.layout import EXPECTED, products
+from pipeline.archive.pack import write_zip
+from pipeline.errors import ArchiveError, RecordError
+from tests.unit.archive.conftest import finished_study
+
+
+def test_it_holds_records_results_environment_and_sources(archive: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        names = opened.namelist()
+        facts = json.loads(opened.read("archive.json"))
+        study = json.loads(opened.read("study.json"))
+    assert set(products(study)) < set(names)
+    for name in (
+        "runs/single/n1/r0/steps.jsonl",
+        "runs/dps/n1/r0/run.json",
+        "tokens/manifest.json",
+        "environment/requirements.lock",
+        "source/Snakefile",
+        "source/paper/manuscript.md",
+        "source/workflow/rules/metrics.smk",
+        "ro-crate-metadata.json",
+        "README.md",
+    ):
+        assert name in names  # fmt: skip
+    assert all(EXPECTED.fullmatch(name) for name in names)
+    assert facts["study"] == "fake" and facts["num_runs"] == facts["num_recorded"] == 2
+    assert set(facts) >= {"git_commit", "git_dirty", "samestep"}
+
+
+def test_the_checksums_are_those_of_the_files(archive: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        lines = opened.read("SHA256SUMS").decode().splitlines()
+        sums = {line[66:]: line[:64] for line in lines}
+        assert set(sums) == set(opened.namelist()) - {"SHA256SUMS"}
+        for name, total in sums.items():
+            assert hashlib.sha256(opened.read(name)).hexdigest() == total
+
+
+def test_packed_again_later_it_has_the_same_bytes(results: Path, archive: Path) -> None:
+    again = archive.with_name("again.zip")
+    for path in results.rglob("*"):
+        path.touch()
+        path.chmod(0o700)
+    write_zip(contents(results, partial=False), again)
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def test_nothing_but_the_zip_tells_when_or_by_whom(archive: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        looks = {(e.date_time, e.external_attr, e.create_system) for e in opened.infolist()}
+    assert looks == {((1980, 1, 1, 0, 0, 0), 0o100644 << 16, 3)}
+
+
+@pytest.mark.parametrize(
+    "name", ["runs/single/n1/r0/run.json", "figures/speedup.svg", "paper/paper.pdf"]
+)
+def test_an_unfinished_study_is_refused(results: Path, name: str) -> None:
+    (results / name).unlink()
+    with pytest.raises(ArchiveError, match=r"'fake' is unfinished: .*" + name):
+        contents(results, partial=False)
+
+
+def test_a_partial_archive_holds_the_records_that_are_there_and_no_results(results: Path) -> None:
+    (results / "runs/dps/n1/r0/run.json").unlink()
+    parts = contents(results, partial=True)
+    assert "runs/single/n1/r0/run.json" in parts and "runs/dps/n1/r0/spec.json" not in parts
+    assert not set(parts) & set(products(json.loads((results / "study.json").read_text())))
+    facts = json.loads(bytes(parts["archive.json"]))
+    assert facts["num_recorded"] == 1 and facts["num_runs"] == 2
+
+
+def test_without_a_record_there_is_no_archive(results: Path) -> None:
+    for path in results.glob("runs/*/*/*/run.json"):
+        path.unlink()
+    with pytest.raises(ArchiveError, match="no record"):
+        contents(results, partial=True)
+
+
+def test_metrics_of_other_records_are_refused(results: Path) -> None:
+    other = finished_study(results.with_name("other"), seeds=[7])
+    metrics = results / "metrics/metrics.parquet"
+    metrics.write_bytes((other / "metrics/metrics.parquet").read_bytes())
+    with pytest.raises(ArchiveError, match=r"metrics\.parquet is not what these records"):
+        contents(results, partial=False)
+
+
+def test_an_invalid_record_is_refused(results: Path) -> None:
+    path = results / "runs/single/n1/r0/run.json"
+    path.write_text(path.read_text().replace('"measured"', '"guessed"'))
+    with pytest.raises(RecordError, match=r"\$\.origin"):
+        contents(results, partial=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tokens/manifest.json", "was trained on tokens"),
+        ("runs/single/n1/r0/spec.json", "is not the spec in run.json"),
+    ],
+)
+def test_inputs_of_other_runs_are_refused(results: Path, name: str, message: str) -> None:
+    path = results / name
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(ArchiveError, match=message):
+        contents(results, partial=False)
+
+
+def test_too_much_for_one_archive(results: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("pipeline.archive.layout.MAX_BYTES", 100)
+    with pytest.raises(ArchiveError, match="holds at most"):
+        write_zip(contents(results, partial=False), tmp_path / "big.zip")
+    assert not (tmp_path / "big.zip").exists()
+
+
+def test_the_stage_prints_size_and_checksum(results: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "archives" / "fake.zip"
+    assert main(["archive", "--results", str(results), "--out", str(out)]) == 0
+    assert hashlib.sha256(out.read_bytes()).hexdigest() in capsys.readouterr().out
+    (results / "paper/paper.tex").unlink()
+    assert main(["archive", "--results", str(results), "--out", str(out)]) == 2
+    assert "unfinished" in capsys.readouterr().err

@@ -1,0 +1,234 @@
+"""Unpacking: what was packed comes back, and anything else is one line and no file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.archive.contents import contents
+from pipeline.archive.pack import write_zip
+from pipeline.archive.unpack import unpack
+from pipeline.errors import ArchiveError
+
+Files = dict[str, bytes]
+RUN = "runs/single/n1/r0/run.json"
+
+
+def repack(archive: Path, change: Callable[[Files], object], sums: bool = True) -> Path:
+    """The archive with other files in it, by default with checksums that fit them."""
+    with zipfile.ZipFile(archive) as opened:
+        files = {name: opened.read(name) for name in opened.namelist()}
+    change(files)
+    if sums:
+        lines = [
+            f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+            for name, content in files.items()
+            if name != "SHA256SUMS"
+        ]
+        files["SHA256SUMS"] = "".join(lines).encode()
+    changed = archive.with_name("changed.zip")
+    with zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, content in files.items():
+            opened.writestr(name, content)
+    return changed
+
+
+def refused(archive: Path, into: Path, match: str) -> None:
+    """One line, and nothing is left in the folder, not even a hidden file."""
+    with pytest.raises(ArchiveError, match=match) as caught:
+        unpack(archive, into)
+    assert "\n" not in str(caught.value) and archive.name in str(caught.value)
+    assert not list(into.iterdir())
+
+
+def edited(name: str, old: bytes, new: bytes) -> Callable[[Files], object]:
+    def change(files: Files) -> None:
+        assert old in files[name]
+        files[name] = files[name].replace(old, new)
+
+    return change
+
+
+def test_the_records_come_back_with_their_bytes(
+    results: Path, archive: Path, tmp_path: Path
+) -> None:
+    folder = unpack(archive, tmp_path / "into")
+    assert folder == tmp_path / "into" / "fake"
+    for path in [results / "study.json", *results.glob("runs/*/*/*/*")]:
+        assert (folder / path.relative_to(results)).read_bytes() == path.read_bytes()
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"study.json", "runs", "tokens", "archive.json", "SHA256SUMS"}
+
+
+def test_unpacked_again_it_replaces_what_was_rebuilt(archive: Path, tmp_path: Path) -> None:
+    folder = unpack(archive, tmp_path / "into")
+    (folder / "metrics").mkdir()
+    assert unpack(archive, tmp_path / "into") == folder
+    assert not (folder / "metrics").exists()
+    assert [path.name for path in (tmp_path / "into").iterdir()] == ["fake"]
+
+
+def test_it_never_replaces_what_did_not_come_from_an_archive(results: Path, archive: Path) -> None:
+    before = sorted(results.rglob("*"))
+    with pytest.raises(ArchiveError, match="was not unpacked from an archive"):
+        unpack(archive, results.parent)
+    assert sorted(results.rglob("*")) == before
+
+
+def test_any_changed_byte_of_a_file_is_found(archive: Path, tmp_path: Path) -> None:
+    content = archive.read_bytes()
+    with zipfile.ZipFile(archive) as opened:
+        entries = [
+            (e.header_offset, len(e.filename), e.compress_size)
+            for e in opened.infolist()
+            if e.file_size
+        ]
+    for offset, name_length, size in entries[:: len(entries) // 12]:
+        place = offset + 30 + name_length + size // 2
+        changed = archive.with_name("changed.zip")
+        changed.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+        refused(changed, tmp_path / "into", "damaged")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.999])
+def test_a_truncated_archive(archive: Path, tmp_path: Path, share: float) -> None:
+    cut = archive.with_name("cut.zip")
+    content = archive.read_bytes()
+    cut.write_bytes(content[: int(len(content) * share)])
+    refused(cut, tmp_path / "into", "is no zip file, or damaged or cut short")
+
+
+def test_no_archive_at_all(tmp_path: Path) -> None:
+    refused(tmp_path / "none.zip", tmp_path / "into", "there is no archive")
+    (tmp_path / "text.zip").write_text("plain text")
+    refused(tmp_path / "text.zip", tmp_path / "into", "is no zip file")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda files: files.pop(RUN), rf"lacks {RUN}"),
+        (lambda files: files.pop("SHA256SUMS"), "lacks SHA256SUMS"),
+        (edited(RUN, b'"ok"', b'"oom"'), rf"{RUN} is not the file that its SHA256SUMS states"),
+        (lambda files: files.update({"figures/x.svg": b""}), r"figures/x\.svg, which its SHA256"),
+        (edited("SHA256SUMS", b"  ", b" "), "SHA256SUMS:1: .* is not a checksum"),
+    ],
+)
+def test_files_and_checksums_must_agree(
+    archive: Path, tmp_path: Path, change: Callable[[Files], object], message: str
+) -> None:
+    refused(repack(archive, change, sums=False), tmp_path / "into", message)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil.txt",
+        "/etc/evil.txt",
+        "runs/../../evil.json",
+        "runs/a/n1/r0/../../../../evil/run.json",
+        "C:\\evil.txt",
+        "runs\\single\\n1\\r0\\run.json",
+        "runs/single/n1/r0/evil.py",
+        "pipeline/__init__.py",
+        "figures/",
+        "study.json\n",
+    ],
+)
+def test_a_name_that_no_archive_has(archive: Path, tmp_path: Path, name: str) -> None:
+    changed = repack(archive, lambda files: files.update({name: b"x"}))
+    refused(changed, tmp_path / "into", "which no archive of a study does")
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_a_link_a_second_entry_and_a_bomb(archive: Path, tmp_path: Path, monkeypatch) -> None:
+    linked = repack(archive, lambda files: files.pop("study.json"))
+    entry = zipfile.ZipInfo("study.json")
+    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(linked, "a") as opened:
+        opened.writestr(entry, "/etc/passwd")
+    refused(linked, tmp_path / "into", "is a link")
+    twice = repack(archive, lambda files: None)
+    with zipfile.ZipFile(twice, "a") as opened, pytest.warns(UserWarning, match="Duplicate"):
+        opened.writestr("study.json", "{}")
+    refused(twice, tmp_path / "into", r"holds study\.json twice")
+    monkeypatch.setattr("pipeline.archive.layout.MAX_BYTES", 1 << 20)
+    bomb = repack(archive, lambda files: files.update({"report.html": b"0" * (2 << 20)}))
+    refused(bomb, tmp_path / "into", "unpacks to")
+
+
+def _stray(files: Files) -> None:
+    files.update({f"runs/stray/n1/r0/{n}": files[RUN] for n in ("spec.json", "run.json")})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (edited(RUN, b'"schema_version": 1', b'"schema_version": 2'), r"run\.json at .*: 2 breaks"),
+        (edited(RUN, b'"measured"', b'"guessed"'), r"\$\.origin"),
+        (edited(RUN, b'"seed": 20220613', b'"seed": 7'), "does not hash to spec_sha256"),
+        (lambda files: files.update({RUN: b"{"}), "not JSON"),
+        (lambda files: files.update({RUN: b"\xff"}), "utf-8"),
+        (lambda files: files.update({RUN: b"[" * 100_000}), "recursion"),
+        (edited("archive.json", b'"schema_version": 1', b'"schema_version": 2'), "2 breaks const"),
+        (edited("archive.json", b'"fake"', b'"other"'), "is of study 'other'"),
+        (edited("study.json", b'"repeats": 1', b'"repeats": 2'), "2 of 4 runs are missing"),
+        (edited("study.json", b'"repeats": 1', b'"repaets": 1'), "repaets"),
+        (edited("study.json", b'"study": "fake"', b'"study": "../x"'), r"study\.json at"),
+        (edited("tokens/manifest.json", b'"num_tokens": 9', b'"num_tokens": 8'), "was trained on"),
+        (lambda files: files.pop("runs/dps/n1/r0/spec.json"), r"spec\.json does not exist"),
+        (lambda files: files.pop("runs/dps/n1/r0/steps.jsonl"), r"steps\.jsonl does not exist"),
+        (_stray, "runs/stray/n1/r0 belongs to no run"),
+    ],
+)
+def test_records_that_do_not_hold(
+    archive: Path, tmp_path: Path, change: Callable[[Files], object], message: str
+) -> None:
+    refused(repack(archive, change), tmp_path / "into", message)
+
+
+def test_a_partial_archive_has_nothing_to_rebuild_from(results: Path, tmp_path: Path) -> None:
+    (results / "runs/dps/n1/r0/run.json").unlink()
+    write_zip(contents(results, partial=True), tmp_path / "part.zip")
+    refused(tmp_path / "part.zip", tmp_path / "into", "is partial, with 1 of 2 runs")
+
+
+def test_a_bad_archive_leaves_what_an_earlier_one_gave(archive: Path, tmp_path: Path) -> None:
+    folder = unpack(archive, tmp_path / "into")
+    before = sorted(folder.rglob("*"))
+    bad = repack(archive, edited(RUN, b'"measured"', b'"guessed"'))
+    with pytest.raises(ArchiveError):
+        unpack(bad, tmp_path / "into")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_stages_unpack_and_verify(results: Path, archive: Path, tmp_path: Path, capsys) -> None:
+    assert main(["unpack", "--archive", str(archive), "--into", str(tmp_path / "into")]) == 0
+    folder = Path(capsys.readouterr().out.strip())
+    for path in results.rglob("*.*"):
+        (folder / path.relative_to(results)).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path.relative_to(results)).write_bytes(path.read_bytes())
+    assert main(["verify", "--results", str(folder)]) == 0
+    assert "every one byte-identical" in capsys.readouterr().out
+    (folder / "paper/paper.pdf").write_bytes(b"other")
+    (folder / "tables/status.md").unlink()
+    assert main(["verify", "--results", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert "differ from the archive: paper/paper.pdf, tables/status.md" in said
+    assert "the code is the same" in said
+
+
+def test_verify_names_the_source_that_has_changed(archive: Path, tmp_path: Path, capsys) -> None:
+    change = edited("source/paper/manuscript.md", b"# Method", b"# Methods")
+    folder = unpack(repack(archive, change), tmp_path / "into")
+    assert main(["verify", "--results", str(folder)]) == 1
+    assert "this checkout has another paper/manuscript.md" in capsys.readouterr().err
+    facts = json.loads((folder / "archive.json").read_text())
+    assert facts["study"] == "fake"

@@ -1,0 +1,150 @@
+"""Every shipped claim comes out each of the three ways; one that cannot has no test and fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.claims.judge import judge
+from pipeline.claims.kinds import KINDS
+from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, VERDICTS, Claim
+from pipeline.claims.worlds import Evidence
+from pipeline.claims.write import to_dict
+from pipeline.metrics.select import pick
+from pipeline.schemas import validate
+from tests.claims_worlds import (
+    arrange,
+    copy,
+    effects,
+    make_world,
+    selectors,
+    without,
+    world_study,
+)
+
+CLAIMS = [claim for path in sorted(FOLDER.glob("*.yaml")) for claim in load_claims(path)]
+IDS = [claim.id for claim in CLAIMS]
+
+# The claims of the study, each with at least one test.
+STUDY_CLAIMS = {
+    "sps-slower-than-one", "sps-utilisation", "dps-beats-horovod-one-node", "amp-speeds-up",
+    "amp-horovod-gains-more", "dps-apex-best-one-node", "horovod-apex-robust", "sublinear-nodes",
+    "amp-halves-memory", "empty-cache-costs", "small-batch-diverges", "memory-formula",
+    "horovod-symmetric",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world() -> Evidence:
+    return make_world()
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+def test_each_verdict_is_reached(world: Evidence, claim: Claim, verdict: str) -> None:
+    evidence = copy(world)
+    effect = effects(claim)[verdict]
+    if claim.kind == "fits" and verdict == NOT_TESTABLE:
+        evidence = without(evidence, claim.test["too_large"])
+    else:
+        arrange(evidence, claim, effect)
+    found = judge(claim, evidence)
+    assert found.verdict == verdict, found.line
+    validate({"schema_version": 1, "study": "w", "verdicts": [to_dict(found)]}, "verdicts", "here")
+    if claim.kind != "fits":
+        assert found.effect is not None and found.runs
+        assert found.effect.low <= found.effect.value <= found.effect.high
+        assert ("undecided" in found.line) == (verdict == NOT_TESTABLE)
+        assert "tested at that scale" in found.scale or claim.kind in ("memory_formula",)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+def test_a_study_without_the_cell_says_which(world: Evidence, claim: Claim) -> None:
+    found = judge(claim, without(world, selectors(claim)[0]))
+    assert found.verdict == NOT_TESTABLE
+    assert "has no" in found.why and found.effect is None and not found.runs
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+def test_a_cell_that_did_not_run_gives_its_reason(world: Evidence, claim: Claim) -> None:
+    evidence = copy(world)
+    for place in evidence.places(selectors(claim)[0]):
+        rows = evidence.table["cell"] == place.cell
+        evidence.table.loc[rows, "status"] = "unsupported"
+        evidence.table.loc[rows, "reason"] = "no such library"
+        status = rows & (evidence.table["metric"] == "status")
+        evidence.table.loc[status, "text"] = "unsupported"
+    found = judge(claim, Evidence(evidence.study, evidence.table))
+    assert found.verdict == NOT_TESTABLE and found.effect is None
+    assert "unsupported" in found.why or "no two batches" in found.why
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+def test_the_scale_is_said_whatever_the_verdict(claim: Claim) -> None:
+    evidence = make_world_on_cpu()
+    line = judge(claim, evidence).line
+    assert f"made on {claim.made_at}" in line and "V100" in line
+    assert "tested on 2 CPU ranks of one machine" in line or "this study ran on a CPU" in line
+
+
+_CPU: list[Evidence] = []
+
+
+def make_world_on_cpu() -> Evidence:
+    """The same cells on the two cores of one machine, made once."""
+    if not _CPU:
+        cluster = {"device": "cpu", "ranks_per_node": 1, "nodes": [1, 2, 4], "backend": "gloo",
+                   "network": "loopback"}  # fmt: skip
+        kept = ("name", "label", "strategy", "precision", "workload")
+        cells = [{k: v for k, v in cell.items() if k in kept} for cell in world_study()["cells"]]
+        cells[0]["nodes"] = [1]
+        _CPU.append(make_world(cluster=cluster, cells=cells))
+    return _CPU[0]
+
+
+def test_on_a_loopback_no_claim_on_several_nodes_is_tested() -> None:
+    for claim in CLAIMS:
+        if claim.made_at.nodes > 1:
+            found = judge(claim, make_world_on_cpu())
+            assert found.verdict == NOT_TESTABLE
+            assert "processes of one machine over its loopback" in found.why
+
+
+def test_a_cpu_has_no_verdict_on_what_needs_a_gpu() -> None:
+    needing = [claim for claim in CLAIMS if claim.needs.get("device") == "cuda"]
+    assert len(needing) >= 6
+    for claim in needing:
+        assert judge(claim, make_world_on_cpu()).why.startswith("needs a GPU: ")
+
+
+def test_every_claim_of_the_study_is_shipped() -> None:
+    for name in STUDY_CLAIMS:
+        assert any(claim.id.startswith(name) for claim in CLAIMS), name
+    assert len(set(IDS)) == len(IDS)
+    assert {claim.kind for claim in CLAIMS} == set(KINDS)
+
+
+def test_sources_that_disagree_cannot_both_be_reproduced(world: Evidence) -> None:
+    by_id = {claim.id: claim for claim in CLAIMS}
+    one, other = by_id["amp-speeds-up-horovod-four"], by_id["amp-speeds-up-horovod-three"]
+    evidence = copy(world)
+    arrange(evidence, one, effects(one)[REPRODUCED])
+    assert judge(one, evidence).verdict == REPRODUCED
+    assert judge(other, evidence).verdict == NOT_REPRODUCED
+    assert one.disagreement and other.disagreement
+
+
+def test_the_published_step_times_give_the_published_effect() -> None:
+    by_id = {claim.id: claim for claim in CLAIMS}
+    published = by_id["empty-cache-costs"].published
+    assert published is not None
+    assert published.value == pytest.approx(0.782 / 0.193)
+    assert "figure 17" in published.source
+
+
+def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
+    by_id = {claim.id: claim for claim in CLAIMS}
+    found = judge(by_id["sps-slower-than-one"], world)
+    known = set(pick(world.table, "run", "status")["run_id"])
+    assert len(found.runs) == 6 and set(found.runs) <= known
+    assert {run.split("/")[1] for run in found.runs} == {"one", "server"}

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.image import check
+
+REQUIRES = {
+    "meets": ["good>=1", 'other>=9; python_version < "3"', 'extra-one; extra == "more"'],
+    "newer": ["good>=3"],
+    "absent": ["gone>=1"],
+    "numerical": ["numpy>=3"],
+}
+INSTALLED = {"good": "2.0", "numpy": "2.4.6"}
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name not in INSTALLED:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return INSTALLED[name]
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: REQUIRES[name])
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], base: set[str]
+) -> tuple[int, Path]:
+    """Check an environment of `names` over a base that brings `base`."""
+    (folder / "lock").write_text("".join(f"{name}==1\n" for name in names))
+    monkeypatch.setattr(check, "LOCK", folder / "lock")
+    monkeypatch.setattr(check, "of_the_base", lambda: base)
+    monkeypatch.setattr(check, "imported_versions", lambda: {"torch": "2.13.0", "apex": None})
+    return check.main([str(folder / "versions.json")]), folder / "versions.json"
+
+
+def test_requirements_are_met_missing_or_of_another_version() -> None:
+    assert check.unmet(["meets"]) == []
+    assert check.unmet(["newer", "absent"]) == [
+        ("good", "newer needs good>=3; the image holds 2.0"),
+        ("gone", "absent needs gone>=1, which is not installed"),
+    ]
+
+
+def test_absent_apex_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, versions = whole(tmp_path, monkeypatch, ["meets"], set())
+    assert status == 0
+    assert json.loads(versions.read_text()) == {"torch": "2.13.0", "apex": None, "unmet": []}
+    shown = capsys.readouterr()
+    assert "Apex: absent" in shown.err
+    assert json.__file__ in shown.out.splitlines()
+
+
+def test_an_image_that_is_not_whole_ends_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, versions = whole(tmp_path, monkeypatch, ["newer", "numerical"], {"numpy"})
+    assert (status, versions.exists()) == (1, False)
+    assert capsys.readouterr().err.startswith("error: the image is not whole: newer needs good>=3")
+
+
+def test_what_only_the_base_s_numpy_fails_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert whole(tmp_path, monkeypatch, ["numerical"], set())[0] == 1
+    status, versions = whole(tmp_path, monkeypatch, ["numerical"], {"numpy"})
+    assert status == 0
+    told = "numerical needs numpy>=3; the image holds 2.4.6"
+    assert json.loads(versions.read_text())["unmet"] == [told]
+    assert f"warning: {told}" in capsys.readouterr().err
+
+
+def test_this_environment_brings_its_own_torch() -> None:
+    assert check.of_the_base() == set()
+
+
+def test_packages_outside_the_environment_are_the_base_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", "/opt/another")
+    assert check.of_the_base() == {"torch", "numpy"}

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from envs.image import lock
+
+ROOT = Path(__file__).parents[4]
+LOCK = """\
+#
+#    make lock
+#
+jinja2==3.1.6
+    # via
+    #   -r envs/requirements.in
+    #   torch
+markupsafe==3.0.4
+    # via jinja2
+mpmath==1.3.0
+    # via sympy
+numpy==2.4.6
+    # via -r envs/requirements.in
+setuptools==84.2.1
+    # via
+    #   pip-tools
+    #   torch
+sympy==1.14.0
+    # via torch
+torch==2.13.0
+    # via -r envs/requirements.in
+"""
+
+
+def test_a_base_without_torch_gets_the_whole_lock() -> None:
+    assert lock.without(LOCK, []) == [line for line in LOCK.splitlines() if "==" in line]
+
+
+def test_what_only_torch_needs_goes_with_it_and_all_else_stays() -> None:
+    assert lock.without(LOCK, ["torch"]) == [
+        "jinja2==3.1.6",
+        "markupsafe==3.0.4",
+        "numpy==2.4.6",
+        "setuptools==84.2.1",
+    ]
+
+
+def test_the_real_lock_without_torch() -> None:
+    text = (ROOT / "envs" / "requirements.lock").read_text()
+    whole, rest = lock.without(text, []), lock.without(text, ["torch"])
+    assert len(whole) == sum("==" in line and line[0] != "#" for line in text.splitlines())
+    gone = {line.split("==")[0] for line in set(whole) - set(rest)}
+    assert gone == {"torch", "sympy", "mpmath", "networkx"}
+
+
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_the_command_prints_what_is_to_be_installed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    has_torch: bool,
+) -> None:
+    path = tmp_path / "lock"
+    path.write_text(LOCK)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if has_torch else None)
+    assert lock.main([str(path)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == lock.without(LOCK, ["torch"] if has_torch else [])
+    assert shown.err == f"torch comes from {'the base image' if has_torch else path}\n"

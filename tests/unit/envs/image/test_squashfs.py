@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from envs.image.squashfs import environment_script, write_environment
+
+
+def sourced(folder: Path, variables: list[str], **caller: str) -> dict[str, str]:
+    """The environment after a shell with the caller's variables has read the script."""
+    script = folder / "environment.sh"
+    script.write_text(environment_script(variables))
+    command = ["/bin/sh", "-c", '. "$1"; exec /usr/bin/env -0', "sh", str(script)]
+    done = subprocess.run(command, env=caller, capture_output=True, text=True, check=True)
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", "two words", "it's", '$(touch x) `id` "q" \\', "a=b", ""]
+)
+def test_values_arrive_as_they_are(tmp_path: Path, value: str) -> None:
+    assert sourced(tmp_path, [f"NAME={value}"])["NAME"] == value
+
+
+def test_the_image_decides_over_path_and_the_caller_over_the_rest(tmp_path: Path) -> None:
+    variables = ["PATH=/opt/samestep/bin:/usr/bin", "CUDA_HOME=/usr/local/cuda", "EMPTY=x"]
+    caller = {"PATH": "/home/me/bin:/usr/bin", "CUDA_HOME": "/mine", "EMPTY": ""}
+    shown = sourced(tmp_path, variables, **caller)
+    assert shown["PATH"] == "/opt/samestep/bin:/usr/bin"
+    assert (shown["CUDA_HOME"], shown["EMPTY"]) == ("/mine", "")
+
+
+def test_what_is_no_name_is_left_out() -> None:
+    assert environment_script(["a b=c", "x;id=1", "=3"]) == "#!/bin/sh\n"
+
+
+def test_it_lies_where_apptainer_reads_it(tmp_path: Path) -> None:
+    folder = write_environment(["A=b"], tmp_path)
+    assert folder.name == ".singularity.d"
+    assert (folder / "env" / "10-docker2singularity.sh").read_text() == environment_script(["A=b"])

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from envs import build_image
+from envs.build_image import choose, inputs_digest, is_current
+from envs.image.builders import Docker, ImageError, Recipe
+from pipeline.schemas import validate
+
+SHA = f"sha256:{64 * '0'}"
+VERSIONS: dict[str, object] = {
+    "python": "3.12.3",
+    "torch": "2.7.0",
+    "cuda": "12.9",
+    "numpy": "1.26.4",
+    "horovod": "0.28.1+torch2.7.0.nccl.p1",
+    "horovod_operations": "nccl",
+    "apex": "0.1",
+    "samestep": "0.1.0",
+    "unmet": ["pandas needs numpy>=2.0.2; the image holds 1.26.4"],
+}
+FAKE_DOCKER = """#!/bin/sh
+echo "$@" >>"$CALLS"
+case $1-$2 in
+info-*) exit ${INFO:-0} ;;
+image-inspect) case $4 in {{*Id*) echo "$SHA" ;; {{*Env*) echo '["PATH=/usr/bin"]' ;; esac
+    case $3 in gone) exit 1 ;; esac ;;
+pull-*) echo "Error: no such host" >&2; exit 1 ;;
+build-*) case "$*" in *broken*) echo "error: it broke" >&2; exit 1 ;; esac ;;
+create-*) echo c1 ;;
+save-*) echo archive >"$3" ;;
+cp-*) case $2 in
+    */.singularity.d) cp -r "$2" "$ROOTFS" ;;
+    *digest) echo "$SHA" >"$3" ;;
+    *) echo "$VERSIONS" >"$3" ;;
+    esac ;;
+export-*) tar -cf - -C "$ROOTFS" . ;;
+esac
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH of this folder alone, with the few plain tools that the fakes need."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "tar", "cp", "git"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(folder))
+    for name in ("BASE_IMAGE", "BUILDER", "BUILD_OPTIONS", "PIP_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def add(tools: Path, name: str, script: str = "#!/bin/sh\nexit 0\n") -> None:
+    (tools / name).write_text(script)
+    (tools / name).chmod(0o755)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with something under every name that goes into an image."""
+    folder = tmp_path / "project"
+    for name in build_image.SOURCES:
+        path = folder / name if "." in name or name[0].isupper() else folder / name / "file.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return folder
+
+
+@pytest.fixture
+def docker(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fake Docker, with the real mksquashfs; returns the log of its calls."""
+    mksquashfs = shutil.which("mksquashfs", path=os.defpath)
+    if mksquashfs is None:
+        pytest.skip("mksquashfs is not installed (Debian package squashfs-tools)")
+    (tools / "mksquashfs").symlink_to(mksquashfs)
+    add(tools, "docker", FAKE_DOCKER)
+    (tmp_path / "rootfs" / "etc").mkdir(parents=True)
+    (tmp_path / "rootfs" / "etc" / "name").write_text("in the image\n")
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("CALLS", str(calls))
+    monkeypatch.setenv("ROOTFS", str(tmp_path / "rootfs"))
+    monkeypatch.setenv("SHA", SHA)
+    monkeypatch.setenv("VERSIONS", json.dumps(VERSIONS))
+    return calls
+
+
+def test_the_first_builder_that_works_is_taken(
+    tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLS", os.devnull)
+    add(tools, "apptainer")
+    assert choose("").name == "apptainer"
+    add(tools, "buildah")
+    assert choose("").name == "buildah"
+    add(tools, "docker", "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
+    assert choose("").name == "buildah"
+    add(tools, "docker")
+    assert choose("").name == "docker"
+    assert choose("apptainer").name == "apptainer"
+
+
+def test_without_a_builder_every_reason_and_the_packages_are_named(tools: Path) -> None:
+    add(tools, "docker", "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
+    with pytest.raises(ImageError) as caught:
+        choose("")
+    text = str(caught.value)
+    assert "docker is installed, but docker info failed: Cannot connect to the daemon" in text
+    assert "buildah is not installed" in text
+    assert "apptainer is not installed" in text
+    assert "apt-get install buildah squashfs-tools" in text
+
+
+def test_a_builder_that_was_asked_for_is_not_replaced(tools: Path) -> None:
+    add(tools, "buildah")
+    with pytest.raises(ImageError, match="docker is not installed"):
+        choose("docker")
+    with pytest.raises(ImageError, match="BUILDER=kaniko is unknown; expected one of docker"):
+        choose("kaniko")
+
+
+def test_a_missing_packer_is_named_before_anything_is_built(
+    tools: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(tools, "buildah")
+    assert build_image.main([]) == 2
+    assert "neither apptainer nor mksquashfs" in capsys.readouterr().err
+    assert not (project / "images" / "build.log").exists()
+
+
+def test_an_image_of_the_same_inputs_is_not_built_again(
+    docker: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build_image.main([]) == 0
+    facts = json.loads((project / "images" / "samestep.json").read_text())
+    validate(facts, "image", "samestep.json")
+    assert facts["versions"] == VERSIONS
+    assert (facts["builder"], facts["format"], facts["git_commit"]) == ("docker", "squashfs", None)
+    assert facts["file_bytes"] == (project / "images" / "samestep.sif").stat().st_size
+    before = docker.read_text()
+    assert build_image.main([]) == 0
+    assert docker.read_text() == before
+    assert "up to date" in capsys.readouterr().out
+    assert build_image.main(["--force"]) == 0
+    assert docker.read_text().count("build ") == 2
+    again = json.loads((project / "images" / "samestep.json").read_text())
+    assert again == facts
+    assert {path.name for path in (project / "images").iterdir()} == {
+        *("samestep.sif", "samestep.json", "build.log", ".lock")
+    }
+
+
+def test_the_packed_file_holds_the_files_and_the_environment(docker: Path, project: Path) -> None:
+    unsquashfs = shutil.which("unsquashfs", path=os.defpath)
+    assert build_image.main([]) == 0
+    for name, text in [
+        ("etc/name", "in the image\n"),
+        (".singularity.d/env/10-docker2singularity.sh", "#!/bin/sh\nexport PATH=/usr/bin\n"),
+    ]:
+        command = [str(unsquashfs), "-cat", "images/samestep.sif", name]
+        assert subprocess.run(command, capture_output=True, text=True).stdout == text
+
+
+def test_apptainer_makes_a_sif_of_what_another_builder_built(
+    docker: Path, project: Path, tools: Path
+) -> None:
+    convert = '#!/bin/sh\n[ "$1" != build ] || cp "${4#docker-archive:}" "$3"\n'
+    add(tools, "apptainer", convert)
+    assert build_image.main([]) == 0
+    facts = json.loads((project / "images" / "samestep.json").read_text())
+    assert (facts["builder"], facts["format"]) == ("docker", "sif")
+    assert (project / "images" / "samestep.sif").read_text() == "archive\n"
+    assert not list((project / "images").glob("*.tar"))
+    assert not list((project / "images").glob(".*.tar"))
+
+
+def test_apptainer_alone_builds_from_its_own_definition(
+    tools: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """#!/bin/sh
+case $1 in
+build) for last; do before=$target target=$last; done
+    [ "$last" = envs/samestep.def ] && echo "$@" >"$before" ;;
+exec) case $4 in *digest) echo "$SHA" ;; *) echo "$VERSIONS" ;; esac ;;
+esac
+"""
+    add(tools, "apptainer", script)
+    monkeypatch.setenv("SHA", SHA)
+    monkeypatch.setenv("VERSIONS", json.dumps(VERSIONS))
+    assert build_image.main(["--base-image", "debian:12"]) == 0
+    facts = json.loads((project / "images" / "samestep.json").read_text())
+    validate(facts, "image", "samestep.json")
+    assert (facts["builder"], facts["format"], facts["oci_digest"]) == ("apptainer", "sif", None)
+    assert "--build-arg BASE_IMAGE=debian:12" in (project / "images" / "samestep.sif").read_text()
+
+
+def test_options_reach_the_builder_as_words(
+    docker: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_OPTIONS", "--network host --label 'a=$(id) b'")
+    monkeypatch.setenv("BASE_IMAGE", "debian:12")
+    monkeypatch.setenv("PIP_ARGS", "--index-url https://example.org/simple")
+    assert build_image.main([]) == 0
+    (build,) = [line for line in docker.read_text().splitlines() if line.startswith("build ")]
+    assert "--network host --label a=$(id) b ." in build
+    assert "--build-arg BASE_IMAGE=debian:12" in build
+    assert "--build-arg PIP_ARGS=--index-url https://example.org/simple" in build
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"BASE_IMAGE": "gone"}, ["Error: no such host", "BASE_IMAGE=python:3.12-bookworm"]),
+        ({"BUILD_OPTIONS": "--broken"}, ["error: it broke", "build.log"]),
+        ({"BUILD_OPTIONS": "'"}, ["BUILD_OPTIONS=': No closing quotation"]),
+    ],
+)
+def test_a_failed_build_is_one_line_and_leaves_the_last_image(
+    docker: Path,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    settings: dict[str, str],
+    told: list[str],
+) -> None:
+    images = project / "images"
+    images.mkdir()
+    (images / "samestep.sif").write_text("the last one")
+    (images / "samestep.json").write_text("{}")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert build_image.main([]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert all(text in line for text in told), line
+    assert (images / "samestep.sif").read_text() == "the last one"
+    assert not [path for path in images.iterdir() if path.name.endswith(".new")]
+
+
+def test_an_edited_source_or_setting_makes_an_image_stale(project: Path) -> None:
+    before = inputs_digest(project, "base")
+    assert inputs_digest(project, "base") == before
+    assert inputs_digest(project, "another base") != before
+    (project / "pipeline" / "__pycache__").mkdir()
+    (project / "pipeline" / "__pycache__" / "file.pyc").touch()
+    assert inputs_digest(project, "base") == before
+    (project / "pipeline" / "file.py").write_text("edited")
+    assert inputs_digest(project, "base") != before
+
+
+def test_a_damaged_image_is_not_current(tmp_path: Path) -> None:
+    image = tmp_path / "samestep.sif"
+    image.write_text("whole")
+    facts = {"inputs_sha256": SHA, "file_sha256": build_image.file_digest(image)}
+    (tmp_path / "samestep.json").write_text(json.dumps(facts))
+    assert is_current(tmp_path, SHA)
+    image.write_text("w")
+    assert not is_current(tmp_path, SHA)
+    (tmp_path / "samestep.json").write_text("{")
+    assert not is_current(tmp_path, SHA)
+
+
+def test_the_commit_says_when_the_checkout_was_changed(tmp_path: Path) -> None:
+    assert build_image.git_commit(tmp_path) is None
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "file").write_text("one")
+    for arguments in (["init", "-q"], ["add", "file"], [*identity, "commit", "-qm", "one"]):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    commit = build_image.git_commit(tmp_path)
+    assert commit is not None
+    assert len(commit) == 40
+    (tmp_path / "file").write_text("two")
+    assert build_image.git_commit(tmp_path) == f"{commit}-dirty"
+
+
+def test_the_container_is_removed_when_reading_fails(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Docker().read("/etc/name")
+    assert docker.read_text().splitlines()[-1] == "rm c1"
+
+
+def test_empty_settings_are_no_build_arguments(tmp_path: Path) -> None:
+    recipe = Recipe("debian:12", "", "", (), tmp_path / "log")
+    assert recipe.arguments == ["--build-arg", "BASE_IMAGE=debian:12"]

@@ -1,0 +1,147 @@
+"""Who is faster, and who may say so."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.errors import ComparisonError
+from pipeline.metrics import table as tidy
+from pipeline.metrics.cli import build
+from pipeline.metrics.select import pick
+from pipeline.metrics.verdicts import faster, faster_than_base
+from pipeline.records import RunRecord, Step, write_record
+from pipeline.spec import RunSpec, expand
+from tests.fake_records import make_record, make_study
+
+CELLS: list[dict[str, Any]] = [
+    {"name": "a", "label": "A", "strategy": "single", "precision": "fp32", "nodes": [1]},
+    {"name": "b", "label": "B", "strategy": "ddp", "precision": "fp32"},
+    {"name": "c", "label": "C", "strategy": "horovod", "precision": "fp32"},
+]
+Seconds = Callable[[RunSpec], float]
+
+
+def spread(centre: float, repeat: int) -> float:
+    """Run medians around a centre, 1 % apart, so that cells at one centre mix."""
+    return centre * (1 + 0.01 * ((repeat * 5) % 7 - 3))
+
+
+def measure(folder: Path, seconds: Seconds, **changes: Any) -> pd.DataFrame:
+    """The table of a study of three cells whose runs have steps of these many seconds."""
+    study = make_study(**{"cells": CELLS, "repeats": 6, **changes})
+    for spec in expand(study):
+        record = make_record(spec)
+        steps = [timed(step, seconds(spec)) for step in record.steps]
+        target = folder / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}"
+        write_record(target, RunRecord(record.run, steps))
+    table = build(study, folder)
+    tidy.check(table, "test")
+    return table
+
+
+def timed(step: Step, seconds: float) -> Step:
+    return replace(step, seconds=seconds * (1 + 0.001 * (step.step % 5)))
+
+
+def by_cell(**centres: float) -> Seconds:
+    return lambda spec: spread(centres[spec.cell] * (1 + spec.world.nodes), spec.repeat)
+
+
+def test_cells_apart_are_faster_and_slower_both_ways(tmp_path: Path) -> None:
+    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4))
+    found = faster(table, "b", "c", 2)
+    assert found.verdict == "faster" and found.decided and not found.overlap
+    assert found.low <= found.ratio <= found.high
+    assert found.ratio == pytest.approx(2.0)
+    # Three pairs: the exact p-value of 6 against 6 that do not overlap, times the pairs left.
+    assert found.n == 6 and found.p_value == pytest.approx(2 / 924)
+    assert found.effect_size > 0.7
+    turned = faster(table, "c", "b", 2)
+    assert turned.verdict == "slower"
+    assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
+    assert faster(table, "a", "c", 1).p_value == pytest.approx(3 * 2 / 924)
+
+
+def test_cells_that_mix_are_undecided(tmp_path: Path) -> None:
+    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.201))
+    found = faster(table, "b", "c", 4)
+    assert found.verdict == "undecided" and found.overlap and not found.too_few
+    assert found.low < 1 < found.high
+
+
+def test_an_interval_apart_decides_nothing_without_the_test(tmp_path: Path) -> None:
+    table = measure(tmp_path, by_cell(a=0.2, b=0.2, c=0.2075))
+    found = faster(table, "a", "c", 1)
+    assert found.low > 1 and found.p_value > 0.05
+    assert found.verdict == "undecided"
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_too_few_repeats_never_decide_however_far_apart(tmp_path: Path, repeats: int) -> None:
+    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=9.0), repeats=repeats)
+    found = faster(table, "b", "c", 2)
+    assert found.verdict == "too few repeats to decide" and found.too_few and not found.decided
+    least = pick(table, "comparison", "smallest_p_value")["value"]
+    assert least.min() >= 0.05
+
+
+def test_a_cell_is_compared_with_the_base_of_its_speedup(tmp_path: Path) -> None:
+    table = measure(tmp_path, by_cell(a=0.1, b=0.01, c=0.4))
+    verdicts = [faster_than_base(table, cell, 4, "a, 1 node") for cell in ("b", "c")]
+    assert [v.verdict if v else None for v in verdicts] == ["faster", "slower"]
+    rows = pick(table, "cell", "speedup")
+    speedup = rows[(rows["cell"] == "b") & (rows["nodes"] == 4)].iloc[0]
+    assert verdicts[0] is not None
+    bounds = (verdicts[0].low, verdicts[0].ratio, verdicts[0].high)
+    assert bounds == (speedup["low"], speedup["value"], speedup["high"])
+    assert faster_than_base(table, "a", 1, "a, 1 node") is None
+
+
+def test_all_cells_of_a_node_count_are_tested_at_once(tmp_path: Path) -> None:
+    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4))
+    rows = table[table["metric"] == "all_cells_p_value"].set_index("nodes")
+    assert rows.loc[1, "n"] == 18 and rows.loc[2, "n"] == 12
+    assert (rows["value"] < 0.01).all()
+
+
+def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
+    cells = [*CELLS[:2], CELLS[2] | {"workload": {"global_batch": 32}}]
+    table = measure(tmp_path / "a", by_cell(a=0.1, b=0.2, c=0.4), cells=cells)
+    found = faster(table, "b", "c", 2)
+    assert found.verdict == "not compared: global_batch differ" and not found.compared
+    assert faster(table, "a", "b", 1).decided
+    declared = measure(
+        tmp_path / "b", by_cell(a=0.1, b=0.2, c=0.4), cells=cells, compares=["global_batch"]
+    )
+    # Twice the work in twice the time: the rates are the same.
+    assert faster(declared, "b", "c", 2).ratio == pytest.approx(1.0)
+
+
+def test_weak_scaling_compares_the_batch_of_a_rank(tmp_path: Path) -> None:
+    work = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
+    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4), workload=work)
+    found = faster_than_base(table, "b", 4, "a, 1 node")
+    assert found is not None and found.compared
+
+
+def test_another_training_is_not_compared(tmp_path: Path) -> None:
+    study = make_study(cells=CELLS, repeats=6)
+    for spec in expand(study):
+        record = make_record(spec)
+        if spec.cell == "c" and spec.world.nodes == 2:
+            steps = [replace(s, grad_norm=2 * (s.grad_norm or 0)) for s in record.steps]
+            record = RunRecord(record.run, steps)
+        write_record(tmp_path / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}", record)
+    table = build(study, tmp_path)
+    assert faster(table, "b", "c", 2).verdict.endswith("c did not compute the same training")
+    assert faster(table, "b", "c", 4).compared
+
+
+def test_what_was_not_measured_is_an_error(tmp_path: Path) -> None:
+    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4), repeats=1)
+    with pytest.raises(ComparisonError, match="no comparison of 'a' with 'b' at 2 nodes"):
+        faster(table, "a", "b", 2)

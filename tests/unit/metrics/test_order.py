@@ -1,0 +1,145 @@
+"""Order of execution, drift and the clock, from records to rows."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.__main__ import main
+from pipeline.metrics.cli import build
+from pipeline.metrics.order import longest_rise
+from pipeline.metrics.select import pick
+from pipeline.records import RunRecord, Step, read_record, write_record
+from tests.fake_records import make_study, write_records
+
+CELLS = [
+    {"name": name, "label": name, "strategy": "ddp", "precision": "fp32", "nodes": [1, 2]}
+    for name in ("a", "b")
+]
+
+
+def study() -> dict[str, Any]:
+    return make_study(cells=CELLS, repeats=4)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return write_records(tmp_path / "runs", study())
+
+
+def edit(folder: Path, change: Callable[[RunRecord], RunRecord]) -> None:
+    write_record(folder, change(read_record(folder)))
+
+
+def slowed(factor: Callable[[Step], float]) -> Callable[[RunRecord], RunRecord]:
+    return lambda record: RunRecord(
+        record.run, [replace(s, seconds=s.seconds * factor(s)) for s in record.steps]
+    )
+
+
+def constant(factor: float) -> Callable[[Step], float]:
+    return lambda step: factor
+
+
+def about(table: pd.DataFrame, metric: str) -> pd.Series:
+    return table[(table["level"] == "study") & (table["metric"] == metric)].iloc[0]
+
+
+def report(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study()))
+    args = ["metrics", "--study", str(tmp_path / "study.yaml"), "--runs", str(runs)]
+    assert main([*args, "--out", str(tmp_path / "m.parquet")]) == 0
+    return capsys.readouterr().err
+
+
+def test_the_order_of_execution_is_that_of_the_plan(runs: Path) -> None:
+    table = build(study(), runs)
+    places = pick(table, "run", "execution_order")
+    assert sorted(places["value"]) == list(range(1, 17))
+    # Repeat by repeat: the first four places hold all runs of the first repeat.
+    assert set(places.loc[places["value"] <= 4, "repeat"]) == {0}
+    assert about(table, "order_kept")["text"].endswith("16 of 16 runs were executed in this order")
+
+
+def test_a_run_that_was_repeated_later_is_counted_out(runs: Path) -> None:
+    def later(record: RunRecord) -> RunRecord:
+        run = json.loads(json.dumps(record.run))
+        run["started_at"] = run["ended_at"] = "2026-01-03T00:00:00+00:00"
+        return RunRecord(run, record.steps)
+
+    edit(runs / "a" / "n1" / "r0", later)
+    table = build(study(), runs)
+    kept = about(table, "order_kept")
+    assert (kept["value"], kept["n"]) == (15, 16)
+    places = pick(table, "run", "execution_order").set_index("run_id")["value"]
+    assert places["fake/a/n1/r0"] == 16
+
+
+@given(st.permutations(range(7)))
+def test_the_longest_rise_is_the_longest(places: list[int]) -> None:
+    rising = [
+        size
+        for size in range(1, 8)
+        for chosen in combinations(places, size)
+        if list(chosen) == sorted(chosen)
+    ]
+    assert longest_rise(places) == max(rising)
+
+
+def test_drift_within_a_run_is_reported(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "drifted" not in report(runs, tmp_path, capsys)
+    edit(runs / "b" / "n2" / "r1", slowed(lambda step: 1 + 0.01 * step.step))
+    said = report(runs, tmp_path, capsys)
+    assert "fake/b/n2/r1: step times drifted by +1" in said
+    assert said.count("drifted") == 1
+
+
+def test_drift_over_the_order_of_runs_is_reported(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert about(build(study(), runs), "order_drift")["text"] == "none"
+    for place in runs.glob("*/n*/r*"):
+        edit(place, slowed(constant(1 + 0.1 * int(place.name[1:]))))
+    found = about(build(study(), runs), "order_drift")
+    assert found["text"] == "drift" and found["value"] > 0.1
+    assert "the runs in their order: step times drifted by +" in report(runs, tmp_path, capsys)
+
+
+def test_a_slow_clock_is_a_warning(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = build(study(), runs)
+    share = pick(table, "run", "timer_overhead_share").iloc[0]
+    step = pick(table, "run", "step_seconds").iloc[0]
+    assert share["value"] == pytest.approx(4e-7 / step["value"])
+
+    def slow(record: RunRecord) -> RunRecord:
+        run = json.loads(json.dumps(record.run))
+        run["ranks"][-1]["timer_overhead_seconds"] = 0.02
+        return RunRecord(run, record.steps)
+
+    assert "reading the clock" not in report(runs, tmp_path, capsys)
+    edit(runs / "a" / "n2" / "r3", slow)
+    assert "fake/a/n2/r3: reading the clock takes" in report(runs, tmp_path, capsys)
+
+
+def test_records_without_a_measured_clock_stay_readable(runs: Path) -> None:
+    def older(record: RunRecord) -> RunRecord:
+        run = json.loads(json.dumps(record.run))
+        for rank in run["ranks"]:
+            del rank["timer_overhead_seconds"]
+        return RunRecord(run, record.steps)
+
+    edit(runs / "a" / "n1" / "r0", older)
+    rows = pick(build(study(), runs), "run", "timer_overhead_share")
+    assert len(rows) == 15

@@ -1,0 +1,119 @@
+import json
+from typing import Any
+
+import pytest
+
+from pipeline import reference
+from pipeline.errors import ClaimError
+from pipeline.reference.load import FOLDER, parse
+
+STUDIES = ["alpa", "bai2022", "gspmd", "mtnlg", "ptdp"]
+
+
+def small() -> dict[str, Any]:
+    """A file of one number and one table."""
+    source = {"document": "paper", "place": "table 1"}
+    return {
+        "schema_version": 1,
+        "id": "small",
+        "title": "A study",
+        "documents": {"paper": {"title": "The paper", "where": "arXiv 1234.56789"}},
+        "numbers": [
+            {"id": "step", "what": "step time", "value": 2.5, "unit": "s", "read": "table",
+             "source": source, "setting": {"device": "GPU"}},
+        ],
+        "tables": [
+            {"id": "many", "what": "step times", "read": "text", "source": source,
+             "setting": {"device": "GPU"},
+             "columns": [{"name": "mesh", "unit": "text"}, {"name": "step", "unit": "s"}],
+             "rows": [["4x4", 1.5]]},
+        ],
+    }  # fmt: skip
+
+
+def test_the_published_figures_of_five_studies_are_here() -> None:
+    assert reference.ids() == STUDIES
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_each_file_is_sound_and_named_after_its_study(study: str) -> None:
+    found = reference.load(study)
+    assert found.id == study
+    assert len(found.numbers) + len(found.tables) > 0
+    assert all(number.source and number.setting["device"] for number in found.numbers.values())
+
+
+def test_a_number_says_where_it_stands_and_how_it_was_read() -> None:
+    number = reference.load("bai2022").number("step-dps-fp32-b2")
+    assert (number.value, number.unit) == (0.193, "s")
+    assert number.source == "Appendix of the paper, figure 17"
+    assert number.read == "digitised from a vector figure" and number.uncertainty == 0
+    assert reference.load("bai2022").number("step-horovod-fp32-b2").uncertainty == 0.03
+
+
+def test_the_totals_contradict_the_share_of_the_one_device() -> None:
+    bai = reference.load("bai2022")
+    shares = [row[1] for row in bai.tables["utilisation-sps"]["rows"]]
+    assert sum(shares) == pytest.approx(bai.number("utilisation-total-sps").value)
+    assert bai.number("utilisation-mean-sps").value == pytest.approx(sum(shares) / 4)
+    assert bai.number("utilisation-total-single").value != bai.number("utilisation-single").value
+
+
+def test_curves_run_from_first_to_last_step() -> None:
+    for table in reference.load("bai2022").tables.values():
+        if table["id"].startswith("loss-"):
+            places = [row[0] for row in table["rows"]]
+            assert places == sorted(places) and len(places) > 25
+
+
+def test_an_unknown_study_or_number_names_the_known_ones() -> None:
+    with pytest.raises(ClaimError, match="no published figures of 'bai2023'; use one of alpa"):
+        reference.load("bai2023")
+    with pytest.raises(ClaimError, match="no number 'step-x'; use one of step-dps-fp32-b2,"):
+        reference.load("bai2022").number("step-x")
+
+
+@pytest.mark.parametrize("key", ["unit", "source", "read", "setting", "value", "what"])
+def test_a_number_without_one_of_its_parts_is_refused(key: str) -> None:
+    broken = small()
+    del broken["numbers"][0][key]
+    with pytest.raises(ClaimError, match=rf"here at \$\.numbers\[0\].*{key}"):
+        parse(json.dumps(broken), "here")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("extra",), 1, "extra"),
+        (("numbers", 0, "uint"), "s", "uint"),
+        (("numbers", 0, "unit"), "furlongs", "furlongs"),
+        (("numbers", 0, "read"), "guessed", "guessed"),
+        (("numbers", 0, "setting", "colour"), "red", "colour"),
+        (("numbers", 0, "source", "document"), "blog", "names the document 'blog'"),
+        (("tables", 0, "id"), "step", "'step' stands twice"),
+        (("tables", 0, "rows", 0), ["4x4"], r"row 0 of many is \['4x4'\]; expected 2 values"),
+        (("tables", 0, "rows", 0), [4, 1.5], "words only in columns of unit text"),
+    ],
+)
+def test_what_does_not_fit_is_named(path: tuple[Any, ...], value: object, message: str) -> None:
+    broken: Any = small()
+    *most, last = path
+    place = broken
+    for key in most:
+        place = place[key]
+    place[last] = value
+    with pytest.raises(ClaimError, match=message):
+        parse(json.dumps(broken), "here")
+
+
+def test_the_small_file_itself_is_sound() -> None:
+    assert parse(json.dumps(small()), "here").number("step").source == "The paper, table 1"
+
+
+def test_text_that_is_not_json_is_one_line() -> None:
+    with pytest.raises(ClaimError, match="here is not JSON"):
+        parse("{", "here")
+
+
+def test_nothing_else_lies_among_the_figures() -> None:
+    assert {path.suffix for path in FOLDER.iterdir() if path.is_file()} == {".json", ".py"}

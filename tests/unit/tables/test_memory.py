@@ -1,0 +1,47 @@
+"""The table of predicted against measured memory."""
+
+import pandas as pd
+import pytest
+
+from pipeline.memory import CPU_BASE, CPU_LOADED_LATER, formula_24, predict
+from pipeline.spec import expand
+from pipeline.tables import memory
+from tests.fake_records import make_study, make_table
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=2)
+
+
+def test_rank_0_and_the_largest_other_rank_have_a_row(table) -> None:
+    frame = memory.build(table)
+    dps = frame[(frame["cell"] == "dps") & (frame["nodes"] == 4)]
+    peaks = table[(table["metric"] == "peak_memory_bytes") & (table["level"] == "rank")]
+    own = peaks[(peaks["cell"] == "dps") & (peaks["nodes"] == 4)]
+    others = own[own["rank"] > 0].groupby("rank")["value"].median()
+    assert list(dps["rank"]) == [0, others.idxmax()]
+    assert list(frame[frame["cell"] == "single"]["rank"]) == [0]
+
+
+def test_both_predictions_are_those_of_the_spec(table) -> None:
+    row = memory.build(table).iloc[0]
+    spec = next(s for s in expand(make_study()) if s.cell == "single")
+    layout = {"data_parallel": 1}
+    assert row["model"] == predict(spec, layout).model_peak
+    assert row["formula_24"] == formula_24(spec, layout)
+    above = row["measured"] - CPU_BASE - CPU_LOADED_LATER
+    assert row["model_ratio"] == pytest.approx(row["model"] / above)
+    assert row["formula_24_ratio"] == pytest.approx(row["formula_24"] / above)
+
+
+def test_a_cell_that_never_ran_keeps_its_line_of_dashes(table) -> None:
+    last = memory.show(memory.build(table)).iloc[-1]
+    assert last["Cell"].startswith("Horovod + Apex")
+    assert set(last[["Rank", "Measured", "Base", "Model", "Ratio"]]) == {"\N{EN DASH}"}
+
+
+def test_nothing_above_the_base_has_no_ratio(table) -> None:
+    small = table.copy()
+    small.loc[small["metric"] == "peak_memory_bytes", "value"] = 1.0
+    assert set(memory.show(memory.build(small))["Ratio"]) == {"\N{EN DASH}"}

@@ -1,0 +1,30 @@
+"""A study with adaptive repeats: rounds ask for more until the interval is narrow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.project import STUDY, make_project
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+METRICS = "results/tiny/metrics/metrics.parquet"
+
+
+def test_rounds_add_repeats_until_no_cell_asks_for_one(tmp_path: Path) -> None:
+    cells = STUDY["cells"]
+    assert isinstance(cells, list)
+    # No interval is as narrow as this, so the cell that runs gets the most repeats; the other one
+    # never runs here and gets no more than the fewest.
+    repeats = {"at_least": 6, "at_most": 7, "within": 1e-9}
+    project = make_project(tmp_path, cells=[cells[0], cells[3]], repeats=repeats)
+    project.run("--cores", "2", METRICS)
+    ran = {path.parent.name for path in project.results.glob("runs/single/n1/*/run.json")}
+    assert ran == {f"r{repeat}" for repeat in range(7)}
+    assert len(list(project.results.glob("runs/apex/n1/*/run.json"))) == 6
+    assert json.loads((project.results / "rounds/6.json").read_text()) == ["tiny/single/n1/r6"]
+    record = json.loads((project.results / "runs/single/n1/r6/run.json").read_text())
+    assert record["ranks"][0]["timer_overhead_seconds"] > 0
+    assert "Nothing to be done" in project.run("--cores", "2", METRICS).stderr

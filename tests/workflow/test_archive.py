@@ -1,0 +1,163 @@
+"""A study is run, archived, and rebuilt in another folder from the archive alone, without torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.archive.layout import PRODUCT
+from tests.workflow.crate_validator import issues
+from tests.workflow.project import Project, make_project
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+# What only the person who publishes an archive can say, or what would need an address on the web.
+UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url", "absolute URI",
+                "Bioschemas ComputationalWorkflow profile")  # fmt: skip
+
+
+def make(project: Project, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *arguments, "STAMP="],
+        cwd=project.folder,
+        env=project.environment() | variables,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = make_project(tmp_path_factory.mktemp("first"))
+    project.run("--cores", "2")
+    return project
+
+
+@pytest.fixture(scope="module")
+def archive(finished: Project) -> Path:
+    done = make(finished, "archive", "CONFIGFILE=tiny.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "archives/tiny.zip: " in done.stdout
+    return finished.folder / "archives" / "tiny.zip"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Another checkout that knows neither the study nor its text."""
+    project = make_project(tmp_path_factory.mktemp("second"))
+    project.study.unlink()
+    (project.folder / "text.txt").unlink()
+    return project
+
+
+@pytest.fixture(scope="module")
+def no_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables under which every process that imports torch or Horovod fails."""
+    folder = tmp_path_factory.mktemp("blocked")
+    for name in ("torch", "horovod"):
+        (folder / f"{name}.py").write_text(f"raise ImportError('{name} is blocked')\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def rebuilt(elsewhere: Project, archive: Path, no_torch: dict[str, str]) -> Path:
+    done = make(elsewhere, "paper", f"FROM={archive}", **no_torch)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "every one byte-identical to the archive" in done.stdout
+    return elsewhere.folder / "results" / "from_archive" / "tiny"
+
+
+def test_torch_is_blocked_where_it_is_said_to_be(
+    elsewhere: Project, no_torch: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [".venv/bin/python", "-c", "import torch"],
+        cwd=elsewhere.folder,
+        env=elsewhere.environment() | no_torch,
+        capture_output=True,
+        text=True,
+    )
+    assert "torch is blocked" in done.stderr
+
+
+def test_everything_rebuilt_has_the_same_bytes(finished: Project, rebuilt: Path) -> None:
+    first = {p.relative_to(finished.results).as_posix() for p in finished.results.rglob("*.*")}
+    products = {name for name in first if PRODUCT.fullmatch(name)}
+    assert {"paper/paper.pdf", "metrics/metrics.parquet", "claims/verdicts.json"} < products
+    assert len(products) > 50
+    for name in products:
+        assert (rebuilt / name).read_bytes() == (finished.results / name).read_bytes(), name
+
+
+def test_nothing_else_was_made(elsewhere: Project, rebuilt: Path) -> None:
+    assert [path.name for path in (elsewhere.folder / "results").iterdir()] == ["from_archive"]
+    assert not list(rebuilt.glob("tokens/*.bin"))
+
+
+def test_archived_again_it_is_the_same_file(finished: Project, archive: Path) -> None:
+    before = archive.read_bytes()
+    finished.run("--cores", "2", "--forcerun", "claims")
+    assert make(finished, "archive", "CONFIGFILE=tiny.yaml").returncode == 0
+    assert archive.read_bytes() == before
+
+
+def test_other_code_is_said_to_give_another_paper(
+    elsewhere: Project, rebuilt: Path, archive: Path, no_torch: dict[str, str]
+) -> None:
+    manuscript = elsewhere.folder / "paper/manuscript.md"
+    text = manuscript.read_text()
+    manuscript.write_text(text.replace("# Introduction", "# Preface"))
+    done = make(elsewhere, "paper", f"FROM={archive}", **no_torch)
+    manuscript.write_text(text)
+    assert done.returncode != 0
+    differing = r"3 of \d+ rebuilt files differ from the archive: paper/paper\.html"
+    assert re.search(differing, done.stderr)
+    assert "this checkout has another paper/manuscript.md" in done.stderr
+
+
+def test_a_bad_archive_is_one_line(elsewhere: Project, archive: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.zip"
+    bad.write_bytes(archive.read_bytes()[:-1000])
+    done = make(elsewhere, "paper", f"FROM={bad}")
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert len(lines) == 1 and lines[0].startswith(f"error: {bad} is no zip file, or damaged")
+
+
+def test_an_unfinished_study_has_no_archive(finished: Project) -> None:
+    record = finished.results / "runs/dps/n2/r0/run.json"
+    text = record.read_text()
+    record.unlink()
+    done = make(finished, "archive", "CONFIGFILE=tiny.yaml")
+    record.write_text(text)
+    assert done.returncode != 0
+    assert "error: study 'tiny' is unfinished: results/tiny/runs/dps/n2/r0/run.json" in done.stderr
+
+
+def test_the_crate_describes_every_file_and_run(archive: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        names = set(opened.namelist())
+        graph = json.loads(opened.read("ro-crate-metadata.json"))["@graph"]
+    by_id = {entity["@id"]: entity for entity in graph}
+    assert len(by_id) == len(graph)
+    parts = {part["@id"] for part in by_id["./"]["hasPart"]}
+    assert parts == names - {"ro-crate-metadata.json", "SHA256SUMS"} and parts < set(by_id)
+    failed = by_id["#run-apex/n1/r0"]
+    assert failed["actionStatus"].endswith("FailedActionStatus") and "CUDA" in failed["error"]
+    assert by_id["#run-dps/n2/r0"]["actionStatus"].endswith("CompletedActionStatus")
+
+
+def test_the_public_validator_accepts_the_crate(archive: Path) -> None:
+    if importlib.util.find_spec("rocrate_validator") is None:
+        pytest.skip("roc-validator is not installed")
+    profile = "provenance-run-crate-0.5"
+    assert issues(archive, profile, "REQUIRED") == []
+    recommended = issues(archive, profile, "RECOMMENDED")
+    assert [i for i in recommended if not any(known in i for known in UNKNOWN_HERE)] == []

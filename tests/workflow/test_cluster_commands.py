@@ -1,0 +1,118 @@
+"""A dry run of the study at its own scale shows the exact commands; golden files hold them.
+
+They move only by `pytest tests/workflow/test_cluster_commands.py --write-golden`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.project import Project, make_project
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+STUDY = "workflow/config/bai2022.yaml"
+PROFILE = ("--profile", "workflow/profiles/slurm")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Project:
+    """The project with an image of a known digest; nothing is started in these tests."""
+    made = make_project(tmp_path_factory.mktemp("cluster"))
+    images = made.folder / "images"
+    images.mkdir()
+    (images / "samestep.sif").write_bytes(b"not read by a dry run")
+    (images / "samestep.json").write_text(json.dumps({"image_digest": "sha256:" + "a" * 64}))
+    runtime = made.folder / "bin" / "apptainer"
+    runtime.parent.mkdir()
+    runtime.write_text("#!/bin/sh\necho apptainer version 1.4.0\n")
+    runtime.chmod(0o755)
+    return made
+
+
+def run(project: Project, *command: str, stream: str = "stdout") -> str:
+    environment = project.environment()
+    environment["PATH"] = f"{project.folder / 'bin'}:{environment['PATH']}"
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name(command[0])), *command[1:]],
+        cwd=project.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    text: str = getattr(done, stream)
+    return text.replace(str(project.folder), "PROJECT").replace(sys.executable, "PYTHON")
+
+
+def hold(request: pytest.FixtureRequest, name: str, text: str) -> None:
+    golden = GOLDEN / name
+    if request.config.getoption("--write-golden"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_the_jobs_of_a_dry_run(project, request) -> None:
+    shown = run(
+        project, "snakemake", "--dry-run", "--printshellcmds", *PROFILE, "--configfile", STUDY
+    )
+    blocks = [block for block in shown.split("\n\n") if re.search(r"rule train\w*:", block)]
+    jobs = []
+    for block in blocks:
+        rule = re.search(r"rule (\w+):", block)
+        asked = re.search(r"resources: (.*)", block)
+        command = re.search(r"Shell command: (.*)", block)
+        assert rule and asked and command
+        if "/r0/" not in command[1]:
+            continue
+        wanted = ("nodes", "tasks", "mem_mb", "runtime", "slurm_extra", "mpi")
+        pairs = (pair.partition("=") for pair in asked[1].split(", "))
+        resources = ", ".join(f"{key}={value}" for key, _, value in pairs if key in wanted)
+        jobs.append(f"{rule[1]}: {resources}\n  {command[1].strip()}\n")
+    assert len(jobs) == 10
+    hold(request, "bai2022-jobs.txt", "".join(sorted(jobs, key=lambda job: job.split("--spec")[1])))
+
+
+def test_the_commands_of_the_ranks(project, request) -> None:
+    stage = ("python", "-m", "pipeline", "commands", "--study", STUDY)
+    shown = run(project, *stage, "--image", "images/samestep.sif")
+    assert "apptainer exec --nv" in shown
+    hold(request, "bai2022-commands.txt", shown)
+
+
+def test_a_job_starts_what_the_commands_say() -> None:
+    """The scheduler's part of a job is the start of the command that `commands` prints."""
+    jobs = (GOLDEN / "bai2022-jobs.txt").read_text()
+    printed = (GOLDEN / "bai2022-commands.txt").read_text()
+    prefixes = set(re.findall(r" -- (srun .*)", jobs))
+    starts = set(re.findall(r"^(srun .*?) apptainer exec", printed, re.MULTILINE))
+    assert prefixes == starts and len(starts) == 1
+
+
+def test_an_image_that_cannot_draw_still_trains(project) -> None:
+    """Its base keeps an older NumPy: said in one line, and only training is started inside."""
+    lock = project.folder / "images/samestep.json"
+    whole = lock.read_text()
+    facts = json.loads(whole) | {"versions": {"unmet": ["pandas needs numpy>=2"]}}
+    command = ("snakemake", "--dry-run", *PROFILE, "--configfile", STUDY, "--summary")
+    try:
+        lock.write_text(json.dumps(facts))
+        said = run(project, *command, stream="stderr")
+    finally:
+        lock.write_text(whole)
+    assert "only the training runs, the other stages run on this machine: pandas needs" in said
+    assert "only the training runs" not in run(project, *command, stream="stderr")
+
+
+def test_without_the_image_the_study_says_how_to_make_it(tmp_path) -> None:
+    bare = make_project(tmp_path)
+    done = bare.run("--cores", "1", "--use-singularity", "--dry-run", check=False)
+    assert done.returncode != 0
+    assert "there is no image images/samestep.sif; run `make image`" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,39 @@
+# The study of the configuration -> the files that its jobs read.
+localrules:
+    study_file,
+    tokens_spec,
+    run_spec,
+
+
+# The three small files that split a study: a job re-runs only when its own part has changed.
+rule study_file:
+    output:
+        STUDY_FILE,
+    log:
+        f"{RESULTS}/logs/study_file.txt",
+    params:
+        text=json.dumps(config, sort_keys=True),
+    shell:
+        "printf '%s\\n' {params.text:q} > {output} 2> {log}"
+
+
+rule tokens_spec:
+    output:
+        f"{RESULTS}/tokens.spec.json",
+    log:
+        f"{RESULTS}/logs/tokens_spec.txt",
+    params:
+        text=json.dumps(tokens_spec(config), sort_keys=True),
+    shell:
+        "printf '%s\\n' {params.text:q} > {output} 2> {log}"
+
+
+rule run_spec:
+    output:
+        f"{RESULTS}/runs/{{run}}/spec.json",
+    log:
+        f"{RESULTS}/logs/run_spec/{{run}}.txt",
+    params:
+        text=lambda wildcards: RUNS[wildcards.run].to_json(),
+    shell:
+        "printf '%s' {params.text:q} > {output} 2> {log}"
