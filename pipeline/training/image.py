@@ -57,7 +57,8 @@ def unmet_requirements(image: Path) -> list[str]:
 
 def _facts(image: Path) -> dict[str, Any]:
     lock = image.with_suffix(".json")
-    if not image.exists():
+    # Inside, the file itself may be out of sight: often it is a link into a store of images.
+    if digest_from_within() is None and not image.exists():
         raise LaunchError(f"there is no image {image}; {BUILD}")
     try:
         facts = json.loads(lock.read_text(encoding="utf-8"))

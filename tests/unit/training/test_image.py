@@ -58,6 +58,18 @@ def test_a_missing_image_says_how_to_make_it(run, built) -> None:
         image.required_digest(run, built)
 
 
+def test_inside_the_image_its_own_file_may_be_out_of_sight(
+    monkeypatch, tmp_path, run, built
+) -> None:
+    """`images/samestep.sif` is a link to where the runtime mounts nothing."""
+    built.unlink()
+    built.symlink_to("/nowhere/samestep.sif")
+    with pytest.raises(LaunchError, match="no image"):
+        image.required_digest(run, built)
+    be_inside(monkeypatch, tmp_path, ONE)
+    assert image.required_digest(run, built) == ONE
+
+
 def test_what_the_image_cannot_run_is_known_before(built) -> None:
     assert image.unmet_requirements(built) == []
     facts = {"image_digest": ONE, "versions": {"unmet": ["pandas needs numpy>=2"]}}
