@@ -69,10 +69,30 @@ class WorkloadSpec:
 
 
 @dataclass(frozen=True)
+class LinkSpec:
+    """The cable of an emulated node, full duplex: Mbit/s each way, one-way delay in microseconds.
+
+    `name` is part of the names of the cells that run over it.
+    """
+
+    name: str
+    rate_mbits: float
+    delay_us: int = 0
+
+    @property
+    def text(self) -> str:
+        """`1 Gbit/s`, with the delay where there is one."""
+        rate = self.rate_mbits
+        text = f"{rate / 1000:g} Gbit/s" if rate >= 1000 else f"{rate:g} Mbit/s"
+        return text + (f", {self.delay_us} µs" if self.delay_us else "")
+
+
+@dataclass(frozen=True)
 class WorldSpec:
     """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`.
 
-    `threads_per_rank` is None where each machine's cores are shared equally among its ranks.
+    `threads_per_rank` is None where each machine's cores are shared equally among its ranks. `link`
+    and `cores_per_node` belong to the network `emulated` alone.
     """
 
     nodes: int
@@ -81,6 +101,14 @@ class WorldSpec:
     backend: str
     network: str
     threads_per_rank: int | None = None
+    link: LinkSpec | None = None
+    cores_per_node: int | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> WorldSpec:
+        """Rebuild it from plain JSON types; raises TypeError on a missing or unknown key."""
+        link = data.get("link")
+        return cls(**{**data, "link": LinkSpec(**link) if link else None})
 
     @property
     def size(self) -> int:
@@ -128,7 +156,9 @@ class RunSpec:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; later fields are left out where unset, so earlier specs keep hashes."""
         whole = asdict(self) | {"options": dict(self.options)}
-        for place, name in ((whole, "image_digest"), (whole["world"], "threads_per_rank")):
+        later = [(whole, "image_digest")]
+        later += [(whole["world"], n) for n in ("threads_per_rank", "link", "cores_per_node")]
+        for place, name in later:
             if place[name] is None:
                 del place[name]
         return whole
@@ -137,13 +167,13 @@ class RunSpec:
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
         """Rebuild a spec; raises StudyError on a missing or unknown key."""
         parts: dict[str, Any] = {
-            "world": WorldSpec,
             "model": ModelSpec,
             "optimiser": OptimiserSpec,
             "workload": WorkloadSpec,
         }
         try:
             nested = {name: kind(**data[name]) for name, kind in parts.items()}
+            nested["world"] = WorldSpec.from_dict(data["world"])
             spec = cls(**{**data, **nested})
         except (KeyError, TypeError) as error:
             raise StudyError(
@@ -225,7 +255,7 @@ def expand(study: Mapping[str, Any]) -> list[RunSpec]:
     With adaptive repeats these are all that there may be; `pipeline.metrics.adaptive` says which
     of them are called for.
     """
-    cells = study["cells"]
+    cells = cells_of(study)
     names = [cell["name"] for cell in cells]
     for name in names:
         if names.count(name) > 1:
@@ -241,6 +271,37 @@ def expand(study: Mapping[str, Any]) -> list[RunSpec]:
     return runs
 
 
+def links_of(study: Mapping[str, Any]) -> list[LinkSpec]:
+    """The links of an emulated network; none elsewhere. Raises StudyError on a contradiction."""
+    cluster = study["cluster"]
+    emulated = cluster["network"] == "emulated"
+    for key in ("links", "cores_per_node"):
+        if emulated != (key in cluster):
+            raise StudyError(
+                f"cluster.{key} belongs to cluster.network emulated, given {cluster['network']}; "
+                f"{'add it' if emulated else 'leave it out'}"
+            )
+    if emulated and cluster["device"] != "cpu":
+        raise StudyError("cluster.network emulated has no GPUs; set cluster.device to cpu")
+    return [LinkSpec(**link) for link in cluster.get("links", [])]
+
+
+def cells_of(study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cells of a study; over several links each is one cell a link, its `link` in its name.
+
+    `arm` is the name that the study gave. A cell of one node uses no link, so it stands once, with
+    the first.
+    """
+    links, found = links_of(study), []
+    for cell in study["cells"]:
+        alone = cell.get("nodes", study["cluster"]["nodes"]) == [1]
+        own: list[dict[str, Any]] = [{"link": asdict(link)} for link in links]
+        if len(links) > 1 and not alone:
+            own = [o | {"name": f"{cell['name']}-{o['link']['name']}"} for o in own]
+        found += [{"arm": cell["name"], **cell, **o} for o in (own[:1] if alone else own) or [{}]]
+    return found
+
+
 def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: int) -> RunSpec:
     cluster = study["cluster"]
     work = study["workload"] | cell.get("workload", {})
@@ -252,6 +313,8 @@ def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: 
         backend=cluster["backend"],
         network=cluster["network"],
         threads_per_rank=cluster.get("threads_per_rank"),
+        link=LinkSpec(**cell["link"]) if "link" in cell else None,
+        cores_per_node=cluster.get("cores_per_node"),
     )
     factor = world.size if work["scaling"] == "weak" else 1
     seeds = study["seeds"]

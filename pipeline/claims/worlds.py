@@ -20,6 +20,7 @@ from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.metrics.comparison import unequal_fields
 from pipeline.metrics.parity import NOT_EQUAL
 from pipeline.metrics.select import listed, pick, plural, records
+from pipeline.spec import cells_of
 
 ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
 # Ranks of these networks are processes of one machine and share its cores.
@@ -68,7 +69,7 @@ class Evidence:
     @cached_property
     def options(self) -> dict[str, Mapping[str, Any]]:
         """Options of each cell, which the table does not hold."""
-        return {cell["name"]: cell.get("options", {}) for cell in self.study["cells"]}
+        return {cell["name"]: cell.get("options", {}) for cell in cells_of(self.study)}
 
     def fact(self, metric: str) -> float:
         """The smallest value of a fact over all runs; NaN where no run has it."""

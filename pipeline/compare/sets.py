@@ -34,7 +34,8 @@ class ResultSet:
         for path in find_records(folder / "runs"):
             record = read_record(path)
             spec = record.spec
-            place, label = (spec.cell, spec.world.nodes), {"label": spec.cell, "cell_order": 0}
+            place, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
+            label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
             run = load_run(record, {**label, "precision_ran": spec.precision})
             if spec.repeat in found.setdefault(place, {}):
                 raise ComparisonError(f"{folder} holds {spec.run_id} twice; compare one study")

@@ -45,6 +45,6 @@ def draw_lines(
     return shown
 
 
-def panel_title(axes: Axes, nodes: int) -> None:
-    """Name the panel by its node count."""
-    axes.set_title(plural(nodes, "node"))
+def panel_title(axes: Axes, nodes: int, link: str = "") -> None:
+    """Name the panel by its node count, and by its link where several are compared."""
+    axes.set_title(f"{plural(nodes, 'node')}, {link}" if link else plural(nodes, "node"))

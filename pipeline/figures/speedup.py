@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.figures import theme
 from pipeline.figures.against_nodes import draw_cells, ideal_lines
-from pipeline.metrics.select import interval_notes, listed, pick, records
+from pipeline.metrics.select import interval_notes, links, listed, over_link, pick, records
 
 CAPTION = (
     "Speedup against the number of nodes: throughput over that of the base, with the interval of "
@@ -22,20 +25,27 @@ _TICKS = [factor * 2.0**power for power in range(-8, 12) for factor in (1.0, 1.5
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Speedup of every cell at every node count, with the ideal line."""
-    figure, [[axes]] = theme.grid(1, 3.2)
-    values = pick(table, "cell", "speedup")
+    """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
+    over = links(table)
+    figure, [panels] = theme.grid(len(over), 3.2, sharey=True)
+    values, ideals = pick(table, "cell", "speedup"), pick(table, "cell", "ideal_speedup")
     if values.empty:
-        return theme.empty(figure, axes, table)
-    shown = draw_cells(axes, values, table)
-    ideal = ideal_lines(axes, pick(table, "cell", "ideal_speedup"))
-    axes.axhline(1.0, color="#BBBBBB", lw=0.8, zorder=1)
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_locator(FixedLocator(_TICKS))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_ylabel("Speedup over the base")
+        return theme.empty(figure, panels[0], table)
+    shown: set[str] = set()
+    entries: Sequence[Line2D] = []
+    for link, axes in zip(over, panels, strict=True):
+        own = over_link(table, link)
+        shown |= set(draw_cells(axes, values[values["cell"].isin(own)], table))
+        entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)])
+        axes.axhline(1.0, color="#BBBBBB", lw=0.8, zorder=1)
+        axes.set_title(f"links of {link}" if link else "")
+    first = panels[0]
+    first.set_yscale("log", base=2)
+    first.yaxis.set_major_locator(FixedLocator(_TICKS))
+    first.yaxis.set_minor_locator(NullLocator())
+    first.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    first.set_ylabel("Speedup over the base")
     bases = pick(table, "cell", "base_tokens_per_second").drop_duplicates("base")
     names = listed(f"{b['base']} ({b['value']:,.0f} tokens/s)" for b in records(bases))
     what = f"Bases: {names}. Bars: {interval_notes(values)}."
-    return theme.finish(figure, table, shown, what, extra=ideal)
+    return theme.finish(figure, table, shown, what, extra=entries)

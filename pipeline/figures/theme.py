@@ -89,10 +89,14 @@ def apply() -> None:
 
 
 def styles(table: pd.DataFrame) -> dict[str, Style]:
-    """Style of every cell of the study, also of those that are not in this figure."""
-    found = {}
-    for row in records(cells(table)):
-        i = int(row["cell_order"])
+    """Style of every cell of the study, also of those that are not in this figure.
+
+    Cells of one arm, which differ in their link alone, look alike and stand in panels apart.
+    """
+    found, names = {}, cells(table)
+    order = {arm: place for place, arm in enumerate(dict.fromkeys(names["arm"]))}
+    for row in records(names):
+        i = order[row["arm"]]
         # Beyond eight cells the colour repeats, and the marker is shifted so that the pair is new.
         found[row["cell"]] = Style(
             _COLOURS[i % 8], _MARKERS[(i + i // 8) % 8], _DASHES[(i + i // 8) % 8], i
@@ -165,13 +169,13 @@ def finish(
 
 def _entries(table: pd.DataFrame, shown: Collection[str], lines: bool) -> list[Line2D]:
     look, handles = styles(table), []
-    for row in records(cells(table)):
-        if row["cell"] in shown:
-            style = look[row["cell"]]
-            handles.append(
-                Line2D([], [], color=style.colour, marker=style.marker, ms=5, lw=1.6,
-                       ls=style.dashes if lines else "", label=textwrap.fill(row["label"], 52))
-            )  # fmt: skip
+    names = cells(table)
+    for row in records(names[names["cell"].isin(list(shown))].drop_duplicates("arm")):
+        style = look[row["cell"]]
+        handles.append(
+            Line2D([], [], color=style.colour, marker=style.marker, ms=5, lw=1.6,
+                   ls=style.dashes if lines else "", label=textwrap.fill(row["arm_label"], 52))
+        )  # fmt: skip
     return handles
 
 

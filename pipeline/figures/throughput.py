@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from pipeline.figures import theme
 from pipeline.figures.against_nodes import draw_cells, ideal_lines
 from pipeline.figures.overlay import legend_label, published_step_seconds
-from pipeline.metrics.select import interval_notes, pick, records
+from pipeline.metrics.select import interval_notes, links, over_link, pick, records
 
 CAPTION = (
     "Training throughput against the number of nodes. Each point is the tokens of one step divided "
@@ -22,24 +25,31 @@ COMPARES = {"precision"}
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Tokens per second of every cell at every node count."""
-    figure, [[axes]] = theme.grid(1, 3.2)
+    """Tokens per second of every cell at every node count, a panel for each link."""
+    over = links(table)
+    figure, [panels] = theme.grid(len(over), 3.2, sharey=True)
     values = pick(table, "cell", "tokens_per_second")
     if values.empty:
-        return theme.empty(figure, axes, table)
-    shown = draw_cells(axes, values, table)
+        return theme.empty(figure, panels[0], table)
     bases = pick(table, "cell", "base_tokens_per_second")
     scale = dict(zip(bases["base"], bases["value"], strict=True))
-    published = _published(axes, values, table, shown)
-    top = max([float(values["high"].max()), *published])
-    ideal = ideal_lines(axes, pick(table, "cell", "ideal_speedup"), scale)
+    ideals, shown = pick(table, "cell", "ideal_speedup"), set[str]()
+    published: dict[float, str] = {}
+    entries: Sequence[Line2D] = []
+    for link, axes in zip(over, panels, strict=True):
+        own = over_link(table, link)
+        drawn = draw_cells(axes, values[values["cell"].isin(own)], table)
+        published |= _published(axes, values[values["cell"].isin(drawn)], table, drawn)
+        entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)], scale)
+        shown |= set(drawn)
+        axes.set_title(f"links of {link}" if link else "")
     # The ideal may lie far above everything measured; the measurements set the scale.
-    axes.set_ylim(0, top * 1.18)
-    axes.set_ylabel("Throughput [tokens/s]")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    panels[0].set_ylim(0, max([float(values["high"].max()), *published]) * 1.18)
+    panels[0].set_ylabel("Throughput [tokens/s]")
+    panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     what = f"Bars: {interval_notes(values)}."
-    entries = [theme.provenance_entry(theme.PUBLISHED, label) for label in published.values()]
-    return theme.finish(figure, table, shown, what, extra=[*ideal, *entries[:1]])
+    stars = [theme.provenance_entry(theme.PUBLISHED, label) for label in published.values()]
+    return theme.finish(figure, table, shown, what, extra=[*entries, *stars[:1]])
 
 
 def _published(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.metrics.labels import cell_context
+from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
     Floats,
@@ -39,7 +39,7 @@ class Group:
     def context(self) -> dict[str, Any]:
         """Columns that all rows of the group share; status is ok when any run finished."""
         lead = (self.ok or self.runs)[0]
-        own = {key: lead.context[key] for key in ("label", "cell_order", "precision_ran")}
+        own = {key: lead.context[key] for key in LABEL_COLUMNS}
         reasons = sorted({str(run.context["reason"]) for run in self.runs if not run.ok})
         return {
             **cell_context(lead.record, own),

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.records import RunRecord
-from pipeline.spec import RunSpec
+from pipeline.spec import LinkSpec, RunSpec, cells_of
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
+
+LABEL_COLUMNS = ("label", "cell_order", "precision_ran", "arm", "arm_label")
+"""What is known of each cell beside its name."""
 
 
 def precision_as_ran(run: Mapping[str, Any]) -> str:
@@ -29,7 +32,7 @@ def precision_as_ran(run: Mapping[str, Any]) -> str:
 def cell_labels(
     study: Mapping[str, Any], records: Iterable[RunRecord]
 ) -> dict[str, dict[str, Any]]:
-    """For each cell: label, cell_order and precision_ran.
+    """For each cell: label, cell_order, precision_ran, and the arm that it is of, with its label.
 
     The label names library and type wherever it is not plain fp32, so that Apex and torch's own
     mixed precision can never be taken for one another.
@@ -39,16 +42,19 @@ def cell_labels(
         cell = record.spec.cell
         if cell not in ran or record.status == "ok":
             ran[cell] = precision_as_ran(record.run)
-    return {
-        cell["name"]: {
-            "label": cell["label"]
-            if cell["precision"] == "fp32"
-            else f"{cell['label']} [{ran[cell['name']]}]",
+    labels: dict[str, dict[str, Any]] = {}
+    for order, one in enumerate(cells_of(study)):
+        own = ran[one["name"]]
+        arm_label = one["label"] if one["precision"] == "fp32" else f"{one['label']} [{own}]"
+        over = one["name"] != one["arm"]
+        labels[one["name"]] = {
+            "label": f"{arm_label}, {LinkSpec(**one['link']).text}" if over else arm_label,
             "cell_order": order,
-            "precision_ran": ran[cell["name"]],
+            "precision_ran": own,
+            "arm": one["arm"],
+            "arm_label": arm_label,
         }
-        for order, cell in enumerate(study["cells"])
-    }
+    return labels
 
 
 def schedule_text(spec: RunSpec) -> str:
@@ -99,7 +105,8 @@ def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
         "data": run["data"]["manifest_sha256"],
         "model": model_text(spec),
         "device": spec.world.device,
-        "network": spec.world.network,
+        "network": run["execution"]["network"],
+        **({"link": spec.world.link.text} if spec.world.link else {}),
         "origin": run["origin"],
     }
 

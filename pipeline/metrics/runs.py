@@ -239,6 +239,14 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         "ended_at": run["ended_at"],
         "record_bytes": sum(len(text) for text in texts(record).values()),
     }
+    if "network_reason" in execution:
+        facts["network_reason"] = execution["network_reason"]
+    if (emulation := execution.get("emulation")) is not None:
+        facts |= {name: emulation[name] for name in ("dilation", "copies", "shares")}
+        facts["cores_per_node"] = emulation["cores_per_node"]
+        facts["measured_cores"] = min(emulation["measured_cores"])
+        if emulation["measured_mbits"]:
+            facts["measured_mbits"] = min(emulation["measured_mbits"])
     if run["model"] is not None:
         facts["num_parameters"] = run["model"]["num_parameters"]
         facts["flops_per_token"] = run["model"]["flops_per_token"]

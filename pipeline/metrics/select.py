@@ -7,6 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+_NETWORKS = {
+    "emulated": "emulated nodes (a network and a share of the cores each, on one machine)",
+    "loopback": "loopback (all nodes share the cores of one machine)",
+    "real": "a real network between nodes",
+}
+
 
 def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     """Rows of one level and of these metrics, in the order of cells, nodes, repeats and steps."""
@@ -38,14 +44,29 @@ def node_counts(table: pd.DataFrame) -> list[int]:
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell: cell, label, cell_order, strategy, precision, precision_ran."""
+    """One row a cell, in the study's order, with what all its rows share."""
     columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
+    columns += ["arm", "arm_label", "link"]
     return (
         table.dropna(subset=["cell"])
         .drop_duplicates("cell")
         .sort_values("cell_order")[columns]
         .reset_index(drop=True)
     )
+
+
+def links(table: pd.DataFrame) -> list[str]:
+    """Texts of the links that the study compares, in its order; one `""` where it compares none."""
+    found = cells(table)
+    compared = found[found["cell"] != found["arm"]]["link"].dropna()
+    return list(dict.fromkeys(compared)) or [""]
+
+
+def over_link(table: pd.DataFrame, link: str) -> list[str]:
+    """Cells that run over a link, those that use none (one node) included, in the study's order."""
+    found = cells(table)
+    keep = (found["cell"] == found["arm"]) | (found["link"] == link) | (link == "")
+    return list(found.loc[keep, "cell"])
 
 
 def plural(count: int, noun: str) -> str:
@@ -92,10 +113,9 @@ def setting(table: pd.DataFrame) -> str:
     runs = table[table["level"] == "run"]
     first = runs.iloc[0]
     device = {"cpu": "CPU", "cuda": "CUDA"}[first["device"]]
-    network = {
-        "loopback": "loopback (all nodes share the cores of one machine)",
-        "real": "a real network between nodes",
-    }[first["network"]]
+    network = listed(_NETWORKS[name] for name in sorted(runs["network"].unique()))
+    if (dilation := pick(table, "run", "dilation")["value"]).notna().any():
+        network += f", time dilated up to {dilation.max():g} times"
     tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
     return (
         f"Study {first['study']}: {device}, {network}; {listed(sorted(runs['scaling'].unique()))} "

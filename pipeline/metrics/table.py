@@ -20,8 +20,8 @@ from pipeline.files import atomic_path
 LEVELS = ("study", "cell", "comparison", "run", "rank", "step")
 
 _TEXT = (
-    "study level cell label strategy precision precision_ran scaling schedule data model device "
-    "network run_id status reason origin metric unit interval base other text"
+    "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "
+    "model device network link run_id status reason origin metric unit interval base other text"
 ).split()
 _INTEGERS = (
     "cell_order nodes ranks_per_node world_size global_batch global_batch_tokens accumulation "

@@ -29,6 +29,7 @@ from pipeline.paper.claim_facts import claim_facts
 from pipeline.paper.findings import findings
 from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
+from pipeline.spec import cells_of
 
 _CONFIG = Path("workflow") / "config"
 _MONTHS = (
@@ -70,7 +71,7 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     config = (_CONFIG / f"{name}.yaml").as_posix()
     shipped = (Path(__file__).parents[2] / config).is_file()
     names, nodes = cells(table), node_counts(table)
-    own = {cell["name"]: _own_settings(cell) for cell in study["cells"]}
+    own = {cell["name"]: _own_settings(cell) for cell in cells_of(study)}
     shown = records(names[["cell", "label", "strategy", "precision_ran"]])
     chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"
     snakemake = f"snakemake --cores all{chosen}"

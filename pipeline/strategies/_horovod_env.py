@@ -32,6 +32,13 @@ TIMEOUT_SECONDS = "300"
 """Patience of a collective. Horovod's 30 s is less than the start of several ranks on few cores."""
 
 
+QUEUE = 1024
+"""Ranks that may wait at the rendezvous server."""
+
+DILATION = "SAMESTEP_DILATION"
+"""Seconds of this machine for one of the run, where its nodes are emulated; else it is not set."""
+
+
 def why_unusable() -> str | None:
     """None where Horovod fits the installed torch, else the reason (imports neither of them)."""
     package = importlib.util.find_spec("horovod")
@@ -50,6 +57,11 @@ def why_unusable() -> str | None:
             "run `python -m envs.build_horovod`"
         )
     return None
+
+
+def dilation() -> float:
+    """By how much Horovod's own waits are stretched."""
+    return float(os.environ.get(DILATION, "1"))
 
 
 def _built_for(folder: Path) -> str:
@@ -179,8 +191,10 @@ def _host_name(node: int) -> str:
 def _start_server(num_nodes: int, ranks_per_node: int) -> int:
     """Start Horovod's rendezvous server in a thread that ends with the process; its port."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousServer
+    from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
+    # Of more than five who call at once the kernel drops one, which then waits for a second.
+    RendezvousHTTPServer.request_queue_size = QUEUE
     hosts = ",".join(f"{_host_name(node)}:{ranks_per_node}" for node in range(num_nodes))
     server = RendezvousServer()
     port = server.start()

@@ -70,7 +70,7 @@ class Horovod(Strategy):
             )
         settings = {
             "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
-            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms),
+            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * _horovod_env.dilation()),
         }
         member = _horovod_env.Membership.join(parts.layout, settings)
         _horovod_step.broadcast_weights(parts.model)

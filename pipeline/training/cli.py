@@ -64,6 +64,12 @@ def run(args: argparse.Namespace) -> int:
     _clear(paths, checkpoint.key(spec.sha256(), manifest.sha256))
     token = fence.claim(paths.ranks)
     launch = plan(spec, layout, paths, replace(place, token=token))
+    if launch.network_reason:
+        print(
+            f"{spec.run_id}: no emulated network here, trained and recorded on the loopback: "
+            f"{launch.network_reason}",
+            file=sys.stderr,
+        )
     if launch.unsupported is None:
         with timed_alone(spec.run_id):
             ended = follow(spec, launch, paths)

@@ -14,10 +14,10 @@ EMPTY_TIMINGS = 1000
 
 
 class Clock:
-    """Times calls on `device`, in seconds of the monotonic clock."""
+    """Times calls on `device`, in seconds of the monotonic clock divided by `dilation`."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, dilation: float = 1.0) -> None:
+        self.device, self.dilation = device, dilation
 
     def time(self, call: Callable[[], T]) -> tuple[T, float]:
         """The result of `call` and the seconds until the device has finished it."""
@@ -25,7 +25,7 @@ class Clock:
         start = time.perf_counter()
         result = call()
         self._synchronise()
-        return result, time.perf_counter() - start
+        return result, (time.perf_counter() - start) / self.dilation
 
     def overhead(self) -> float:
         """Seconds that timing itself takes: the median of `EMPTY_TIMINGS` timings of nothing."""

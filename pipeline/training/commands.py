@@ -54,4 +54,5 @@ def _commands(spec: RunSpec, results: Path, image: Path | None) -> tuple[tuple[s
     paths = RunPaths(folder / "spec.json", results / "tokens", folder)
     scheduler = request(spec).srun if spec.world.num_machines > 1 else ()
     place = Place(usable_cores(), "PORT", "FIRST_NODE", scheduler, image, "TOKEN")
-    return commands(spec, layout, paths, place, container.required_digest(spec, image))
+    digest = container.required_digest(spec, image)
+    return commands(spec, layout, paths, place, digest, spec.world.network)

@@ -1,6 +1,7 @@
 """The commands that start a run's ranks: torchrun, one launcher process for each node.
 
-On one machine N nodes are N launchers on the loopback. Over a real network one command of the
+On one machine N nodes are N launchers on the loopback, or emulated nodes whose ranks one process
+forks (`emulated.py`). Over a real network one command of the
 scheduler, such as `srun`, starts the launcher on every node. It is the same for every strategy.
 """
 
@@ -13,9 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline import network
+import psutil
+
+from pipeline import network as addresses
+from pipeline.emulation.available import why_not
 from pipeline.errors import StudyError
-from pipeline.spec import RunSpec
+from pipeline.spec import RunSpec, WorldSpec
 from pipeline.strategies.base import Layout
 from pipeline.training import image as container
 
@@ -23,6 +27,12 @@ LOOPBACK = "127.0.0.1"
 TORCHRUN = ("-m", "torch.distributed.run")
 NODE = ("-m", "pipeline.training.node")
 """torchrun too, which asks the scheduler for the node's place."""
+
+RANK_BYTES = 400 * 2**20
+"""Memory of one forked rank beside what it shares with the others, generously."""
+
+EMULATED = ("-m", "pipeline.training.emulated")
+"""It builds the nodes and forks their ranks."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,9 @@ class Launch:
     """What every rank must find within; None where the run may be on the host."""
     unsupported: str | None = None
     """Why the run cannot be started here; then there are no commands."""
+    network: str = "loopback"
+    """The network that the nodes really have; `network_reason` says why it is not the spec's."""
+    network_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,8 +94,11 @@ class RunPaths:
 
 def threads_per_rank(spec: RunSpec, layout: Layout, num_cores: int) -> int:
     """As the spec states, else so that a machine's ranks do not oversubscribe its cores."""
-    if spec.world.threads_per_rank is not None:
-        return spec.world.threads_per_rank
+    world = spec.world
+    if world.threads_per_rank is not None:
+        return world.threads_per_rank
+    if world.cores_per_node is not None:
+        return max(1, world.cores_per_node // layout.processes_per_node)
     several = spec.world.num_machines > 1
     ranks_here = layout.processes_per_node if several else layout.num_processes
     return max(1, num_cores // ranks_here)
@@ -92,7 +108,8 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
     """The commands of a run; raises LaunchError where its image cannot be had."""
     threads = threads_per_rank(spec, layout, place.num_cores)
     digest = container.required_digest(spec, place.image)
-    launch = Launch((), _environment(spec, threads), threads, digest)
+    network, why = _network(spec.world)
+    launch = Launch((), _environment(network, threads), threads, digest, None, network, why)
     if spec.world.num_machines > 1 and not has_allocation(place.scheduler):
         reason = (
             f"needs {spec.world.num_machines} machines (cluster.network real) and there is no "
@@ -100,13 +117,38 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
             "to loopback"
         )
         return replace(launch, unsupported=reason)
-    return replace(launch, commands=commands(spec, layout, paths, place, digest))
+    if network == "emulated" and (too_many := _too_many_ranks(layout.num_processes)):
+        return replace(launch, unsupported=too_many)
+    return replace(launch, commands=commands(spec, layout, paths, place, digest, network))
+
+
+def _network(world: WorldSpec) -> tuple[str, str | None]:
+    """The network that the run gets, and why it is not the spec's where it is another one."""
+    if world.link is None:
+        return world.network, None
+    reason = why_not(world.link)
+    return ("loopback", reason) if reason else (world.network, None)
+
+
+def _too_many_ranks(count: int) -> str | None:
+    needed, there = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
+    if needed <= there:
+        return None
+    return (
+        f"{count} ranks on emulated nodes need about {needed:.1f} GiB of memory and {there:.1f} "
+        "are free; lower cluster.nodes"
+    )
 
 
 def commands(
-    spec: RunSpec, layout: Layout, paths: RunPaths, place: Place, digest: str | None
+    spec: RunSpec,
+    layout: Layout,
+    paths: RunPaths,
+    place: Place,
+    digest: str | None,
+    network: str,
 ) -> tuple[tuple[str, ...], ...]:
-    """One command for each node, or a single one of the scheduler for all of them."""
+    """One command for each node, or a single one of the scheduler or the emulation for all."""
     several = spec.world.num_machines > 1
     if place.scheduler and not several:
         raise StudyError(
@@ -115,6 +157,8 @@ def commands(
         )
     inside = _runtime(spec, paths, place)
     python = "python" if inside else sys.executable
+    if network == "emulated":
+        return ((*inside, python, *EMULATED, *worker_options(paths, place.token, digest)),)
     meeting = (
         f"--nnodes={spec.world.nodes}",
         f"--nproc-per-node={layout.processes_per_node}",
@@ -139,16 +183,17 @@ def _runtime(spec: RunSpec, paths: RunPaths, place: Place) -> tuple[str, ...]:
     return container.enter(place.image, device=spec.world.device, folders=folders)
 
 
-def _environment(spec: RunSpec, threads: int) -> dict[str, str]:
+def _environment(network: str, threads: int) -> dict[str, str]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(
             filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")))
         ),
     }
-    if spec.world.network == "loopback":
+    if network == "loopback":
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     return environment
 
@@ -157,9 +202,12 @@ def worker_arguments(
     paths: RunPaths, token: str, image_digest: str | None = None
 ) -> tuple[str, ...]:
     """What comes after the launcher's own options, the same for torchrun and horovodrun."""
+    return ("-m", "pipeline.training.worker", *worker_options(paths, token, image_digest))
+
+
+def worker_options(paths: RunPaths, token: str, image_digest: str | None) -> tuple[str, ...]:
+    """The worker's own options."""
     return (
-        "-m",
-        "pipeline.training.worker",
         f"--spec={paths.spec}",
         f"--tokens={paths.tokens}",
         f"--out={paths.ranks}",
@@ -174,7 +222,7 @@ def here(
 ) -> Place:
     """This machine as the first node, with a port that is free at this moment."""
     several = spec.world.num_machines > 1 and has_allocation(scheduler)
-    address = network.own_address() if several else LOOPBACK
+    address = addresses.own_address() if several else LOOPBACK
     return Place(num_cores, free_port(address), address, scheduler, image)
 
 

@@ -43,16 +43,17 @@ class Loop:
         strategy: Strategy,
         batches: Batches,
         rank: int,
-        device: torch.device,
+        clock: Clock,
     ) -> None:
-        self.spec, self.batches, self.rank, self.device = spec, batches, rank, device
+        self.spec, self.batches, self.rank, self.clock = spec, batches, rank, clock
+        self.device = device = clock.device
         self.layout = strategy.layout(spec.world)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
         self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
         if spec.compile:
             self.model.compile()
-        self.sampler = Sampler(device)
+        self.sampler = Sampler(device, clock.dilation)
         self.trainable = strategy.build(
             Parts(
                 self.model,
@@ -65,7 +66,7 @@ class Loop:
 
     def run(self, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:
         """Train from step `done` (whose `state` is then given) to the last step, then close."""
-        work, clock = self.spec.workload, Clock(self.device)
+        work = self.spec.workload
         if state is not None:
             self.trainable.load(state)
         for step in range(done, work.steps):
@@ -75,7 +76,7 @@ class Loop:
             microbatches = self.read(step)
             if step == max(done, work.untimed_steps):
                 self.sampler.start()
-            result, seconds = clock.time(partial(self.trainable.step, microbatches))
+            result, seconds = self.clock.time(partial(self.trainable.step, microbatches))
             self.sampler.sample()
             hooks.on_step(
                 Step(

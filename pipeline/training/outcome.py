@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
+from pipeline.emulation import REPORT
 from pipeline.errors import LaunchError
 from pipeline.records import RunRecord, Step
 from pipeline.spec import RunSpec
@@ -63,7 +64,7 @@ def make_record(
             "manifest_sha256": manifest.sha256,
             "tokenizer_sha256": manifest.tokenizer["sha256"],
         },
-        "execution": _execution(spec, layout, launch, ranks),
+        "execution": _execution(spec, layout, launch, ranks, _emulation(paths)),
         "precision": root["precision"] if root else None,
         "model": root["model"] if root else None,
         "ranks": [rank["rank"] for rank in complete],
@@ -72,8 +73,18 @@ def make_record(
     return RunRecord(run=run, steps=read_steps(paths.ranks))
 
 
+def _emulation(paths: RunPaths) -> Any:
+    """What the emulated nodes were measured to get; None where there are none."""
+    path = paths.ranks / REPORT
+    return _load(path) if path.is_file() else None
+
+
 def _execution(
-    spec: RunSpec, layout: Layout, launch: Launch, ranks: Sequence[Mapping[str, Any]]
+    spec: RunSpec,
+    layout: Layout,
+    launch: Launch,
+    ranks: Sequence[Mapping[str, Any]],
+    emulation: Any,
 ) -> dict[str, Any]:
     seen: dict[str, Any] = (
         {}
@@ -85,11 +96,15 @@ def _execution(
         }
     )
     return {
-        "launcher": strategies.load(spec.strategy, spec.options).launcher,
+        "launcher": "fork"
+        if launch.network == "emulated"
+        else strategies.load(spec.strategy, spec.options).launcher,
         "world_size": spec.world.size,
         "threads_per_rank": launch.threads_per_rank,
         "backend": spec.world.backend,
-        "network": spec.world.network,
+        "network": launch.network,
+        **({"network_reason": launch.network_reason} if launch.network_reason else {}),
+        **({"emulation": emulation} if emulation else {}),
         "layout": layout.to_dict(),
         "settings": ranks[0]["settings"] if ranks else {},
         **seen,

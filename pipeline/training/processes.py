@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+UID_MAP = Path("/proc/self/uid_map")
 Running = subprocess.Popen[bytes]
 
 
@@ -20,6 +21,17 @@ def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent ends, however it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_root() -> bool:
+    """Whether this process is root where its user namespace was made, not only within it."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        inner, outer, _ = UID_MAP.read_text(encoding="ascii").splitlines()[0].split()
+    except (OSError, ValueError, IndexError):
+        return True
+    return inner == "0" and outer == "0"
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Running:

@@ -27,11 +27,12 @@ def memory_bytes(device: torch.device) -> int:
 class Sampler:
     """From `start` to `stop`: CPU seconds per second of wall time, or NVML's GPU utilisation.
 
-    NVML is read at every `sample` (once a step); on a CPU two readings are enough.
+    NVML is read at every `sample` (once a step); on a CPU two readings are enough. Where time is
+    dilated, `dilation` seconds of the wall are one second.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, dilation: float = 1.0) -> None:
+        self.device, self.dilation = device, dilation
         self._process = psutil.Process()
         self._gpu_percents: list[float] = []
         self._start: tuple[float, float] | None = None
@@ -60,7 +61,10 @@ class Sampler:
         busy = 0.0
         if self._start and self._stop and self._stop[1] > self._start[1]:
             busy = (self._stop[0] - self._start[0]) / (self._stop[1] - self._start[1])
-        return {"peak_memory_bytes": peak_resident_bytes(), "mean_utilisation": busy}
+        return {
+            "peak_memory_bytes": peak_resident_bytes(),
+            "mean_utilisation": busy * self.dilation,
+        }
 
     def _reading(self) -> tuple[float, float]:
         cpu = self._process.cpu_times()

@@ -12,6 +12,8 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import write_text
 from pipeline.spec import RunSpec
 from pipeline.training import fence, image
-from pipeline.training.processes import die_with_parent
+from pipeline.training.processes import die_with_parent, is_root
 
 DEVICES = Path("/dev")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -42,7 +44,13 @@ LOST_PEER = (
 
 
 def main() -> int:
-    """Run one rank; every failure is left as a file for the launcher, then raised."""
+    """Run the rank that this process is."""
+    die_with_parent()
+    return run(parse(sys.argv[1:]))
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a rank."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", type=Path, required=True, help="spec.json of the run")
     parser.add_argument("--tokens", type=Path, required=True, help="folder of token shards")
@@ -50,24 +58,50 @@ def main() -> int:
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of checkpoints")
     parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
-    args = parser.parse_args()
-    die_with_parent()
-    rank = _rank()
+    parser.set_defaults(dilation=1.0, share=nullcontext)
+    return parser.parse_args(arguments)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one rank; every failure is left as a file for the launcher, then raised."""
     try:
         image.check_inside(args.image_digest)
-        spec = RunSpec.from_dict(json.loads(args.spec.read_text(encoding="utf-8")))
-        train(spec, args.tokens, Places(args.out, args.checkpoints, args.launch))
+        places = Places(args.out, args.checkpoints, args.launch)
+        train(read_spec(args), args.tokens, places, Machine(args.dilation, args.share))
     except Exception as error:
-        if not fence.holds(args.out, args.launch):
-            raise
-        message = " ".join(str(error).split())[:500]
-        about = {"kind": _kind(error), "type": type(error).__name__, "message": message}
-        write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
-        if isinstance(error, SamestepError):
+        leave_error(error, args, _rank())
+        if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
             print(f"error: {error}", file=sys.stderr)
             return 2
         raise
     return 0
+
+
+def read_spec(args: argparse.Namespace) -> RunSpec:
+    """The spec in the file of the arguments."""
+    return RunSpec.from_dict(json.loads(args.spec.read_text(encoding="utf-8")))
+
+
+def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
+    """Write what went wrong for the launcher, unless a later launch has taken over."""
+    if fence.holds(args.out, args.launch):
+        message = " ".join(str(error).split())[:500]
+        about = {"kind": _kind(error), "type": type(error).__name__, "message": message}
+        write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
+
+
+def import_heavy() -> None:
+    """Import what `train` imports; done once before ranks are forked."""
+    import torch
+
+    import pipeline.corpus.batches
+    import pipeline.models.gpt2
+    import pipeline.precision
+    import pipeline.training.checkpoint
+    import pipeline.training.loop  # noqa: F401
+
+    # The first optimiser of a process makes torch import its compiler, for more than a second.
+    torch.optim.AdamW([torch.zeros(1)])
 
 
 @dataclass(frozen=True)
@@ -84,13 +118,25 @@ class Places:
             raise LaunchError("a later start of this run took over; this rank leaves nothing")
 
 
-def train(spec: RunSpec, tokens: Path, places: Places) -> None:
+@dataclass(frozen=True)
+class Machine:
+    """How this rank's node is emulated: times are divided by `dilation`, `share` limits its cores.
+
+    Only the training is limited; what comes before and after is not timed.
+    """
+
+    dilation: float
+    share: Callable[[], AbstractContextManager[None]]
+
+
+def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None:
     """Train the run on this rank and write the rank's files."""
     import torch
 
     from pipeline import strategies
     from pipeline.corpus.batches import Batches
     from pipeline.training import checkpoint
+    from pipeline.training.clock import Clock
     from pipeline.training.loop import Hooks, Loop
 
     _choose_interface(spec)
@@ -99,7 +145,7 @@ def train(spec: RunSpec, tokens: Path, places: Places) -> None:
     strategy.check()
     device = _device(spec)
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
-    loop = Loop(spec, strategy, batches, _rank(), device)
+    loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.dilation))
     owner = checkpoint.key(spec.sha256(), batches.manifest.sha256)
     places.check()
     done = checkpoint.latest_step(places.checkpoints, owner)
@@ -112,7 +158,8 @@ def train(spec: RunSpec, tokens: Path, places: Places) -> None:
                 places.check()
                 checkpoint.save(places.checkpoints, step, captured, owner)
 
-        loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
+        with machine.share():
+            loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
     places.check()
     _write_summary(loop, places.out, done)
 
@@ -143,7 +190,6 @@ def _open_steps(path: Path, done: int) -> Any:
 
 def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     from pipeline.models import flops_per_token
-    from pipeline.training.clock import Clock
     from pipeline.training.loop import weights_sha256
     from pipeline.training.machine import loaded_versions
     from pipeline.training.peak import measured_flops_per_second
@@ -162,7 +208,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "device": str(loop.device),
             "weights_sha256": weights_sha256(loop.model),
             "base_memory_bytes": loop.base_memory_bytes,
-            "timer_overhead_seconds": Clock(loop.device).overhead(),
+            "timer_overhead_seconds": loop.clock.overhead(),
             **usage,
             **peak,
         },
@@ -173,7 +219,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         },
         "versions": loaded_versions(),
         "host": socket.gethostname(),
-        "as_root": os.geteuid() == 0,
+        "as_root": is_root(),
         "image_digest": image.digest_from_within(),
         "resumed_from_step": resumed_from_step,
         "settings": _settings(),

@@ -66,7 +66,7 @@ def train(run_json: str) -> list[dict[str, float | None]]:
         on_checkpoint=lambda *_: None,
     )
     batches: Any = SyntheticBatches(run)
-    Loop(run, strategies.load("single", {}), batches, 0, torch.device("cpu")).run(hooks)
+    Loop(run, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu"))).run(hooks)
     return steps
 
 

@@ -65,7 +65,7 @@ def train(
     def make() -> Loop:
         strategy = strategies.load(case.strategy, OPTIONS.get(case.mutation, {}))
         batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
-        return Loop(spec, strategy, batches, rank, torch.device("cpu"))
+        return Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
 
     hooks = Hooks(lambda step: steps.append(asdict(step)), save)
     if not case.resume:

@@ -24,7 +24,7 @@ def losses(compiled: bool) -> list[float | None]:
     run = replace(run, compile=compiled, workload=work, model=replace(run.model, num_layers=1))
     found: list[float | None] = []
     batches: Any = SyntheticBatches(run)
-    loop = Loop(run, strategies.load("single", {}), batches, 0, torch.device("cpu"))
+    loop = Loop(run, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
     loop.run(Hooks(lambda step: found.append(step.loss), lambda *_: None))
     compiler: Any = loop.model._compiled_call_impl
     assert (compiler is not None) == compiled

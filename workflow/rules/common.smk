@@ -7,7 +7,7 @@ from snakemake.settings.types import DeploymentMethod
 from pipeline import strategies
 from pipeline.spec import expand as expand_study, run_order, tokens_spec
 from pipeline.study import check_study
-from pipeline.training import image
+from pipeline.training import image, preloaded
 from pipeline.training.request import request
 
 check_study(config, "configuration")

@@ -1,3 +1,10 @@
+# Loading torch takes longer than a small run trains, so runs on emulated nodes are forks of one
+# process that has it; inside a container each run loads for itself.
+onstart:
+    if config["cluster"]["network"] == "emulated" and not CONTAINED:
+        preloaded.start(next(iter(RUNS.values())))
+
+
 # One job trains one run. It takes every core (on a cluster: whole nodes), so that a timed run never
 # overlaps another job, and it depends on its own spec and the tokens alone.
 rule train:

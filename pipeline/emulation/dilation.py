@@ -1,0 +1,36 @@
+"""By how much time is stretched so that each node counts as having cores of its own: arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dilation:
+    """`factor` seconds of the machine pass for one second of the emulated cluster.
+
+    Each node gets `share` cores of the machine. Where the machine holds the nodes more than once,
+    `copies` of them run side by side, so that a core's neighbours are as busy in a run of one node
+    as in a run of many; only the first copy is measured.
+    """
+
+    factor: float
+    share: float
+    copies: int
+
+
+def dilate(nodes: int, cores_per_node: int, cores: int) -> Dilation:
+    """The factor by which `nodes` of `cores_per_node` fit on `cores`; 1 where they fit as is."""
+    needed = nodes * cores_per_node
+    factor = max(1.0, needed / cores)
+    return Dilation(factor, cores_per_node / factor, max(1, cores // needed))
+
+
+def places(count: int, cores_per_node: int, cores: Sequence[int]) -> list[list[int]]:
+    """The cores of each of `count` nodes, dealt out in turn, so that every core is as full."""
+    width = min(cores_per_node, len(cores))
+    return [
+        sorted({cores[(node * cores_per_node + core) % len(cores)] for core in range(width)})
+        for node in range(count)
+    ]

@@ -1,0 +1,136 @@
+"""Network namespaces of this process's own: a switch, nodes, and the way into them.
+
+They need no root: a process without rights first enters a user namespace in which it has them. All
+of it ends with the processes inside, so that nothing can be left behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.emulation import links
+from pipeline.errors import LaunchError
+from pipeline.spec import LinkSpec
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+OWN_NETWORK = Path("/proc/thread-self/ns/net")
+PROGRAMS = ("ip", "tc")
+SYSTEM_PATH = "/usr/sbin:/sbin"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def program(name: str) -> str | None:
+    """Path of a program of iproute2, which users often lack on their PATH."""
+    return shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
+
+
+def enter_private_network() -> None:
+    """Leave the machine's network for an empty one; raises LaunchError where that is forbidden.
+
+    Call it before any thread is started: the kernel refuses a user namespace to several threads.
+    """
+    if _libc.unshare(CLONE_NEWNET) == 0:
+        return
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        raise LaunchError(
+            f"no network namespace may be made here ({os.strerror(ctypes.get_errno())}); "
+            "allow unprivileged user namespaces (kernel.unprivileged_userns_clone=1, "
+            "kernel.apparmor_restrict_unprivileged_userns=0) or set cluster.network to loopback"
+        )
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
+
+
+class Nodes:
+    """`count` nodes at each of `copies` switches, below the network that this process is in.
+
+    Namespaces are held by file descriptors of this process and by whoever is inside.
+    """
+
+    def __init__(self, count: int, copies: int, link: LinkSpec, factor: float) -> None:
+        self.count, self.copies = count, copies
+        self._home = _open_own()
+        self._networks: dict[tuple[int, int], int] = {}
+        keeper = _start_keeper()
+        try:
+            for copy in range(copies):
+                self._build(copy, keeper, link, factor)
+        finally:
+            os.kill(keeper, signal.SIGKILL)
+            os.waitpid(keeper, 0)
+
+    def enter(self, copy: int, node: int) -> None:
+        """Move this thread into the network of a node."""
+        _set(self._networks[copy, node])
+
+    @contextmanager
+    def inside(self, copy: int, node: int) -> Iterator[None]:
+        """Be in the network of a node for a while."""
+        self.enter(copy, node)
+        try:
+            yield
+        finally:
+            _set(self._home)
+
+    def _build(self, copy: int, keeper: int, link: LinkSpec, factor: float) -> None:
+        _batch("ip", links.switch_commands(copy))
+        for node in range(self.count):
+            self._networks[copy, node] = self._new_network()
+            with self.inside(copy, node):
+                _batch("ip", links.plug_commands(copy, node, keeper))
+                _batch("tc", links.shaping_commands(links.INTERFACE, link, factor))
+            _batch("ip", links.port_commands(copy, node))
+            _batch("tc", links.shaping_commands(links.port(copy, node), link, factor))
+
+    def _new_network(self) -> int:
+        _check(_libc.unshare(CLONE_NEWNET), "make a network namespace")
+        made = _open_own()
+        _set(self._home)
+        return made
+
+
+def _open_own() -> int:
+    return os.open(OWN_NETWORK, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _set(network: int) -> None:
+    _check(_libc.setns(network, CLONE_NEWNET), "enter a network namespace")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        raise LaunchError(f"cannot {what}: {os.strerror(ctypes.get_errno())}")
+
+
+def _start_keeper() -> int:
+    """A process that stays in the switch's network while this one moves: cables lead to it."""
+    keeper = os.fork()
+    if keeper == 0:
+        signal.alarm(60)
+        signal.pause()
+        os._exit(0)
+    return keeper
+
+
+def _batch(name: str, commands: Sequence[str]) -> None:
+    """Run commands of one program; raises LaunchError with the program's own first line."""
+    found = program(name)
+    if found is None:
+        raise LaunchError(
+            f"there is no {name}; install iproute2 or set cluster.network to loopback"
+        )
+    done = subprocess.run(
+        [found, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        said = next(iter(done.stderr.strip().splitlines()), "it failed")
+        raise LaunchError(f"{name} could not make the emulated network: {said}")

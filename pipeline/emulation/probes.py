@@ -1,0 +1,153 @@
+"""What the nodes really get, measured before the training: core seconds and bits on the wire.
+
+All nodes are measured at the same moment, as they will be busy at the same moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+
+from pipeline.errors import LaunchError
+
+SPIN_SECONDS = 0.2
+SEND_SECONDS = 0.25
+LEAD_SECONDS = 0.2
+"""Sent before the clock starts: TCP's slow start and what the links send at once."""
+
+PORT = 6000
+FLOWS = 4
+"""Connections to the next node: one alone now and then waits 40 ms for a delayed ACK."""
+
+SENT_BLOCK, READ_BLOCK = 1 << 17, 1 << 13
+"""Bytes a call; read in small pieces, so that a slow link is timed finely."""
+
+Probe = Callable[[Callable[[], None]], float]
+
+
+def measure(
+    probes: Sequence[Probe],
+    within: Callable[[int], AbstractContextManager[None]],
+) -> list[float]:
+    """Run each probe in a process of its own, within `within(i)`, all at once.
+
+    A probe gets the function that waits until all are ready, and returns its figure.
+    """
+    go_read, go_write = os.pipe()
+    running = []
+    for place, probe in enumerate(probes):
+        result_read, result_write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(go_write)
+            _run_probe(probe, within(place), go_read, result_write)
+        os.close(result_write)
+        running.append((pid, result_read))
+    for _, result in running:
+        os.read(result, 1)
+    os.close(go_write)
+    os.close(go_read)
+    try:
+        return [_result(result) for _, result in running]
+    finally:
+        for pid, result in running:
+            os.close(result)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _run_probe(
+    probe: Probe,
+    place: AbstractContextManager[None],
+    go: int,
+    result: int,
+) -> None:
+    """In the child: say that it is ready, wait for the others, leave the figure; never returns."""
+    try:
+
+        def wait_for_all() -> None:
+            os.write(result, b"r")
+            os.read(go, 1)
+
+        with place:
+            os.write(result, json.dumps(probe(wait_for_all)).encode())
+            os._exit(0)
+    except BaseException as error:
+        os.write(result, f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+
+
+def _result(channel: int) -> float:
+    text = b""
+    while block := os.read(channel, 4096):
+        text += block
+    try:
+        return float(json.loads(text))
+    except ValueError:
+        raise LaunchError(
+            f"a probe of the emulated nodes failed: {text.decode() or 'no word'}; "
+            "set cluster.network to loopback"
+        ) from None
+
+
+def spin(wait_for_all: Callable[[], None]) -> float:
+    """Core seconds a second that one busy thread gets."""
+    wait_for_all()
+    start, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - start < SPIN_SECONDS:
+        pass
+    return (time.process_time() - cpu) / (time.perf_counter() - start)
+
+
+def ring(own: str, following: str, seconds: float = SEND_SECONDS) -> Probe:
+    """A probe that sends to the next node while it receives; bits a second that came in."""
+
+    def probe(wait_for_all: Callable[[], None]) -> float:
+        with socket.create_server((own, PORT)) as server, ExitStack() as open_ones:
+            wait_for_all()
+            for _ in range(FLOWS):
+                threading.Thread(target=_send, args=(following,), daemon=True).start()
+            flows = [open_ones.enter_context(server.accept()[0]) for _ in range(FLOWS)]
+            return _receive(flows, seconds)
+
+    return probe
+
+
+def _send(host: str) -> None:
+    block = bytes(SENT_BLOCK)
+    with socket.create_connection((host, PORT), timeout=30) as outgoing:
+        try:
+            while True:
+                outgoing.sendall(block)
+        except OSError:
+            return
+
+
+def _receive(flows: Sequence[socket.socket], seconds: float) -> float:
+    room = bytearray(READ_BLOCK)
+    ready = select.poll()
+    for flow in flows:
+        ready.register(flow, select.POLLIN)
+    by_number = {flow.fileno(): flow for flow in flows}
+
+    def read_until(end: float) -> int:
+        count = 0
+        while time.perf_counter() < end:
+            for number, _ in ready.poll(1):
+                count += by_number[number].recv_into(room)
+        return count
+
+    read_until(time.perf_counter() + LEAD_SECONDS)
+    start = time.perf_counter()
+    count = read_until(start + seconds)
+    spent = time.perf_counter() - start
+    # The others still measure: the senders of this one must go on until they are done.
+    time.sleep(LEAD_SECONDS)
+    return count * 8 / spent
