@@ -216,6 +216,11 @@ def _check_world(spec: RunSpec) -> None:
             f"{spec.run_id}: backend {spec.world.backend} does not serve device "
             f"{spec.world.device}; set cluster.backend to {backend}"
         )
+    if spec.world.network == "emulated" and spec.world.device != "cpu":
+        raise StudyError(
+            f"{spec.run_id}: emulated nodes have no GPUs; set cluster.device to cpu or "
+            "cluster.network to real"
+        )
     pieces = size * work.accumulation_steps
     if work.global_batch % size:
         raise StudyError(
@@ -281,8 +286,6 @@ def links_of(study: Mapping[str, Any]) -> list[LinkSpec]:
                 f"cluster.{key} belongs to cluster.network emulated, given {cluster['network']}; "
                 f"{'add it' if emulated else 'leave it out'}"
             )
-    if emulated and cluster["device"] != "cpu":
-        raise StudyError("cluster.network emulated has no GPUs; set cluster.device to cpu")
     return [LinkSpec(**link) for link in cluster.get("links", [])]
 
 

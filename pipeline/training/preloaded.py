@@ -106,6 +106,7 @@ def _guard(connection: socket.socket, run: Callable[[], int]) -> int:
     os.setsid()
     child = os.fork()
     if child == 0:
+        connection.close()
         _become(request, outputs, run)
     gone = os.pidfd_open(child)
     ready, _, _ = select.select([connection.fileno(), gone], [], [])
@@ -122,6 +123,7 @@ def _become(request: dict[str, object], outputs: Sequence[int], run: Callable[[]
     """In the fork: take the asker's place and run; never returns."""
     code = 1
     try:
+        die_with_parent()
         for target, given in zip((1, 2), outputs, strict=True):
             os.dup2(given, target)
         os.chdir(str(request["cwd"]))

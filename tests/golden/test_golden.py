@@ -21,6 +21,7 @@ import torch
 from pipeline import strategies
 from pipeline.spec import RunSpec, expand
 from pipeline.study import load_study
+from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 
 STUDIES = sorted(Path("workflow/config").glob("*.yaml"))

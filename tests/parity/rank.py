@@ -24,6 +24,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.strategies.base import Layout, TrainState
 from pipeline.training import checkpoint
+from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop, weights_sha256
 from tests.parity.cases import STEPS, Case, cases_of
 

@@ -12,6 +12,7 @@ import torch
 from pipeline import strategies
 from pipeline.spec import expand
 from pipeline.study import load_study
+from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.golden.test_golden import SyntheticBatches
 

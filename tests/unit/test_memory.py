@@ -90,14 +90,14 @@ def test_narrow_weights_keep_masters_and_their_gradients() -> None:
 
 
 def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
-    spec = run_of("smoke", "sps", 2)
+    spec = run_of("smoke", "sps-1gbit", 2)
     root, worker = (predict(spec, layout_of(spec), rank) for rank in (0, 1))
     assert root.optimiser > 0 and worker.optimiser == 0
     assert root.buffers == 3 * worker.buffers
 
 
 def test_ddp_holds_its_gradients_while_activations_are_there() -> None:
-    single, ddp = run_of("smoke", "single", 1), run_of("smoke", "dps", 1)
+    single, ddp = run_of("smoke", "single", 1), run_of("smoke", "dps-1gbit", 1)
     one, other = (predict(s, layout_of(s)) for s in (single, ddp))
     assert other.held_gradients == other.gradients
     assert one.held_gradients == 0
@@ -113,7 +113,7 @@ def test_accumulation_holds_gradients_and_cuts_activations() -> None:
 
 
 def test_horovod_s_fusion_buffer_is_no_larger_than_what_it_fuses() -> None:
-    small, large = run_of("smoke", "horovod", 2), run_of("bai2022", "horovod", 1)
+    small, large = run_of("smoke", "horovod-1gbit", 2), run_of("bai2022", "horovod", 1)
     found = predict(small, layout_of(small))
     assert found.buffers == found.gradients
     assert predict(large, layout_of(large)).buffers == 128 * 2**20

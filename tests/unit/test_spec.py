@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import StudyError
 from pipeline.schemas import validate
-from pipeline.spec import RunSpec, expand, run_order, tokens_spec
+from pipeline.spec import LinkSpec, RunSpec, cells_of, expand, run_order, tokens_spec
 from pipeline.study import check_study, load_study
 
 CONFIGS = sorted(Path("workflow/config").glob("*.yaml"))
@@ -112,3 +112,53 @@ def test_missing_file_and_broken_yaml_say_so(tmp_path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(StudyError, match="is not YAML"):
         load_study(tmp_path / "bad.yaml")
+
+
+def emulated() -> dict[str, Any]:
+    cluster = {
+        "device": "cpu",
+        "ranks_per_node": 1,
+        "nodes": [1, 2],
+        "backend": "gloo",
+        "network": "emulated",
+        "links": [
+            {"name": "slow", "rate_mbits": 100},
+            {"name": "fast", "rate_mbits": 2500, "delay_us": 50},
+        ],
+        "cores_per_node": 1,
+    }
+    return load_study(Path("workflow/config/smoke.yaml")) | {"cluster": cluster}
+
+
+def test_a_cell_over_several_links_is_a_cell_for_each() -> None:
+    cells = cells_of(emulated())
+    assert [c["name"] for c in cells[:3]] == ["single", "sps-slow", "sps-fast"]
+    assert [c["arm"] for c in cells[:3]] == ["single", "sps", "sps"]
+    runs = {run.cell: run for run in expand(emulated())}
+    link = runs["sps-fast"].world.link
+    assert link == LinkSpec("fast", 2500, 50)
+    assert link.text == "2.5 Gbit/s, 50 µs"
+    assert RunSpec.from_dict(runs["sps-fast"].to_dict()) == runs["sps-fast"]
+
+
+def test_one_link_changes_no_name() -> None:
+    study = emulated()
+    study["cluster"]["links"] = study["cluster"]["links"][:1]
+    assert "sps" in [cell["name"] for cell in cells_of(study)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": "loopback"}, "cluster.links belongs to cluster.network emulated"),
+        ({"device": "cuda", "backend": "nccl"}, "emulated nodes have no GPUs"),
+    ],
+)
+def test_links_and_networks_fit_together(change, message) -> None:
+    study = emulated()
+    study["cluster"] |= change
+    with pytest.raises(StudyError, match=message):
+        expand(study)
+    del (incomplete := emulated())["cluster"]["links"]
+    with pytest.raises(StudyError, match="add it"):
+        expand(incomplete)

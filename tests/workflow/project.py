@@ -23,6 +23,14 @@ PARTS = (
     "LICENSE",
 )
 
+CLUSTER = {
+    "device": "cpu",
+    "ranks_per_node": 1,
+    "nodes": [1, 2, 4],
+    "backend": "gloo",
+    "network": "loopback",
+}
+
 STUDY = {
     "study": "tiny",
     "title": "Tiny study for tests",
@@ -132,7 +140,7 @@ def make_project(folder: Path, **changes: object) -> Project:
     text = "\n\n".join(" ".join(words[i % 12 :] + words[: i % 5]) for i in range(300))
     (folder / "text.txt").write_text(text)
     shipped = yaml.safe_load((ROOT / "workflow/config/smoke.yaml").read_text())
-    kept = {key: shipped[key] for key in ("optimiser", "cluster", "seeds")}
+    kept = {key: shipped[key] for key in ("optimiser", "seeds")}
     project = Project(folder)
-    project.study.write_text(yaml.safe_dump({**kept, **STUDY, **changes}))
+    project.study.write_text(yaml.safe_dump({**kept, "cluster": CLUSTER, **STUDY, **changes}))
     return project

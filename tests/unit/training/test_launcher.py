@@ -8,9 +8,10 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import StudyError
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import LinkSpec, RunSpec, expand
 from pipeline.study import load_study
 from pipeline.training import image as container
+from pipeline.training import launcher
 from pipeline.training.launcher import Launch, Place, RunPaths, plan, threads_per_rank
 
 PATHS = RunPaths(Path("spec.json"), Path("tokens"), Path("out"))
@@ -19,7 +20,9 @@ PATHS = RunPaths(Path("spec.json"), Path("tokens"), Path("out"))
 @pytest.fixture
 def run() -> RunSpec:
     runs = expand(load_study(Path("workflow/config/smoke.yaml")))
-    return next(r for r in runs if r.strategy == "ddp" and r.world.nodes == 4)
+    emulated = next(r for r in runs if r.strategy == "ddp" and r.world.nodes == 4)
+    world = replace(emulated.world, network="loopback", link=None, cores_per_node=None)
+    return replace(emulated, world=world)
 
 
 def test_one_torchrun_for_each_node(run) -> None:
@@ -57,6 +60,44 @@ def test_several_machines_are_never_replaced_by_this_one(run) -> None:
     launch = plan(run, layout, PATHS, Place(2, 1))
     assert launch.commands == ()
     assert launch.unsupported is not None and "needs 4 machines" in launch.unsupported
+
+
+@pytest.fixture
+def emulated(run) -> RunSpec:
+    world = replace(run.world, network="emulated", link=LinkSpec("1gbit", 1000), cores_per_node=2)
+    return replace(run, world=world)
+
+
+def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: None)
+    launch = planned(emulated, Place(num_cores=2, port=1234))
+    ((_, *command),) = launch.commands
+    assert command[:2] == ["-m", "pipeline.training.emulated"]
+    assert "--spec=spec.json" in command
+    assert (launch.network, launch.network_reason) == ("emulated", None)
+    # The threads are those of the node's cores, not of the machine's.
+    assert launch.environment["OMP_NUM_THREADS"] == "2"
+    assert "GLOO_SOCKET_IFNAME" not in launch.environment or launch.network == "loopback"
+
+
+def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: "there is no tc; install iproute2")
+    launch = planned(emulated, Place(num_cores=2, port=1234))
+    assert (launch.network, launch.network_reason) == (
+        "loopback",
+        "there is no tc; install iproute2",
+    )
+    assert len(launch.commands) == 4
+    assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: None)
+    monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
+    launch = planned(emulated, Place(num_cores=2, port=1234))
+    assert launch.commands == ()
+    assert "4 ranks on emulated nodes need about" in str(launch.unsupported)
+    assert "lower cluster.nodes" in str(launch.unsupported)
 
 
 SRUN = ("srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1")

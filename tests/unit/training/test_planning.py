@@ -20,12 +20,13 @@ def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
 
 def test_every_cell_and_node_count_has_one_plan() -> None:
     found = plans_of("smoke")
-    assert len(found) == 1 + 5 * 3
-    assert {plan.num_runs for plan in found.values()} == {4}
+    assert len(found) == 1 + 5 * 2 * 4
+    (repeats,) = {plan.num_runs for plan in found.values()}
+    assert repeats == load_study(Path("workflow/config/smoke.yaml"))["repeats"]
 
 
 def test_ranks_of_one_machine_share_its_memory_and_gpus_do_not() -> None:
-    cpu, cuda = plans_of("smoke")["dps", 4], plans_of("bai2022")["dps", 2]
+    cpu, cuda = plans_of("smoke")["dps-1gbit", 4], plans_of("bai2022")["dps", 2]
     assert cpu.needed_bytes == 4 * cpu.memory.peak
     assert cuda.needed_bytes == cuda.memory.peak
     assert (cpu.gpus, cuda.gpus) == (0, 8)

@@ -37,7 +37,7 @@ def test_a_line_in_the_making_waits_for_its_end(shown, capsys, monkeypatch) -> N
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     shown.steps_file.write_text(lines(2, 0.5) + '{"seco')
     shown.update()
-    assert "step 2/24, 1,024 tokens/s, 11 s left" in capsys.readouterr().err
+    assert "step 2/16, 4,096 tokens/s, 7 s left" in capsys.readouterr().err
 
 
 def test_no_file_yet_is_no_error(shown) -> None:

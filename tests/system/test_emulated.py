@@ -1,0 +1,231 @@
+"""Emulated nodes for real: every strategy, what the record says, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.emulation import shares
+from pipeline.emulation.available import why_not
+from pipeline.spec import LinkSpec, RunSpec, expand
+from pipeline.study import load_study
+
+ROOT = Path(__file__).parents[2]
+GIGABIT = LinkSpec("1gbit", 1000)
+REASON = why_not()
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
+]
+
+
+def run_of(cell: str, nodes: int, **changes: Any) -> RunSpec:
+    """A short run of the default study's cell on nodes that it may not have itself."""
+    study = load_study(ROOT / "workflow/config/smoke.yaml")
+    study["model"] |= {"vocab_size": 300, "context": 16}
+    spec = next(run for run in expand(study) if run.cell.removesuffix("-1gbit") == cell)
+    work = replace(spec.workload, global_batch=8, steps=6, untimed_steps=2)
+    world = replace(spec.world, nodes=nodes, **changes)
+    return replace(spec, world=world, workload=work)
+
+
+def loopback(spec: RunSpec) -> RunSpec:
+    world = replace(spec.world, network="loopback", link=None, cores_per_node=None)
+    return replace(spec, world=replace(world, threads_per_rank=1))
+
+
+def command(spec: RunSpec, tokens: Path, folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec.json").write_text(spec.to_json())
+    arguments = [f"--spec={folder}/spec.json", f"--tokens={tokens}", f"--out={folder}"]
+    return [sys.executable, "-m", "pipeline", "train", *arguments]
+
+
+def train(
+    spec: RunSpec, tokens: Path, folder: Path, **options: Any
+) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    done = subprocess.run(
+        command(spec, tokens, folder),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+    log = (folder / "log.txt").read_text() if (folder / "log.txt").is_file() else ""
+    assert done.returncode == 0, done.stderr + log[-3000:]
+    steps = (folder / "steps.jsonl").read_text().splitlines()
+    return (
+        json.loads((folder / "run.json").read_text()),
+        [json.loads(line) for line in steps],
+        done.stderr,
+    )
+
+
+def left_behind() -> dict[str, Any]:
+    """Bridges, cables, groups and processes of emulated nodes, outside of any of them."""
+    groups = [
+        str(group) for parent, _ in shares._parents() for group in parent.glob(f"{shares.PREFIX}*")
+    ]
+    names = sorted(path.name for path in Path("/sys/class/net").iterdir())
+    running = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"pipeline.training.emulated" in words:
+            running.append(entry.name)
+    return {"groups": groups, "interfaces": names, "processes": running}
+
+
+def wait_for(condition: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, left_behind()
+        time.sleep(0.1)
+
+
+CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, tmp_path) -> None:
+    """Losses and gradient norms of two nodes, and what the record says of them."""
+    spec = run_of(cell, 2)
+    record, steps, said = train(spec, small_tokens, tmp_path / "emulated")
+    assert (record["status"], record["reason"]) == ("ok", None), said
+    _, expected, _ = train(loopback(spec), small_tokens, tmp_path / "loopback")
+    for got, want in zip(steps, expected, strict=True):
+        assert (got["step"], got["rank"]) == (want["step"], want["rank"])
+        assert got["loss"] == pytest.approx(want["loss"], rel=1e-6)
+        assert got["grad_norm"] == pytest.approx(want["grad_norm"], rel=1e-5)
+    execution = record["execution"]
+    assert (execution["network"], execution["launcher"]) == ("emulated", "fork")
+    found = execution["emulation"]
+    cores = len(os.sched_getaffinity(0))
+    assert found["dilation"] == max(1, 2 / cores)
+    assert len(found["measured_mbits"]) == len(found["measured_cores"]) == 2
+    # No node gets more than the study says, however little others leave it.
+    assert max(found["measured_mbits"]) <= 1.05 * GIGABIT.rate_mbits
+    assert max(found["measured_cores"]) <= 1.1
+    assert left_behind()["groups"] == []
+
+
+def test_eight_nodes_and_one_node_fill_the_machine(small_tokens, tmp_path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    eight, steps, _ = train(run_of("dps", 8), small_tokens, tmp_path / "eight")
+    assert eight["execution"]["emulation"]["dilation"] == max(1, 8 / cores)
+    assert len({step["rank"] for step in steps}) == 8
+    single, _, _ = train(run_of("single", 1), small_tokens, tmp_path / "one")
+    found = single["execution"]["emulation"]
+    assert (found["copies"], found["measured_mbits"]) == (cores, [])
+    assert not list((tmp_path / "one").glob("**/copy*"))
+
+
+def test_without_capabilities_a_user_namespace_gives_the_same_network(
+    small_tokens, tmp_path
+) -> None:
+    """What an ordinary user has: no right to make a network, but one to a user namespace."""
+    spec = run_of("dps", 2)
+    words = command(spec, small_tokens, tmp_path)
+    if os.geteuid() == 0:
+        words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", *words]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr + (tmp_path / "log.txt").read_text()[-2000:]
+    execution = json.loads((tmp_path / "run.json").read_text())["execution"]
+    assert execution["network"] == "emulated", execution
+    # Within its namespace it is root; the record says what it is outside.
+    assert execution["as_root"] is (os.geteuid() == 0)
+    assert max(execution["emulation"]["measured_mbits"]) <= 1.05 * GIGABIT.rate_mbits
+
+
+def test_a_rate_that_the_machine_cannot_reach_is_not_drawn(small_tokens, tmp_path) -> None:
+    spec = run_of("dps", 2, link=LinkSpec("400gbit", 400_000))
+    record, _, said = train(spec, small_tokens, tmp_path)
+    assert record["status"] == "unsupported"
+    expected = "a link of 400000 Mbit/s cannot be reached here"
+    assert expected in record["reason"] and expected in said
+    assert "lower the rate in cluster.links" in record["reason"]
+
+
+def test_without_tc_the_run_is_on_the_loopback_and_says_so(
+    small_tokens, tmp_path, monkeypatch
+) -> None:
+    hidden = tmp_path / "bin"
+    hidden.mkdir()
+    script = "import sys\nfrom pipeline.emulation import nodes\nnodes.SYSTEM_PATH = ''\n"
+    script += "from pipeline.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
+    words = command(run_of("dps", 2), small_tokens, tmp_path / "out")
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words[3:]],
+        cwd=ROOT,
+        env=os.environ | {"PATH": str(hidden)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out/run.json").read_text())
+    assert record["status"] == "ok"
+    assert record["execution"]["network"] == "loopback"
+    assert "install iproute2" in record["execution"]["network_reason"]
+    (line,) = [line for line in done.stderr.splitlines() if "no emulated network here" in line]
+    assert "recorded on the loopback" in line
+
+
+@pytest.fixture
+def bridge() -> Iterator[str]:
+    """A bridge of the name that the nodes' own has, in the network of this test."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make a bridge in the machine's own network")
+    name = "switch0"
+    made = subprocess.run(["ip", "link", "add", name, "type", "bridge"], capture_output=True)
+    if made.returncode != 0:
+        pytest.skip(f"no bridge may be made: {made.stderr.decode().strip()}")
+    yield name
+    subprocess.run(["ip", "link", "del", name], check=True)
+
+
+def test_a_leftover_bridge_of_the_same_name_disturbs_nothing(
+    bridge, small_tokens, tmp_path
+) -> None:
+    record, _, _ = train(run_of("dps", 2), small_tokens, tmp_path)
+    assert record["status"] == "ok"
+    assert bridge in left_behind()["interfaces"]
+
+
+@pytest.mark.parametrize("victim", ["stage", "builder"])
+def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
+    """SIGKILL of the stage, or of the process that built the nodes, in the middle of training."""
+    before = left_behind()
+    spec = run_of("dps", 4)
+    spec = replace(spec, workload=replace(spec.workload, steps=100_000))
+    with (tmp_path / "said.txt").open("wb") as said:
+        stage = subprocess.Popen(
+            command(spec, small_tokens, tmp_path / "out"), cwd=ROOT, stdout=said, stderr=said
+        )
+    try:
+        steps = tmp_path / "out/ranks/rank0.jsonl"
+        wait_for(lambda: steps.is_file() and steps.stat().st_size > 0, 60)
+        during = left_behind()
+        assert len(during["processes"]) == 1 + 1 + 4  # it, the meeting place, the ranks
+        # All network that the nodes have is their own.
+        assert during["interfaces"] == before["interfaces"]
+        children = Path(f"/proc/{stage.pid}/task/{stage.pid}/children").read_text().split()
+        os.kill(stage.pid if victim == "stage" else int(children[0]), signal.SIGKILL)
+        wait_for(lambda: left_behind() == before)
+    finally:
+        stage.kill()
+        stage.wait()

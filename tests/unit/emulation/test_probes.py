@@ -1,0 +1,52 @@
+"""Probes run at the same time, each in its own place, and say what went wrong."""
+
+import os
+from contextlib import contextmanager, nullcontext
+
+import pytest
+
+from pipeline.emulation import probes
+from pipeline.errors import LaunchError
+
+
+def test_every_probe_runs_in_its_own_place() -> None:
+    @contextmanager
+    def place(number: int):
+        os.environ["PLACE"] = str(number)
+        yield
+
+    def probe(wait_for_all) -> float:
+        wait_for_all()
+        return float(os.environ["PLACE"])
+
+    assert probes.measure([probe] * 3, place) == [0.0, 1.0, 2.0]
+    assert "PLACE" not in os.environ
+
+
+def test_none_starts_before_all_are_ready(tmp_path) -> None:
+    def probe(wait_for_all) -> float:
+        (tmp_path / str(os.getpid())).touch()
+        wait_for_all()
+        return float(len(list(tmp_path.iterdir())))
+
+    assert probes.measure([probe] * 4, lambda _: nullcontext()) == [4.0] * 4
+
+
+def test_a_probe_that_fails_is_an_error_with_its_words() -> None:
+    def probe(wait_for_all) -> float:
+        wait_for_all()
+        raise OSError("no such wire")
+
+    with pytest.raises(LaunchError, match="OSError: no such wire"):
+        probes.measure([probe], lambda _: nullcontext())
+
+
+def test_a_spinning_thread_gets_no_more_than_a_core() -> None:
+    (cores,) = probes.measure([probes.spin], lambda _: nullcontext())
+    assert 0 < cores <= 1.01
+
+
+def test_a_ring_on_the_loopback_counts_bits() -> None:
+    ring = [probes.ring("127.0.0.1", "127.0.0.1", 0.05)]
+    (rate,) = probes.measure(ring, lambda _: nullcontext())
+    assert rate > 1e6
