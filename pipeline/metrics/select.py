@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.profiling import MARKED
+
 
 def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     """Rows of one level and of these metrics, in the order of cells, nodes, repeats and steps."""
@@ -59,13 +61,13 @@ def listed(items: Iterable[object]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def not_ok(table: pd.DataFrame) -> pd.DataFrame:
+def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
     """Runs that did not finish: one row for each cell, status and reason, with `nodes` and `runs`.
 
     `nodes` is the tuple of node counts, `runs` how many runs it was and `planned` out of how many
-    at those node counts.
+    at those node counts; `level` is `run` for the timed runs, `profile` for the profiled ones.
     """
-    status = pick(table, "run", "status")
+    status = pick(table, level, "status")
     bad = status[status["text"] != "ok"]
     found = []
     for (_, cell, label, text, reason), part in bad.groupby(
@@ -78,13 +80,20 @@ def not_ok(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-def missing_notes(table: pd.DataFrame) -> list[str]:
-    """One sentence for each way in which a cell did not finish."""
+def missing_notes(table: pd.DataFrame, level: str = "run") -> list[str]:
+    """One sentence for each way in which a cell did not finish; `level` as for `not_ok`."""
     return [
         f"{row['label']}: {row['status']} in {row['runs']} of {plural(row['planned'], 'run')} at "
         f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'} ({row['reason']})"
-        for row in records(not_ok(table))
+        for row in records(not_ok(table, level))
     ]
+
+
+def unmarked(table: pd.DataFrame) -> list[str]:
+    """Cells whose profiled runs saw no phase of the step, because their strategy marks none."""
+    marked = pick(table, "cell", *(f"phase_mean_seconds:{name}" for name in MARKED))
+    seen = marked.groupby("cell", sort=False)["value"].sum()
+    return [str(cell) for cell in seen.index[seen == 0]]
 
 
 def setting(table: pd.DataFrame) -> str:
@@ -115,9 +124,12 @@ def repeats(table: pd.DataFrame) -> str:
     return f"{finished[0]} to {finished[-1]} repeats"
 
 
-def seconds_of_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a run of any status, with `seconds` from its recorded start to its recorded end."""
-    started, ended = (pick(table, "run", metric) for metric in ("started_at", "ended_at"))
+def seconds_of_runs(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
+    """One row a run of any status, with `seconds` from its recorded start to its recorded end.
+
+    `level` is `run` for the timed runs, `profile` for the profiled ones.
+    """
+    started, ended = (pick(table, level, metric) for metric in ("started_at", "ended_at"))
     ends = ended.set_index("run_id")["text"]
     spans = pd.to_datetime(started["run_id"].map(ends)) - pd.to_datetime(started["text"])
     return started.assign(seconds=spans.dt.total_seconds())

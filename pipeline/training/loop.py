@@ -17,8 +17,16 @@ from pipeline.models import build_model
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.spec import RunSpec
-from pipeline.strategies.base import Batch, Parts, Strategy, TrainState
+from pipeline.strategies.base import (
+    NOT_PROFILED,
+    Batch,
+    Parts,
+    StepResult,
+    Strategy,
+    TrainState,
+)
 from pipeline.training.clock import Clock
+from pipeline.training.phases import PhaseTimer
 from pipeline.training.sampler import Sampler, memory_bytes
 from pipeline.training.schedule import learning_rate
 
@@ -52,7 +60,8 @@ class Loop:
         self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
         if spec.compile:
             self.model.compile()
-        self.sampler = Sampler(device)
+        self.sampler, self.clock = Sampler(device), Clock(device)
+        self.phases = PhaseTimer(self.clock) if spec.profile else None
         self.trainable = strategy.build(
             Parts(
                 self.model,
@@ -60,22 +69,23 @@ class Loop:
                 self.layout,
                 self.precision,
                 spec.optimiser.max_grad_norm,
+                self.phases or NOT_PROFILED,
             )
         )
 
     def run(self, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:
         """Train from step `done` (whose `state` is then given) to the last step, then close."""
-        work, clock = self.spec.workload, Clock(self.device)
+        work = self.spec.workload
         if state is not None:
             self.trainable.load(state)
         for step in range(done, work.steps):
             rate = learning_rate(step, work.steps, self.spec.optimiser)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
-            microbatches = self.read(step)
+            microbatches, data_seconds = self._read(step)
             if step == max(done, work.untimed_steps):
                 self.sampler.start()
-            result, seconds = clock.time(partial(self.trainable.step, microbatches))
+            result, seconds = self.clock.time(partial(self._step, microbatches))
             self.sampler.sample()
             hooks.on_step(
                 Step(
@@ -87,6 +97,7 @@ class Loop:
                     grad_norm=result.grad_norm if math.isfinite(result.grad_norm) else None,
                     learning_rate=rate,
                     timed=step >= work.untimed_steps,
+                    phases=self.phases.split(seconds, data_seconds) if self.phases else None,
                 )
             )
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
@@ -105,6 +116,18 @@ class Loop:
                 strict=True,
             )
         )
+
+    def _read(self, step: int) -> tuple[list[Batch], float]:
+        """The micro-batches, and the seconds that they took where the run is a profiled one."""
+        if self.phases is None:
+            return self.read(step), 0.0
+        return self.clock.time(partial(self.read, step))
+
+    def _step(self, microbatches: list[Batch]) -> StepResult:
+        """One step, its phases recorded where the run is a profiled one."""
+        if self.phases is None:
+            return self.trainable.step(microbatches)
+        return self.phases.record(partial(self.trainable.step, microbatches))
 
 
 def make_optimiser(model: nn.Module, spec: RunSpec) -> Optimizer:

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def _choose_interface(spec: RunSpec) -> None:
 
 
 def _write_step(lines: Any, step: Any) -> None:
-    lines.write(json.dumps(asdict(step)) + "\n")
+    lines.write(json.dumps(step.to_dict()) + "\n")
     lines.flush()
 
 
