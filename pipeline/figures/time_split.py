@@ -14,8 +14,8 @@ from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.select import (
     cells,
     listed,
-    missing_notes,
     node_counts,
+    not_profiled,
     pick,
     records,
     unmarked,
@@ -88,7 +88,7 @@ def _finish_panel(axes: Axes, nodes: int, order: list[str], *, first: bool) -> N
 
 def _nothing(figure: Figure, axes: Axes, table: pd.DataFrame) -> Figure:
     """Without profiled runs, or where none of them finished."""
-    if not missing_notes(table, "profile"):
+    if pick(table, "profile", "status").empty:
         text = "the study asks for no profiled runs\n(key profile)"
         axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
         return theme.finish(figure, table, (), "")
@@ -99,11 +99,9 @@ def _remarks(table: pd.DataFrame, ran: pd.DataFrame) -> str:
     """What the short names mean, what the bars are made of, and what they cannot tell."""
     shares = pick(table, "cell", f"phase_mean_seconds:{COMMUNICATION}")
     counts = listed(sorted({int(n) for n in shares["n"]}))
-    # What did not run at all stands in the notes that every figure has.
-    failed = [n for n in missing_notes(table, "profile") if n not in missing_notes(table)]
     said = [
         f"Bars: one profiled run each, {counts} profiled steps.",
-        *(f"Not profiled: {note}." for note in failed),
+        *(f"Not profiled: {note}." for note in not_profiled(table)),
     ]
     unseen = unmarked(table)
     if unseen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -80,13 +80,24 @@ def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
     return pd.DataFrame(found, columns=columns)
 
 
-def missing_notes(table: pd.DataFrame, level: str = "run") -> list[str]:
-    """One sentence for each way in which a cell did not finish; `level` as for `not_ok`."""
-    return [
+def missing_notes(table: pd.DataFrame) -> list[str]:
+    """One sentence for each way in which a cell did not finish."""
+    return [_missing(row) for row in records(not_ok(table))]
+
+
+def _missing(row: Mapping[str, Any]) -> str:
+    return (
         f"{row['label']}: {row['status']} in {row['runs']} of {plural(row['planned'], 'run')} at "
         f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'} ({row['reason']})"
-        for row in records(not_ok(table, level))
-    ]
+    )
+
+
+def not_profiled(table: pd.DataFrame) -> list[str]:
+    """One sentence for each way in which a profiled run did not finish, and the timed runs did."""
+    keys = ["cell", "status", "reason", "nodes"]
+    same = {tuple(row[key] for key in keys) for row in records(not_ok(table))}
+    rows = records(not_ok(table, "profile"))
+    return [_missing(row) for row in rows if tuple(row[key] for key in keys) not in same]
 
 
 def unmarked(table: pd.DataFrame) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.select import listed, missing_notes, pick, plural, records, unmarked
+from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.profiling import COMMUNICATION
 from pipeline.tables.format import scientific
 
@@ -16,6 +16,7 @@ def split_facts(table: pd.DataFrame) -> dict[str, Any]:
     status = pick(table, "profile", "status")
     if status.empty:
         return {}
+    labels = dict(zip(status["cell"], status["label"], strict=True))
     finished = int((status["text"] == "ok").sum())
     shares = pick(table, "cell", f"phase_share:{COMMUNICATION}")
     # A strategy without marks shows no communication; that is no finding.
@@ -25,11 +26,11 @@ def split_facts(table: pd.DataFrame) -> dict[str, Any]:
         "runs": plural(len(status), "profiled run"),
         "finished": finished,
         "all_finished": finished == len(status),
-        "missing": missing_notes(table, "profile"),
+        "missing": not_profiled(table),
         "steps": listed(plural(n, "step") for n in sorted({int(n) for n in steps})),
         "places": [_place(int(str(nodes)), rows) for nodes, rows in shares.groupby("nodes")],
         "largest": _largest(shares),
-        "unmarked": listed(unmarked(table)),
+        "unmarked": listed(labels[cell] for cell in unmarked(table)),
         **_against_timed(table),
     }
 
