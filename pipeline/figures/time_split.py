@@ -40,7 +40,7 @@ _LOOK: dict[str, dict[str, Any]] = {
     REST: {"facecolor": "#BBBBBB", "label": "rest of the step"},
     DATA: {"facecolor": "white", "hatch": "....", "label": "data (before the step)"},
 }
-_EDGE = {"edgecolor": "#333333", "linewidth": 0.5}
+_EDGE: dict[str, Any] = {"edgecolor": "#333333", "linewidth": 0.5}
 
 
 def draw(table: pd.DataFrame) -> Figure:

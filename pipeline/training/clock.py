@@ -35,7 +35,7 @@ class Clock:
         """A moment in the device's own order of work: an event on a GPU, else the time now."""
         if self.device.type != "cuda":
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

@@ -70,7 +70,8 @@ class PhaseTimer(Phases):
 
     def watch(self, model: nn.Module) -> None:
         """As the base says; the hook runs before DDP's own, which sends the gradient on its way."""
-        for parameter in model.parameters():
+        parameters: Iterator[Any] = model.parameters()
+        for parameter in parameters:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._gradient_ready)
 
