@@ -126,6 +126,7 @@ class RunSpec:
     """One training run; `run_id` is derived and names its folder below `results/`.
 
     `image_digest` is the container image that the run must be inside, None where any place will do.
+    `profile` makes it a profiled run (`pipeline.profiling`), which is never a timed one.
     """
 
     study: str
@@ -142,11 +143,13 @@ class RunSpec:
     timeout_seconds: int = 3600
     image_digest: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    profile: bool = False
 
     @property
     def run_id(self) -> str:
-        """`<study>/<cell>/n<nodes>/r<repeat>`."""
-        return f"{self.study}/{self.cell}/n{self.world.nodes}/r{self.repeat}"
+        """`<study>/<cell>/n<nodes>/r<repeat>`, and `p<repeat>` at the end of a profiled one."""
+        kind = "p" if self.profile else "r"
+        return f"{self.study}/{self.cell}/n{self.world.nodes}/{kind}{self.repeat}"
 
     @property
     def global_batch_tokens(self) -> int:
@@ -161,6 +164,8 @@ class RunSpec:
         for place, name in later:
             if place[name] is None:
                 del place[name]
+        if not self.profile:
+            del whole["profile"]
         return whole
 
     @classmethod

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from pipeline.errors import StudyError
+from pipeline.profiling import profiled
 from pipeline.schemas import describe
 from pipeline.spec import expand
 
@@ -44,3 +45,4 @@ def check_study(study: Any, where: Path | str) -> None:
             f"{study['model']['vocab_size']}; raise model.vocab_size"
         )
     expand(study)
+    profiled(study)

@@ -10,6 +10,7 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ import pandas as pd
 
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import run_folder
+from pipeline.profiling import profiled
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.spec import RunSpec, expand, run_order
 
@@ -80,7 +82,7 @@ def fail(spec: RunSpec) -> tuple[str, str] | None:
 
 def write_records(root: Path, study: Mapping[str, Any], failures: Any = fail) -> Path:
     """Write one record for every run of `study` below `root`; returns `root`."""
-    for place, spec in enumerate(run_order(expand(study))):
+    for place, spec in enumerate([*run_order(expand(study)), *profiled(study)]):
         write_record(run_folder(root, spec), make_record(spec, failures(spec), place))
     return root
 
@@ -165,13 +167,21 @@ def _steps(spec: RunSpec) -> list[Step]:
             seconds = slow * (1 - 0.01 * rank)
             steps.append(
                 Step(step, rank, seconds, spec.global_batch_tokens, loss, norm,
-                     spec.optimiser.learning_rate, step >= work.untimed_steps)
+                     spec.optimiser.learning_rate, step >= work.untimed_steps,
+                     _phases(spec, seconds, exchange / mean) if spec.profile else None)
             )  # fmt: skip
     return steps
 
 
+def _phases(spec: RunSpec, seconds: float, exchange: float) -> dict[str, float]:
+    shares = {"forward": 0.3, "backward": 0.55, "optimiser": 0.1, "rest": 0.05}
+    phases = {name: share * (1 - exchange) * seconds for name, share in shares.items()}
+    return {**phases, "communication": exchange * seconds, "data": 0.004}
+
+
 def _random(spec: RunSpec, purpose: str) -> random.Random:
-    return random.Random(f"{spec.run_id}/{purpose}")
+    # A profiled run takes the steps of the timed run whose beginning it is.
+    return random.Random(f"{replace(spec, profile=False).run_id}/{purpose}")
 
 
 def _sha(text: str) -> str:

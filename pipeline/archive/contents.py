@@ -22,6 +22,7 @@ from pipeline.metrics import table
 from pipeline.metrics.adaptive import called_for
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import read_run, run_folder
+from pipeline.profiling import profiled
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
 from pipeline.study import load_study
@@ -57,7 +58,7 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
 
 def _records(study: Mapping[str, Any], runs: Path) -> tuple[list[RunRecord], list[Path]]:
     """The records of the study, each validated, and the files of those that are missing."""
-    specs = called_for(study, runs)
+    specs = [*called_for(study, runs), *profiled(study)]
     files = [run_folder(runs, spec) / "run.json" for spec in specs]
     records = [
         read_run(runs, spec) for spec, file in zip(specs, files, strict=True) if file.is_file()
@@ -136,7 +137,8 @@ def _readme(study: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         f"Study `{study['study']}`, {facts['num_recorded']} of {facts['num_runs']} runs, packed by "
         f"{code}{', changed since' if facts['git_dirty'] else ''}.",
         "",
-        "- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records; `study.json`: what was asked for",
+        "- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs",
+        "- `study.json`: what was asked for",
         "- `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records",
         "- `environment/`, `source/`: locked packages, workflow and manuscript that made them",
         "- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all",

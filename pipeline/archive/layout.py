@@ -31,7 +31,7 @@ _SOURCES = (
     "workflow/schemas/*.yaml",
     "paper/*.*",
 )
-_RECORD = r"runs/[a-z0-9][a-z0-9-]*/n\d+/r\d+/(spec\.json|run\.json|steps\.jsonl)"
+_RECORD = r"runs/[a-z0-9][a-z0-9-]*/n\d+/[rp]\d+/(spec\.json|run\.json|steps\.jsonl)"
 _PRODUCT = (
     r"metrics/metrics\.parquet|claims/verdicts\.json|figures/\w+\.(pdf|svg|png)"
     r"|tables/\w+\.(tex|md|csv|html)|paper/paper\.(pdf|tex|html)"

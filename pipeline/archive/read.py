@@ -19,7 +19,7 @@ from pipeline.archive import layout
 from pipeline.archive.inputs import check_inputs
 from pipeline.archive.sums import parse_sums
 from pipeline.errors import ArchiveError
-from pipeline.metrics.collect import collect
+from pipeline.metrics.collect import collect, collect_profiled
 from pipeline.schemas import validate
 from pipeline.study import load_study
 
@@ -76,7 +76,7 @@ def check_records(folder: Path) -> str:
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "
             f"{study['study']!r}; {_AGAIN}"
         )
-    records = collect(study, folder / "runs")
+    records = [*collect(study, folder / "runs"), *collect_profiled(study, folder / "runs")]
     known = {record.spec.run_id.partition("/")[2] for record in records}
     found = {p.parent.relative_to(folder / "runs").as_posix() for p in folder.glob("runs/*/*/*/*")}
     if found - known:

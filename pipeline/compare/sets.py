@@ -22,7 +22,7 @@ SERIES = {"loss": "loss", "gradient norm": "grad_norm"}
 
 @dataclass(frozen=True)
 class ResultSet:
-    """All records below `results/<study>/runs`, by (cell, nodes) and repeat."""
+    """All records of timed runs below `results/<study>/runs`, by (cell, nodes) and repeat."""
 
     folder: Path
     runs: Mapping[Place, Mapping[int, Run]]
@@ -34,6 +34,8 @@ class ResultSet:
         for path in find_records(folder / "runs"):
             record = read_record(path)
             spec = record.spec
+            if spec.profile:
+                continue
             place, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
             label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
             run = load_run(record, {**label, "precision_ran": spec.precision})

@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 from matplotlib import MatplotlibDeprecationWarning
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -147,7 +148,7 @@ def finish(
     what: str,
     *,
     lines: bool = True,
-    extra: Sequence[Line2D] = (),
+    extra: Sequence[Artist] = (),
 ) -> Figure:
     """Put the legend and the notes below the panels, in space added for them.
 

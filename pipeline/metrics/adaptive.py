@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.profiling import profiled
 from pipeline.records import RunRecord
 from pipeline.spec import RunSpec, expand, repeat_bounds
 
@@ -80,7 +81,7 @@ def run_files(
     name: str,
     get_round: Callable[..., Any],
 ) -> list[str]:
-    """Paths of the file `name` of all runs among the first `repeats` (None: among all).
+    """Paths of the file `name` of all runs among the first `repeats`; None: of every run.
 
     `results` is the study's folder, in which its runs lie.
 
@@ -95,6 +96,8 @@ def run_files(
         if not called:
             break
         ids += called
+    if repeats is None:
+        ids += [spec.run_id for spec in profiled(study)]
     folders = (run_id.partition("/")[2] for run_id in ids)
     return [f"{results}/runs/{folder}/{name}" for folder in folders]
 

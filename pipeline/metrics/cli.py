@@ -41,11 +41,12 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
     """The tidy table of a study; raises RecordError on a missing or unfit record."""
     from pipeline.metrics import table
     from pipeline.metrics.cells import cell_frames, group_runs
-    from pipeline.metrics.collect import collect
+    from pipeline.metrics.collect import collect, collect_profiled
     from pipeline.metrics.contrasts import all_cells_rows, contrast_frames
     from pipeline.metrics.labels import cell_labels
     from pipeline.metrics.order import order_frames, order_rows
     from pipeline.metrics.parity import parity_frames
+    from pipeline.metrics.profile import profile_frames
     from pipeline.metrics.runs import load_run, run_frames
     from pipeline.spec import expand, run_order
 
@@ -65,6 +66,7 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
             *parity,
             *contrast_frames(groups, study.get("compares", []), parity),
             *order_frames(loaded),
+            *profile_frames(collect_profiled(study, runs), labels, groups),
             *(frame for one in loaded for frame in run_frames(one)),
         ]
     )
@@ -76,7 +78,7 @@ def _report(frame: pd.DataFrame) -> Sequence[str]:
     from pipeline.metrics.runs import TIMER_SHARE
     from pipeline.metrics.select import records
 
-    status = frame[(frame.level == "run") & (frame.metric == "status")]
+    status = frame[frame.level.isin(["run", "profile"]) & (frame.metric == "status")]
     for row in records(status[status.status != "ok"]):
         print(f"{row['run_id']}: {row['status']}: {row['reason']}", file=sys.stderr)
     for row in records(frame[frame.metric.isin(["drift", "order_drift"]) & (frame.text == DRIFT)]):

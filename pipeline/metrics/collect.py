@@ -8,21 +8,31 @@ from typing import Any
 
 from pipeline.errors import RecordError
 from pipeline.metrics.adaptive import called_for
+from pipeline.profiling import profiled
 from pipeline.records import RunRecord, read_record
 from pipeline.spec import RunSpec
 
 
 def run_folder(runs: Path, spec: RunSpec) -> Path:
     """Folder of a run below the study's `runs` folder."""
-    return runs / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}"
+    return runs / spec.run_id.partition("/")[2]
 
 
 def collect(study: Mapping[str, Any], runs: Path) -> list[RunRecord]:
-    """Every record of the study, in its order; raises RecordError naming each that is unfit.
+    """Every record of a timed run of the study, in its order; raises as `read_all` does."""
+    return read_all(study, called_for(study, runs), runs)
+
+
+def collect_profiled(study: Mapping[str, Any], runs: Path) -> list[RunRecord]:
+    """Every record of a profiled run of the study; none where it asks for none."""
+    return read_all(study, profiled(study), runs)
+
+
+def read_all(study: Mapping[str, Any], specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:
+    """The records of these runs, in their order; raises RecordError naming each that is unfit.
 
     All records are read before the error is raised, so one look shows the whole damage.
     """
-    specs = called_for(study, runs)
     missing = [
         run_folder(runs, s) for s in specs if not (run_folder(runs, s) / "run.json").is_file()
     ]

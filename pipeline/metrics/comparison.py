@@ -23,7 +23,8 @@ def require_equal_work(
     """Raise ComparisonError naming the first field in which rows of `table` differ.
 
     Only rows of runs that finished are compared; `compares` lists the fields that may differ, and
-    the study may declare more of them (row `compares` of level `study`).
+    the study may declare more of them (row `compares` of level `study`). Profiled runs, which are
+    shorter, are held against the timed ones where their rows are made.
     """
     allowed = {*compares, *declared_by_study(table)}
     unknown = sorted({*compares} - {*FIELDS})
@@ -32,7 +33,7 @@ def require_equal_work(
             f"{what} compares {unknown[0]!r}, which is no field of equal work; use one of "
             + ", ".join(FIELDS)
         )
-    ran = table[(table["status"] == "ok") & table["cell"].notna()]
+    ran = table[(table["status"] == "ok") & table["cell"].notna() & (table["level"] != "profile")]
     for field in FIELDS:
         if field not in allowed:
             _require_one_value(ran, field, what)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
+
+from pipeline.profiling import MARKED
 
 _NETWORKS = {
     "emulated": "emulated nodes (a network and a share of the cores each, on one machine)",
@@ -80,13 +82,13 @@ def listed(items: Iterable[object]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def not_ok(table: pd.DataFrame) -> pd.DataFrame:
+def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
     """Runs that did not finish: one row for each cell, status and reason, with `nodes` and `runs`.
 
     `nodes` is the tuple of node counts, `runs` how many runs it was and `planned` out of how many
-    at those node counts.
+    at those node counts; `level` is `run` for the timed runs, `profile` for the profiled ones.
     """
-    status = pick(table, "run", "status")
+    status = pick(table, level, "status")
     bad = status[status["text"] != "ok"]
     found = []
     for (_, cell, label, text, reason), part in bad.groupby(
@@ -101,11 +103,29 @@ def not_ok(table: pd.DataFrame) -> pd.DataFrame:
 
 def missing_notes(table: pd.DataFrame) -> list[str]:
     """One sentence for each way in which a cell did not finish."""
-    return [
+    return [_missing(row) for row in records(not_ok(table))]
+
+
+def _missing(row: Mapping[str, Any]) -> str:
+    return (
         f"{row['label']}: {row['status']} in {row['runs']} of {plural(row['planned'], 'run')} at "
         f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'} ({row['reason']})"
-        for row in records(not_ok(table))
-    ]
+    )
+
+
+def not_profiled(table: pd.DataFrame) -> list[str]:
+    """One sentence for each way in which a profiled run did not finish, and the timed runs did."""
+    keys = ["cell", "status", "reason", "nodes"]
+    same = {tuple(row[key] for key in keys) for row in records(not_ok(table))}
+    rows = records(not_ok(table, "profile"))
+    return [_missing(row) for row in rows if tuple(row[key] for key in keys) not in same]
+
+
+def unmarked(table: pd.DataFrame) -> list[str]:
+    """Cells whose profiled runs saw no phase of the step, because their strategy marks none."""
+    marked = pick(table, "cell", *(f"phase_mean_seconds:{name}" for name in MARKED))
+    seen = marked.groupby("cell", sort=False)["value"].sum()
+    return [str(cell) for cell in seen.index[seen == 0]]
 
 
 def setting(table: pd.DataFrame) -> str:
@@ -135,9 +155,12 @@ def repeats(table: pd.DataFrame) -> str:
     return f"{finished[0]} to {finished[-1]} repeats"
 
 
-def seconds_of_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a run of any status, with `seconds` from its recorded start to its recorded end."""
-    started, ended = (pick(table, "run", metric) for metric in ("started_at", "ended_at"))
+def seconds_of_runs(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
+    """One row a run of any status, with `seconds` from its recorded start to its recorded end.
+
+    `level` is `run` for the timed runs, `profile` for the profiled ones.
+    """
+    started, ended = (pick(table, level, metric) for metric in ("started_at", "ended_at"))
     ends = ended.set_index("run_id")["text"]
     spans = pd.to_datetime(started["run_id"].map(ends)) - pd.to_datetime(started["text"])
     return started.assign(seconds=spans.dt.total_seconds())

@@ -2,8 +2,9 @@
 
 `level` says what a row is about: `study`, `cell` (a cell at one node count, over its repeats),
 `comparison` (a cell against `other`, both at the node counts given), `run`, `rank` (one rank of one
-run) or `step` (one optimiser step of one run). A fact that is not a number stands in `text`; `low`
-and `high` bound `value` by the rule that `interval` names.
+run), `step` (one optimiser step of one run) or `profile` (a profiled run or one of its ranks, which
+stand at no other level). A fact that is not a number stands in `text`; `low` and `high` bound
+`value` by the rule that `interval` names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pandas as pd
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path
 
-LEVELS = ("study", "cell", "comparison", "run", "rank", "step")
+LEVELS = ("study", "cell", "comparison", "run", "rank", "step", "profile")
 
 _TEXT = (
     "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "

@@ -52,10 +52,13 @@ def appendix(
 ) -> dict[str, Any]:
     """The facts as JSON types; `manifest` is that of the token shards, None where it is not given.
 
-    Times and sizes are sums over all runs, whatever became of them.
+    Times and sizes are sums over all runs, whatever became of them; the profiled runs have a time
+    of their own, but their records are among the sizes.
     """
-    runs = seconds_of_runs(table)
-    spans = pd.to_datetime([*runs["text"], *pick(table, "run", "ended_at")["text"]])
+    runs, profiled = seconds_of_runs(table), seconds_of_runs(table, "profile")
+    ends = [*pick(table, "run", "ended_at")["text"], *pick(table, "profile", "ended_at")["text"]]
+    spans = pd.to_datetime([*runs["text"], *profiled["text"], *ends])
+    sizes = [pick(table, level, "record_bytes")["value"].sum() for level in ("run", "profile")]
     longest = records(runs.sort_values("seconds", kind="stable"))[-1]
     return {
         "licence": LICENCE,
@@ -63,11 +66,12 @@ def appendix(
         "strategies": listed(f"`{name}`" for name in cells(table)["strategy"].unique()),
         "experiments": plural(len(runs.drop_duplicates(["cell", "nodes"])), "experiment"),
         "total": duration(runs["seconds"].sum()),
+        "profiled": "" if profiled.empty else duration(profiled["seconds"].sum()),
         "elapsed": duration((spans.max() - spans.min()).total_seconds()),
         "longest": longest["run_id"],
         "longest_time": duration(longest["seconds"]),
         "hardware": _hardware(table),
-        "records": size(pick(table, "run", "record_bytes")["value"].sum()),
+        "records": size(sum(sizes)),
         "tokens": {} if manifest is None else _tokens(manifest),
         "checkpoint": _checkpoint(study, table),
         "image": fact(table, "image_digest"),

@@ -29,6 +29,7 @@ from pipeline.paper.claim_facts import claim_facts
 from pipeline.paper.findings import findings
 from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
+from pipeline.paper.split_facts import split_facts
 from pipeline.spec import cells_of
 
 _CONFIG = Path("workflow") / "config"
@@ -56,6 +57,7 @@ def collect(
         "environment": _environment(table),
         "parity": parity_facts(table),
         "findings": findings(table),
+        "split": split_facts(table),
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, verdicts, manifest),
         "date": _date(table),
@@ -203,7 +205,9 @@ def _environment(table: pd.DataFrame) -> dict[str, Any]:
 
 def _date(table: pd.DataFrame) -> dict[str, Any]:
     """The day on which the last run ended: the one date that the records themselves fix."""
-    last = max(pick(table, "run", "ended_at")["text"])
+    last = max(
+        text for level in ("run", "profile") for text in pick(table, level, "ended_at")["text"]
+    )
     year, month, day = (int(part) for part in last[:10].split("-"))
     return {
         "iso": last[:10],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 
 from pipeline.errors import RecordError
 from pipeline.files import write_text
+from pipeline.profiling import IN_STEP
 from pipeline.schemas import validate, validate_lines
 from pipeline.spec import RunSpec
 
 RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
+PHASES_TOLERANCE = 1e-2
+"""Relative: on a GPU the parts are timed by its own clock, the step by that of the host."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Step:
 
     `seconds` is wall time, `loss` the mean over the global batch in nats per token, `grad_norm`
     the L2 norm of the global mean gradient before clipping; both are None when not finite.
+    `phases` says what the seconds went to, in a profiled run only.
     """
 
     step: int
@@ -32,6 +37,14 @@ class Step:
     grad_norm: float | None
     learning_rate: float
     timed: bool
+    phases: Mapping[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, a line of steps.jsonl; `phases` is left out where there are none."""
+        whole = asdict(self)
+        if self.phases is None:
+            del whole["phases"]
+        return whole
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ def write_record(folder: Path, record: RunRecord) -> None:
 
 def texts(record: RunRecord) -> dict[str, str]:
     """File name -> content of a record as it is written; ASCII, so a letter is a byte."""
-    lines = "".join(json.dumps(asdict(step), allow_nan=False) + "\n" for step in record.steps)
+    lines = "".join(json.dumps(step.to_dict(), allow_nan=False) + "\n" for step in record.steps)
     run = json.dumps(record.run, indent=1, allow_nan=False) + "\n"
     return {STEPS_FILE: lines, RUN_FILE: run}
 
@@ -87,7 +100,7 @@ def find_records(root: Path) -> Iterator[Path]:
 
 def _check(record: RunRecord, folder: Path) -> None:
     validate(record.run, "record", folder / RUN_FILE)
-    numbered = ((i, asdict(step)) for i, step in enumerate(record.steps, 1))
+    numbered = ((i, step.to_dict()) for i, step in enumerate(record.steps, 1))
     validate_lines(numbered, "step", folder / STEPS_FILE)
     _check_consistency(record, folder)
 
@@ -102,6 +115,7 @@ def _check_consistency(record: RunRecord, folder: Path) -> None:
         )
     if record.status != "ok":
         return
+    _check_phases(record, folder)
     processes = len(run["ranks"])
     seen = {(step.step, step.rank) for step in record.steps}
     expected = {(s, r) for s in range(spec.workload.steps) for r in range(processes)}
@@ -110,6 +124,24 @@ def _check_consistency(record: RunRecord, folder: Path) -> None:
             f"{folder / STEPS_FILE}: {len(record.steps)} lines are not "
             f"{spec.workload.steps} steps x {processes} ranks; run the training again"
         )
+
+
+def _check_phases(record: RunRecord, folder: Path) -> None:
+    """Every step of a profiled run has phases that add up to it, and none of a timed run."""
+    profile = record.spec.profile
+    for step in record.steps:
+        if (step.phases is not None) != profile:
+            raise RecordError(
+                f"{folder / STEPS_FILE}: step {step.step} of rank {step.rank} has "
+                f"{'no phases' if profile else 'phases'}, but the run is "
+                f"{'a profiled one' if profile else 'none to profile'}; run the training again"
+            )
+        total = sum(step.phases[name] for name in IN_STEP) if step.phases else step.seconds
+        if not math.isclose(total, step.seconds, rel_tol=PHASES_TOLERANCE):
+            raise RecordError(
+                f"{folder / STEPS_FILE}: the phases of step {step.step} of rank {step.rank} are "
+                f"{total} s together, the step is {step.seconds} s; run the training again"
+            )
 
 
 def _load(path: Path) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.errors import SamestepError
-from pipeline.metrics.collect import collect, run_folder
+from pipeline.metrics.collect import collect, collect_profiled, run_folder
 from pipeline.metrics.select import pick, records
 from pipeline.records import RunRecord
 from pipeline.tables.format import NONE, with_interval
@@ -36,7 +36,7 @@ class RunRow:
     name: str
     label: str
     nodes: int
-    repeat: int
+    repeat: str
     status: str
     reason: str
     seconds: float | None
@@ -50,13 +50,17 @@ class RunRow:
 
 
 def run_rows(study: Mapping[str, Any], table: pd.DataFrame, runs: Path) -> list[RunRow]:
-    """One row for every run that the study calls for, in its order.
+    """One row for every run that the study calls for, in its order; profiled ones have no time.
 
     Raises RecordError on a missing or unfit record, SamestepError where the metrics are of others.
     """
-    labels = {row["run_id"]: row["label"] for row in records(pick(table, "run", "status"))}
+    labels = {
+        row["run_id"]: row["label"]
+        for level in ("run", "profile")
+        for row in records(pick(table, level, "status"))
+    }
     times = {row["run_id"]: row for row in records(pick(table, "run", "step_seconds"))}
-    found = collect(study, runs)
+    found = [*collect(study, runs), *collect_profiled(study, runs)]
     for record in found:
         if record.spec.run_id not in labels:
             raise SamestepError(
@@ -73,10 +77,10 @@ def _row(
     time = times.get(spec.run_id)
     lines, note = log_end(run_folder(runs, spec) / "log.txt")
     return RunRow(
-        name=f"{spec.cell}/n{spec.world.nodes}/r{spec.repeat}",
+        name=spec.run_id.partition("/")[2],
         label=labels[spec.run_id],
         nodes=spec.world.nodes,
-        repeat=spec.repeat,
+        repeat="profiled" if spec.profile else str(spec.repeat),
         status=record.status,
         reason=tidy(record.run["reason"] or ""),
         seconds=None if time is None else float(time["value"]),

@@ -10,6 +10,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
+from pipeline.profiling import COMMUNICATION
 from pipeline.strategies._faults import Faults
 from pipeline.strategies._horovod_env import Membership
 from pipeline.strategies._step import Stepper
@@ -79,7 +80,8 @@ class HorovodStepper(Stepper):
         """Wait for the mean gradients; the study's first code clipped its own ones before."""
         if self.faults.clip_before_synchronise:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
-        self.distributed.synchronize()
+        with self.phases.during(COMMUNICATION):
+            self.distributed.synchronize()
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """As shared; Horovod starts to reduce with the last micro-batch's backward pass."""

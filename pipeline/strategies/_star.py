@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeline.profiling import COMMUNICATION
 from pipeline.strategies._faults import Faults
 from pipeline.strategies._group import Group
 from pipeline.strategies._step import Stepper
@@ -47,7 +48,8 @@ class Star(Stepper):
             norm = super().update()
             scalars = list(self.precision.scalars().values())
             told = torch.tensor([float(norm), *scalars], dtype=torch.float64, device=device)
-        dist.broadcast(told, ROOT)
+        with self.phases.during(COMMUNICATION):
+            dist.broadcast(told, ROOT)
         if not self.is_root:
             names = self.precision.scalars()
             self.precision.follow(dict(zip(names, told[1:].tolist(), strict=True)))
@@ -55,12 +57,16 @@ class Star(Stepper):
 
     def pull(self) -> None:
         """Every worker receives the root's parameters."""
-        with torch.no_grad():
+        with torch.no_grad(), self.phases.during(COMMUNICATION):
             self._from_root(list(self.model.parameters()))
 
     def push(self) -> None:
         """The root receives every worker's gradients and keeps their mean."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        with self.phases.during(COMMUNICATION):
+            self._to_root(gradients)
+
+    def _to_root(self, gradients: list[Tensor]) -> None:
         for bucket in _by_dtype(gradients):
             flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
             if not self.is_root:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from pipeline.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 from pipeline.strategies import _state
 from pipeline.strategies._faults import NO_FAULTS, Faults
 from pipeline.strategies.base import Batch, Parts, StepResult, TrainState
@@ -25,7 +26,9 @@ def nothing() -> None:
 class Stepper:
     """A `Trainable` for one process or for data parallelism with an all-reduce.
 
-    `mean_over_ranks` turns a scalar tensor into its mean over the ranks; `leave` is run by `close`.
+    `mean_over_ranks` turns a scalar tensor into its mean over the ranks, None where there is one
+    rank alone; `leave` is run by `close`. `reduces_in_backward` says that the backward pass itself
+    reduces, as DDP's does, so that what follows its last gradient is communication.
     """
 
     def __init__(
@@ -37,7 +40,8 @@ class Stepper:
         is_root: bool = True,
         reduce: Callable[[], None] = nothing,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
-        mean_over_ranks: Callable[[Tensor], Tensor] = lambda value: value,
+        reduces_in_backward: bool = False,
+        mean_over_ranks: Callable[[Tensor], Tensor] | None = None,
         leave: Callable[[], None] = nothing,
         faults: Faults = NO_FAULTS,
     ) -> None:
@@ -47,17 +51,24 @@ class Stepper:
         self.data_parallel, self.is_root = data_parallel, is_root
         self.reduce, self.accumulating = reduce, accumulating
         self.mean_over_ranks, self.leave = mean_over_ranks, leave
-        self.faults = faults
+        self.faults, self.phases = faults, parts.phases
+        self.after_gradients = COMMUNICATION if reduces_in_backward else None
+        if reduces_in_backward:
+            self.phases.watch(self.model)
         faults.check(parts.layout.device, self.precision.info)
 
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
         """Accumulate over the micro-batches, reduce, clip by the global norm, step."""
         loss = self.accumulate(microbatches)
         norm = self.update()
+        self.phases.begin(REST)
         if self.faults.empty_cache:
             torch.cuda.empty_cache()
+        if self.mean_over_ranks is not None:
+            with self.phases.during(COMMUNICATION):
+                loss = self.mean_over_ranks(loss)
         tokens = sum(inputs.numel() for inputs, _ in microbatches) * self.data_parallel
-        return StepResult(float(self.mean_over_ranks(loss)), float(norm), tokens)
+        return StepResult(float(loss), float(norm), tokens)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
@@ -69,11 +80,18 @@ class Stepper:
         for index, (inputs, targets) in enumerate(microbatches):
             last = index == count - 1
             with nullcontext() if last else self.accumulating():
+                self.phases.begin(FORWARD)
                 with self.precision.autocast():
                     loss = self.forward(inputs, targets).mean() / count
                 total += loss.detach()
-                self.precision.backward(loss, self.optimiser, self.reduce if last else None)
+                self.phases.begin(BACKWARD, after_gradients=self.after_gradients if last else None)
+                self.precision.backward(loss, self.optimiser, self.reduced if last else None)
         return total
+
+    def reduced(self) -> None:
+        """Reduce; what the precision does afterwards prepares the update."""
+        self.reduce()
+        self.phases.begin(OPTIMISER)
 
     def update(self) -> Tensor:
         """Clip and step; returns the L2 norm of the gradient before clipping."""

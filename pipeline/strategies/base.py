@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -81,6 +82,30 @@ class TrainState:
     scalars: Mapping[str, float]
 
 
+class Phases:
+    """What a step tells of what it is doing; in a timed run, as here, nobody listens.
+
+    The names are `MARKED` and `REST` of `pipeline.profiling`. A strategy without marks works too:
+    its whole step is then `rest`.
+    """
+
+    def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
+        """From now on the step is in `phase`, and once the last gradient is there in the other.
+
+        The latter is for a backward pass that goes on to reduce; its model has to be watched.
+        """
+
+    def during(self, phase: str) -> AbstractContextManager[None]:
+        """In `phase` for as long as the context lasts, then again in the one before."""
+        return nullcontext()
+
+    def watch(self, model: nn.Module) -> None:
+        """Notice when the gradients of this rank are ready, for `after_gradients`."""
+
+
+NOT_PROFILED = Phases()
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a strategy gets to spread over ranks.
@@ -93,6 +118,7 @@ class Parts:
     layout: Layout
     precision: Precision
     max_grad_norm: float
+    phases: Phases = NOT_PROFILED
 
     def prepare(self) -> Parts:
         """Let the precision narrow the weights and wrap the optimiser."""

@@ -40,6 +40,7 @@ class Ddp(Strategy):
             data_parallel=group.size,
             is_root=group.rank == 0,
             accumulating=wrapped.no_sync,
+            reduces_in_backward=True,
             mean_over_ranks=group.mean,
             leave=group.leave,
             faults=Faults(self.empty_cache),

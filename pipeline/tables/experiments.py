@@ -10,7 +10,8 @@ from pipeline.tables.format import NONE, significant
 CAPTION = (
     "What each experiment needs, by the records: time from the start of a run's processes to their "
     "end (median over the runs, and the sum of all), the peaks of all ranks together (median over "
-    "the runs that finished) and the size of the records. Runs of every status are counted."
+    "the runs that finished) and the size of the records. Runs of every status are counted, and no "
+    "profiled ones."
 )
 # It lists what was needed and compares nothing.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,6 +30,20 @@ class Clock:
     def overhead(self) -> float:
         """Seconds that timing itself takes: the median of `EMPTY_TIMINGS` timings of nothing."""
         return statistics.median(self.time(_nothing)[1] for _ in range(EMPTY_TIMINGS))
+
+    def stamp(self) -> Any:
+        """A moment in the device's own order of work: an event on a GPU, else the time now."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def between(self, start: Any, stop: Any) -> float:
+        """Seconds from one stamp to a later one; the device must have passed both."""
+        if self.device.type != "cuda":
+            return float(stop - start) / self.dilation
+        return float(start.elapsed_time(stop)) / 1000 / self.dilation
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":

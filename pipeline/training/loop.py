@@ -17,8 +17,16 @@ from pipeline.models import build_model
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.spec import RunSpec
-from pipeline.strategies.base import Batch, Parts, Strategy, TrainState
+from pipeline.strategies.base import (
+    NOT_PROFILED,
+    Batch,
+    Parts,
+    StepResult,
+    Strategy,
+    TrainState,
+)
 from pipeline.training.clock import Clock
+from pipeline.training.phases import PhaseTimer
 from pipeline.training.sampler import Sampler, memory_bytes
 from pipeline.training.schedule import learning_rate
 
@@ -54,6 +62,7 @@ class Loop:
         if spec.compile:
             self.model.compile()
         self.sampler = Sampler(device, clock.dilation)
+        self.phases = PhaseTimer(self.clock) if spec.profile else None
         self.trainable = strategy.build(
             Parts(
                 self.model,
@@ -61,6 +70,7 @@ class Loop:
                 self.layout,
                 self.precision,
                 spec.optimiser.max_grad_norm,
+                self.phases or NOT_PROFILED,
             )
         )
 
@@ -73,10 +83,10 @@ class Loop:
             rate = learning_rate(step, work.steps, self.spec.optimiser)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
-            microbatches = self.read(step)
+            microbatches, data_seconds = self._read(step)
             if step == max(done, work.untimed_steps):
                 self.sampler.start()
-            result, seconds = self.clock.time(partial(self.trainable.step, microbatches))
+            result, seconds = self.clock.time(partial(self._step, microbatches))
             self.sampler.sample()
             hooks.on_step(
                 Step(
@@ -88,6 +98,7 @@ class Loop:
                     grad_norm=result.grad_norm if math.isfinite(result.grad_norm) else None,
                     learning_rate=rate,
                     timed=step >= work.untimed_steps,
+                    phases=self.phases.split(seconds, data_seconds) if self.phases else None,
                 )
             )
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
@@ -106,6 +117,18 @@ class Loop:
                 strict=True,
             )
         )
+
+    def _read(self, step: int) -> tuple[list[Batch], float]:
+        """The micro-batches, and the seconds that they took where the run is a profiled one."""
+        if self.phases is None:
+            return self.read(step), 0.0
+        return self.clock.time(partial(self.read, step))
+
+    def _step(self, microbatches: list[Batch]) -> StepResult:
+        """One step, its phases recorded where the run is a profiled one."""
+        if self.phases is None:
+            return self.trainable.step(microbatches)
+        return self.phases.record(partial(self.trainable.step, microbatches))
 
 
 def make_optimiser(model: nn.Module, spec: RunSpec) -> Optimizer:

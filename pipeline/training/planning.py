@@ -15,6 +15,7 @@ from pathlib import Path
 from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.memory import MEBIBYTE, Memory, formula_24, predict
+from pipeline.profiling import profiled
 from pipeline.spec import RunSpec, expand
 from pipeline.study import SCHEMA_FILE, load_study
 from pipeline.training.request import request
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs."""
     study = load_study(find_study(args.study))
     limit = _limit(args)
-    plans = plan_study(expand(study))
+    plans = plan_study([*expand(study), *profiled(study)])
     if args.device and plans[0].spec.world.device == "cpu":
         raise StudyError(
             f"study {study['study']} runs on CPUs, {args.device} is a GPU; "

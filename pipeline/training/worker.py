@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,7 @@ def _choose_interface(spec: RunSpec) -> None:
 
 
 def _write_step(lines: Any, step: Any) -> None:
-    lines.write(json.dumps(asdict(step)) + "\n")
+    lines.write(json.dumps(step.to_dict()) + "\n")
     lines.flush()
 
 

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def train(
         batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
         return Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
 
-    hooks = Hooks(lambda step: steps.append(asdict(step)), save)
+    hooks = Hooks(lambda step: steps.append(step.to_dict()), save)
     if not case.resume:
         loop = make()
         loop.run(hooks)

@@ -59,3 +59,24 @@ def test_single_device_at_the_size_of_the_study(tokens, tmp_path, precision) -> 
     assert 0 < rank["mean_utilisation"] <= 1
     assert rank["peak_flops_per_second"] > 0
     assert run["precision"]["name"] == precision
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_the_phases_of_a_profiled_run_on_a_gpu_add_up(tokens, tmp_path, strategy) -> None:
+    timed = replace(bai2022("fp32"), strategy=strategy)
+    losses = []
+    for spec in (timed, replace(timed, profile=True)):
+        folder = tmp_path / spec.run_id
+        folder.mkdir(parents=True)
+        (folder / "spec.json").write_text(spec.to_json())
+        arguments = ["--spec", str(folder / "spec.json"), "--tokens", str(tokens)]
+        assert main(["train", *arguments, "--out", str(folder)]) == 0
+        record = read_record(folder)
+        assert record.status == "ok", record.run["reason"]
+        losses.append([step.loss for step in record.steps])
+    assert losses[0] == losses[1]
+    for step in record.steps[5:]:
+        # The record itself holds that all phases add up to the step.
+        assert step.phases is not None
+        assert (step.phases["communication"] > 0) == (strategy != "single")
+        assert step.phases["backward"] > step.phases["forward"] > 0

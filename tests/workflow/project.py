@@ -77,6 +77,7 @@ STUDY = {
         },
     ],
     "repeats": 1,
+    "profile": {"steps": 6},
     "timeout_seconds": 120,
     "claims": ["bai2022"],
 }

@@ -22,8 +22,8 @@ def test_rounds_add_repeats_until_no_cell_asks_for_one(tmp_path: Path) -> None:
     project = make_project(tmp_path, cells=[cells[0], cells[3]], repeats=repeats)
     project.run("--cores", "2", METRICS)
     ran = {path.parent.name for path in project.results.glob("runs/single/n1/*/run.json")}
-    assert ran == {f"r{repeat}" for repeat in range(7)}
-    assert len(list(project.results.glob("runs/apex/n1/*/run.json"))) == 6
+    assert ran == {"p0", *(f"r{repeat}" for repeat in range(7))}
+    assert len(list(project.results.glob("runs/apex/n1/r*/run.json"))) == 6
     assert json.loads((project.results / "rounds/6.json").read_text()) == ["tiny/single/n1/r6"]
     record = json.loads((project.results / "runs/single/n1/r6/run.json").read_text())
     assert record["ranks"][0]["timer_overhead_seconds"] > 0

@@ -5,6 +5,7 @@ import sys
 from snakemake.settings.types import DeploymentMethod
 
 from pipeline import strategies
+from pipeline.profiling import profiled
 from pipeline.spec import expand as expand_study, run_order, tokens_spec
 from pipeline.study import check_study
 from pipeline.training import image, preloaded
@@ -19,7 +20,11 @@ STUDY = config["study"]
 RESULTS = f"results/{UNDER}{STUDY}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
-RUNS = {run.run_id.partition("/")[2]: run for run in run_order(expand_study(config))}
+# The profiled runs come last, so that they stand between no two timed ones.
+RUNS = {
+    run.run_id.partition("/")[2]: run
+    for run in [*run_order(expand_study(config)), *profiled(config)]
+}
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
 REQUESTS = {run: request(spec) for run, spec in RUNS.items()}
 # Runs of one machine are jobs of the rule `train`, the others of `train_on_nodes`.
@@ -41,7 +46,7 @@ container: None if UNMET else IMAGE
 
 
 wildcard_constraints:
-    run=r"[^/]+/n\d+/r\d+",
+    run=r"[^/]+/n\d+/[rp]\d+",
 
 
 # What takes seconds is not sent to a cluster's queue.

@@ -16,6 +16,7 @@ from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import run_folder
+from pipeline.profiling import profiled
 from pipeline.records import RunRecord, write_record
 from pipeline.spec import expand
 from tests.fake_records import make_record, make_study
@@ -33,7 +34,7 @@ def finished_study(results: Path, **changes: Any) -> Path:
     write_text(results / STUDY_FILE, json.dumps(study, sort_keys=True) + "\n")
     write_text(results / MANIFEST_FILE, json.dumps(_manifest()))
     tokens = sha256_of_file(results / MANIFEST_FILE)
-    for spec in expand(study):
+    for spec in [*expand(study), *profiled(study)]:
         failure = ("unsupported", "no CUDA device") if spec.cell == "dps" else None
         record = make_record(spec, failure)
         run = {**record.run, "data": {**record.run["data"], "manifest_sha256": tokens}}

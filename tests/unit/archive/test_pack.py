@@ -13,6 +13,7 @@ from pipeline.__main__ import main
 from pipeline.archive.contents import contents
 from pipeline.archive.layout import EXPECTED, products
 from pipeline.archive.pack import write_zip
+from pipeline.archive.read import check_records, extract
 from pipeline.errors import ArchiveError, RecordError
 from tests.unit.archive.conftest import finished_study
 
@@ -132,3 +133,21 @@ def test_the_stage_prints_size_and_checksum(results: Path, tmp_path: Path, capsy
     (results / "paper/paper.tex").unlink()
     assert main(["archive", "--results", str(results), "--out", str(out)]) == 2
     assert "unfinished" in capsys.readouterr().err
+
+
+def test_profiled_runs_are_packed_and_taken_up_again(tmp_path: Path) -> None:
+    results = finished_study(tmp_path / "fake", profile={"steps": 8})
+    write_zip(contents(results, partial=False), tmp_path / "fake.zip")
+    extract(tmp_path / "fake.zip", tmp_path / "again")
+    assert (tmp_path / "again/runs/single/n1/p0/steps.jsonl").is_file()
+    assert check_records(tmp_path / "again") == "fake"
+    (tmp_path / "again/runs/single/n1/p0/run.json").unlink()
+    with pytest.raises(RecordError, match=r"single/n1/p0/run\.json does not exist"):
+        check_records(tmp_path / "again")
+
+
+def test_a_study_without_a_profiled_run_that_it_asks_for_is_unfinished(tmp_path: Path) -> None:
+    results = finished_study(tmp_path / "fake", profile={"steps": 8})
+    (results / "runs/dps/n1/p0/run.json").unlink()
+    with pytest.raises(ArchiveError, match=r"unfinished: .*dps/n1/p0/run\.json"):
+        contents(results, partial=False)

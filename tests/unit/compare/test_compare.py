@@ -11,7 +11,7 @@ from pipeline.__main__ import main
 from pipeline.compare.sets import ResultSet, compare
 from tests.fake_records import make_study, write_records
 
-CELLS = {"repeats": 2}
+CELLS = {"repeats": 2, "profile": {"steps": 4}}
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +166,10 @@ def test_nothing_in_common_is_refused_and_no_success(pair, tmp_path, capsys) -> 
     shutil.copytree(pair[1] / "runs/dps", other / "runs/dps")
     assert call((pair[0], other)) == 2
     assert "no run finished in both" in capsys.readouterr().err
+
+
+def test_profiled_runs_are_no_repeats(pair) -> None:
+    edit_steps(pair[1], "dps/n2/p0", change_loss)
+    edit_steps(pair[1], "horovod/n2/p0", change_loss)
+    assert call(pair) == 0
+    assert {r for runs in ResultSet.read(pair[0]).runs.values() for r in runs} == {0, 1}

@@ -13,12 +13,13 @@ from pipeline.figures import theme
 from pipeline.metrics import table as tidy
 from tests.fake_records import make_study, make_table
 
-NAMES = ["loss_step", "loss_time", "memory", "speedup", "step_time", "throughput"]
+NAMES = ["loss_step", "loss_time", "memory", "speedup", "step_time", "throughput", "time_split"]
+PROFILE = {"steps": 8}
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return make_table(repeats=2)
+    return make_table(repeats=2, profile=PROFILE)
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +33,14 @@ def metrics(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def nothing() -> pd.DataFrame:
     """A study of which no run finished."""
     cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
-    return make_table(repeats=1, cells=cells)
+    return make_table(repeats=1, cells=cells, profile=PROFILE)
 
 
 @pytest.fixture(scope="module")
 def smallest() -> pd.DataFrame:
     """A study of one node count and one repeat."""
-    return make_table(repeats=1, cluster={**make_study()["cluster"], "nodes": [1]})
+    one = {**make_study()["cluster"], "nodes": [1]}
+    return make_table(repeats=1, cluster=one, profile=PROFILE)
 
 
 def draw(name: str, table: pd.DataFrame) -> Figure:

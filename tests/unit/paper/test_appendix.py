@@ -154,3 +154,14 @@ def test_the_map_names_each_claim_once_with_its_verdict(table: pd.DataFrame, fol
 )
 def test_two_digits_are_enough_to_plan_with(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_profiled_runs_have_a_time_of_their_own(folder: Path) -> None:
+    study = make_study(repeats=2, profile={"steps": 8})
+    table = make_table(repeats=2, profile={"steps": 8})
+    found = appendix(study, table, [], MANIFEST)
+    assert (found["total"], found["profiled"]) == ("16 minutes", "8.0 minutes")
+    assert found["elapsed"] == "24 minutes"
+    assert appendix(make_study(repeats=2), make_table(repeats=2), [], MANIFEST)["profiled"] == ""
+    text = text_of(collect(study, table, (), MANIFEST), folder)
+    assert "16 minutes of runs and 8.0 minutes of profiled runs, 24 minutes from" in text

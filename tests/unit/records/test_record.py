@@ -1,11 +1,13 @@
 """Records: valid when written, valid when read, whole or absent."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import RecordError, SamestepError
+from pipeline.profiling import profiled
 from pipeline.records import RunRecord, find_records, read_record, write_record
 from pipeline.records.record import texts
 from pipeline.spec import expand
@@ -110,3 +112,46 @@ def test_the_size_of_a_record_is_that_of_its_files(tmp_path, record) -> None:
     on_disk = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert texts(record) == on_disk
     assert all(text.isascii() for text in on_disk.values())
+
+
+@pytest.fixture
+def profile() -> RunRecord:
+    """A profiled run on two ranks."""
+    study = make_study(profile={"steps": 8})
+    return make_record(next(r for r in profiled(study) if r.world.nodes == 2))
+
+
+def test_a_profiled_record_survives_the_disk(tmp_path, profile) -> None:
+    write_record(tmp_path, profile)
+    assert read_record(tmp_path) == RunRecord(dict(profile.run), list(profile.steps))
+
+
+def test_a_timed_step_is_written_as_before_there_were_profiled_runs(record) -> None:
+    first = json.loads(texts(record)["steps.jsonl"].splitlines()[0])
+    assert list(first) == [
+        "step", "rank", "seconds", "tokens", "loss", "grad_norm", "learning_rate", "timed",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"phases": None}, "of rank 1 has no phases, but the run is a profiled one"),
+        ({"seconds": 1e3}, r"the phases of step 3 of rank 1 are .* the step is 1000\.0 s"),
+        ({"phases": {"forward": 1.0}}, "steps.jsonl:8 .* is a required property"),
+    ],
+)
+def test_phases_that_do_not_make_up_their_step_are_refused(
+    tmp_path, profile, changes, message
+) -> None:
+    steps = list(profile.steps)
+    steps[7] = replace(steps[7], **changes)
+    with pytest.raises(RecordError, match=message):
+        write_record(tmp_path, RunRecord(profile.run, steps))
+    assert not list(tmp_path.iterdir())
+
+
+def test_phases_in_a_timed_run_are_refused(tmp_path, record, profile) -> None:
+    steps = [replace(record.steps[0], phases=profile.steps[0].phases), *record.steps[1:]]
+    with pytest.raises(RecordError, match="has phases, but the run is none to profile"):
+        write_record(tmp_path, RunRecord(record.run, steps))

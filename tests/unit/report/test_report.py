@@ -10,6 +10,7 @@ import pytest
 from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.metrics.collect import run_folder
+from pipeline.profiling import profiled
 from pipeline.report.runs import LOG_LINES, log_end, tidy
 from pipeline.spec import RunSpec, expand
 from tests.fake_records import make_study, write_records
@@ -245,3 +246,13 @@ def test_logs_that_are_empty_short_binary_or_huge(tmp_path: Path) -> None:
     log.write_bytes(b"\xff\xfe line\n" * 100_000)
     lines, note = log_end(log)
     assert len(lines) == LOG_LINES and note == "The end of the log"
+
+
+def test_profiled_runs_are_listed_without_a_step_time(tmp_path: Path) -> None:
+    root = make_results(tmp_path, profile={"steps": 8})
+    assert report(root) == 0
+    page = Outline((root / "report.html").read_text())
+    study = json.loads((root / "study.json").read_text())
+    assert len(page.runs) == len(expand(study)) + len(profiled(study))
+    assert "1 profiled ok \N{EN DASH}" in run_text(page, "single/n1/p0")
+    assert "oom" in run_text(page, "sps/n4/p0")

@@ -17,3 +17,29 @@ def test_the_overhead_is_the_median_of_empty_timings(monkeypatch: pytest.MonkeyP
     readings = accumulate(gap for timing in count(1) for gap in (0, timing))
     monkeypatch.setattr("time.perf_counter", lambda: next(readings))
     assert Clock(torch.device("cpu")).overhead() == (EMPTY_TIMINGS + 1) / 2
+
+
+def test_stamps_are_moments_of_the_same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([10.0, 12.5])
+    monkeypatch.setattr("time.perf_counter", lambda: next(readings))
+    clock = Clock(torch.device("cpu"))
+    assert clock.between(clock.stamp(), clock.stamp()) == 2.5
+
+
+def test_on_a_gpu_stamps_are_events_and_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        made = count()
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = next(self.made)
+
+        def elapsed_time(self, later: "Event") -> float:
+            return 1500.0 * (later.at - self.at)
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda _: pytest.fail("a mark waited"))
+    clock = Clock(torch.device("cuda"))
+    assert clock.between(clock.stamp(), clock.stamp()) == 1.5

@@ -8,6 +8,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.memory import MEBIBYTE
+from pipeline.profiling import profiled
 from pipeline.spec import expand
 from pipeline.study import load_study
 from pipeline.training.planning import GIBIBYTE, CellPlan, parse_size, plan_study
@@ -92,3 +93,10 @@ def test_sizes() -> None:
     assert parse_size("16GB") == 16 * 10**9
     with pytest.raises(StudyError, match="GiB"):
         parse_size("1e9GiB")
+
+
+def test_profiled_runs_are_planned_too(capsys) -> None:
+    study = load_study(Path("workflow/config/smoke.yaml"))
+    assert main(["plan", "--study", "smoke"]) == 0
+    count = len(expand(study)) + len(profiled(study))
+    assert f"At most {count} runs, " in capsys.readouterr().out

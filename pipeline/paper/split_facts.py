@@ -1,0 +1,78 @@
+"""What the manuscript says about where the time of a step goes, from the profiled runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
+from pipeline.profiling import COMMUNICATION
+from pipeline.tables.format import scientific
+
+
+def split_facts(table: pd.DataFrame) -> dict[str, Any]:
+    """Facts about the profiled runs; empty where the study asks for none."""
+    status = pick(table, "profile", "status")
+    if status.empty:
+        return {}
+    labels = dict(zip(status["cell"], status["label"], strict=True))
+    finished = int((status["text"] == "ok").sum())
+    shares = pick(table, "cell", f"phase_share:{COMMUNICATION}")
+    # A strategy without marks shows no communication; that is no finding.
+    shares = shares[(shares["world_size"] > 1) & ~shares["cell"].isin(unmarked(table))]
+    steps = pick(table, "cell", f"phase_mean_seconds:{COMMUNICATION}")["n"]
+    return {
+        "runs": plural(len(status), "profiled run"),
+        "finished": finished,
+        "all_finished": finished == len(status),
+        "missing": not_profiled(table),
+        "steps": listed(plural(n, "step") for n in sorted({int(n) for n in steps})),
+        "places": [_place(int(str(nodes)), rows) for nodes, rows in shares.groupby("nodes")],
+        "largest": _largest(shares),
+        "unmarked": listed(labels[cell] for cell in unmarked(table)),
+        **_against_timed(table),
+    }
+
+
+def _place(nodes: int, rows: pd.DataFrame) -> dict[str, Any]:
+    """The cells with the largest and the smallest share at one node count."""
+    ranked = records(rows.sort_values("value", ascending=False, kind="stable"))
+    return {
+        "nodes": plural(nodes, "node"),
+        "most": ranked[0]["label"],
+        "most_share": _percent(ranked[0]),
+        "least": ranked[-1]["label"] if len(ranked) > 1 else "",
+        "least_share": _percent(ranked[-1]),
+    }
+
+
+def _largest(shares: pd.DataFrame) -> dict[str, Any]:
+    if shares.empty:
+        return {}
+    top = records(shares.sort_values("value", kind="stable"))[-1]
+    return {
+        "label": top["label"],
+        "nodes": plural(int(top["nodes"]), "node"),
+        "share": _percent(top),
+    }
+
+
+def _percent(row: dict[str, Any]) -> str:
+    value, low, high = (100 * float(row[key]) for key in ("value", "low", "high"))
+    return f"{value:.0f} % [{low:.0f}, {high:.0f}]"
+
+
+def _against_timed(table: pd.DataFrame) -> dict[str, Any]:
+    """Whether the profiled runs trained like the timed ones, and how much longer they took."""
+    apart = pick(table, "profile", "profile_deviation")["value"]
+    slower = pick(table, "profile", "profile_slowdown")["value"]
+    if apart.empty:
+        return {"compared": 0, "same": False, "deviation": "", "slowdown": ""}
+    low, high = (f"{value:.2f}" for value in (slower.min(), slower.max()))
+    return {
+        "compared": len(apart),
+        "same": bool((apart == 0).all()),
+        "deviation": scientific(float(apart.max())),
+        "slowdown": low if low == high else f"{low} to {high}",
+    }

@@ -1,0 +1,142 @@
+"""Rows of profiled runs: what they say, and that nothing else hears of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.metrics.adaptive import run_files
+from pipeline.metrics.cli import build
+from pipeline.metrics.collect import collect, collect_profiled, run_folder
+from pipeline.metrics.comparison import require_equal_work
+from pipeline.metrics.profile import phase_steps
+from pipeline.metrics.select import missing_notes, not_profiled, pick
+from pipeline.metrics.table import check, write
+from pipeline.profiling import IN_STEP, PHASES, profiled
+from pipeline.records import RunRecord, Step, write_record
+from tests.fake_records import fail, make_record, make_study, make_table, write_records
+
+STUDY = make_study(profile={"steps": 8})
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(profile={"steps": 8})
+
+
+def cell(table: pd.DataFrame, metric: str, name: str = "dps", nodes: int = 4) -> pd.Series:
+    rows = pick(table, "cell", metric)
+    found = rows[(rows["cell"] == name) & (rows["nodes"] == nodes)]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def test_nothing_but_the_rows_about_profiles_comes_from_a_profiled_run(table: pd.DataFrame) -> None:
+    plain = make_table()
+    about = table["metric"].str.startswith("phase_") | (table["level"] == "profile")
+    pd.testing.assert_frame_equal(table[~about].reset_index(drop=True), plain)
+    assert not table[table["level"] != "profile"]["run_id"].str.contains("/p").any()
+
+
+def test_the_table_is_valid_and_work_is_still_equal(table: pd.DataFrame, tmp_path: Path) -> None:
+    check(table, "here")
+    write(table, tmp_path / "m.parquet")
+    require_equal_work(table, {"precision"})
+
+
+def test_mean_phases_add_up_to_the_mean_step(table: pd.DataFrame) -> None:
+    record = next(make_record(s) for s in profiled(STUDY) if (s.cell, s.world.nodes) == ("dps", 4))
+    timed = [step for step in record.steps if step.timed]
+    assert {step.step for step in timed} == set(range(5, 13))
+    parts = [cell(table, f"phase_mean_seconds:{name}")["value"] for name in IN_STEP]
+    assert sum(parts) == pytest.approx(sum(s.seconds for s in timed) / len(timed))
+    waited = sum(s.phases["communication"] for s in timed if s.phases) / len(timed)
+    assert parts[IN_STEP.index("communication")] == pytest.approx(waited)
+
+
+def test_shares_have_the_interval_of_the_steps_of_one_run(table: pd.DataFrame) -> None:
+    shares = [cell(table, f"phase_share:{name}") for name in IN_STEP]
+    assert sum(share["value"] for share in shares) == pytest.approx(1)
+    assert all(share["low"] <= share["value"] <= share["high"] for share in shares)
+    assert "says nothing about other runs" in shares[0]["interval"]
+    alone = cell(table, "phase_share:communication", "single", 1)
+    assert (alone["value"], alone["low"], alone["high"]) == (0, 0, 0)
+
+
+def with_forward(step: Step, seconds: float) -> Step:
+    assert step.phases is not None
+    return replace(step, phases={**step.phases, "forward": seconds})
+
+
+def slower_and_worse(step: Step) -> Step:
+    """Twice the time and a quarter more loss."""
+    assert step.phases is not None and step.loss is not None
+    doubled = {name: 2 * seconds for name, seconds in step.phases.items()}
+    return replace(step, loss=step.loss * 1.25, seconds=step.seconds * 2, phases=doubled)
+
+
+def test_medians_are_over_the_steps_each_the_mean_over_its_ranks() -> None:
+    record = next(make_record(s) for s in profiled(STUDY) if s.world.nodes == 2)
+    steps = [with_forward(step, 9.0) if step.rank == 0 else step for step in record.steps]
+    each = phase_steps(RunRecord(record.run, steps)).groupby("at")["forward"].mean()
+    assert len(each) == 8
+    assert (each > 4.5).all()
+
+
+def test_every_rank_has_its_own_rows(table: pd.DataFrame) -> None:
+    rows = pick(table, "profile", "phase_seconds:communication")
+    own = rows[(rows["cell"] == "dps") & (rows["nodes"] == 4)]
+    assert list(own["rank"]) == [0, 1, 2, 3]
+    assert set(own["run_id"]) == {"fake/dps/n4/p0"}
+    every = pick(table, "profile", *(f"phase_seconds:{name}" for name in PHASES))
+    assert len(every) == len(rows) * len(PHASES)
+
+
+def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_path: Path) -> None:
+    assert set(pick(table, "profile", "profile_deviation")["value"]) == {0.0}
+    runs = write_records(tmp_path, STUDY)
+    spec = next(s for s in profiled(STUDY) if (s.cell, s.world.nodes) == ("dps", 2))
+    record = make_record(spec)
+    steps = [slower_and_worse(step) for step in record.steps]
+    write_record(run_folder(runs, spec), RunRecord(record.run, steps))
+    rows = build(STUDY, runs)
+    rows = rows[(rows["run_id"] == spec.run_id)].set_index("metric")
+    assert rows.loc["profile_deviation", "value"] == pytest.approx(0.25)
+    assert rows.loc["profile_deviation", "base"] == "fake/dps/n2/r0"
+    assert rows.loc["profile_slowdown", "value"] == pytest.approx(2, rel=0.1)
+
+
+def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
+    runs = write_records(
+        tmp_path,
+        STUDY,
+        lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
+    )
+    table = build(STUDY, runs)
+    [note] = not_profiled(table)
+    assert "oom in 3 of 3 runs at 1, 2 and 4 nodes (no memory)" in note
+    assert not any("no memory" in note for note in missing_notes(table))
+    phases = table[table["metric"].str.startswith("phase_")]
+    assert "dps" not in set(phases["cell"]) and "horovod" in set(phases["cell"])
+
+
+def test_the_profiled_runs_are_collected_apart(tmp_path: Path) -> None:
+    runs = write_records(tmp_path, STUDY)
+    timed, short = collect(STUDY, runs), collect_profiled(STUDY, runs)
+    assert not any(record.spec.profile for record in timed)
+    assert [record.spec for record in short] == profiled(STUDY)
+    assert collect_profiled(make_study(), runs) == []
+
+
+def test_the_workflow_asks_for_them_with_the_whole_study_only() -> None:
+    def no_round(**_: object) -> None:
+        raise AssertionError("fixed repeats need no round")
+
+    every = run_files(STUDY, "results/fake", None, "run.json", no_round)
+    assert "results/fake/runs/dps/n4/p0/run.json" in every
+    assert every == [*run_files(make_study(), "results/fake", None, "run.json", no_round),
+                     *every[-len(profiled(STUDY)):]]  # fmt: skip
+    assert not any("/p0/" in path for path in run_files(STUDY, "r", 2, "run.json", no_round))

@@ -1,0 +1,226 @@
+"""The recorder of phases, with a clock that only moves when told, and in the real loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline import strategies
+from pipeline.corpus.batches import Batches
+from pipeline.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
+from pipeline.records import Step
+from pipeline.strategies.base import (
+    NOT_PROFILED,
+    Batch,
+    Parts,
+    StepResult,
+    Strategy,
+    Trainable,
+)
+from pipeline.training.clock import Clock
+from pipeline.training.loop import Hooks, Loop
+from pipeline.training.phases import PhaseTimer
+from tests.parity.cases import Case
+
+
+class FakeClock:
+    """Time stands still but for `now += seconds`."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def stamp(self) -> float:
+        return self.now
+
+    def between(self, start: float, stop: float) -> float:
+        return stop - start
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def timer(clock: FakeClock) -> PhaseTimer:
+    return PhaseTimer(clock)
+
+
+def test_phases_lie_end_to_end_and_the_rest_is_what_no_mark_claims(
+    clock: FakeClock, timer: PhaseTimer
+) -> None:
+    def step() -> str:
+        clock.now += 1
+        for _ in range(2):
+            timer.begin(FORWARD)
+            clock.now += 2
+            timer.begin(BACKWARD)
+            clock.now += 4
+        with timer.during(COMMUNICATION):
+            clock.now += 8
+        clock.now += 16
+        timer.begin(OPTIMISER)
+        clock.now += 32
+        return "done"
+
+    assert timer.record(step) == "done"
+    assert timer.split(70.0, 0.5) == {
+        "forward": 4.0,
+        "backward": 24.0,
+        "communication": 8.0,
+        "optimiser": 32.0,
+        "rest": 2.0,
+        "data": 0.5,
+    }
+
+
+def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(
+    clock: FakeClock, timer: PhaseTimer
+) -> None:
+    def step() -> None:
+        timer.begin(OPTIMISER)
+        with pytest.raises(ValueError, match="lost"), timer.during(COMMUNICATION):
+            clock.now += 3
+            raise ValueError("lost")
+        clock.now += 5
+
+    timer.record(step)
+    found = timer.split(8.0, 0.0)
+    assert (found["communication"], found["optimiser"]) == (3.0, 5.0)
+
+
+def test_each_step_is_recorded_by_itself(clock: FakeClock, timer: PhaseTimer) -> None:
+    def step() -> None:
+        timer.begin(FORWARD)
+        clock.now += 3
+
+    timer.record(step)
+    timer.record(step)
+    assert timer.split(3.0, 0.0)["forward"] == 3.0
+
+
+class Slow(torch.autograd.Function):
+    """Passes a tensor on; its backward pass takes two seconds of the fake clock."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clock: FakeClock) -> Tensor:
+        ctx.clock = clock
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.clock.now += 2
+        return gradient, None
+
+
+@pytest.mark.parametrize("after", [COMMUNICATION, None])
+def test_the_backward_pass_ends_with_the_last_gradient_where_it_goes_on_to_reduce(
+    clock: FakeClock, timer: PhaseTimer, after: str | None
+) -> None:
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    timer.watch(layers)
+
+    def step() -> None:
+        x = torch.ones(1, 2)
+        for layer in layers:
+            x = Slow.apply(layer(x), clock)
+        timer.begin(BACKWARD, after_gradients=after)
+        # The first two seconds pass before any gradient is there.
+        x.sum().backward()
+        clock.now += 3
+        timer.begin(OPTIMISER)
+        clock.now += 1
+
+    timer.record(step)
+    found = timer.split(10.0, 0.0)
+    assert found["backward"] == (6.0 if after else 9.0)
+    assert found["communication"] == (3.0 if after else 0.0)
+    assert found["optimiser"] == 1.0
+
+
+def test_parts_that_exceed_the_whole_by_the_tick_of_a_clock_leave_no_negative_rest(
+    clock: FakeClock, timer: PhaseTimer
+) -> None:
+    def step() -> None:
+        timer.begin(FORWARD)
+        clock.now += 1
+
+    timer.record(step)
+    assert timer.split(0.9999999, 0.0)["rest"] == 0.0
+
+
+def test_in_a_timed_run_nobody_listens() -> None:
+    model = nn.Linear(2, 2)
+    NOT_PROFILED.watch(model)
+    NOT_PROFILED.begin(FORWARD)
+    with NOT_PROFILED.during(COMMUNICATION):
+        pass
+    assert all(not parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+
+
+def train(tokens: Path, strategy: Strategy, *, profile: bool, accumulation: int = 2) -> list[Step]:
+    spec = replace(Case("single", accumulation=accumulation).spec(1), profile=profile)
+    batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    steps: list[Step] = []
+    loop = Loop(spec, strategy, batches, 0, Clock(torch.device("cpu")))
+    assert (loop.phases is not None) == profile
+    loop.run(Hooks(steps.append, lambda *_: None))
+    return steps
+
+
+def test_single_profiled_takes_the_same_steps_and_communicates_not_at_all(
+    small_tokens: Path,
+) -> None:
+    timed = train(small_tokens, strategies.load("single", {}), profile=False)
+    steps = train(small_tokens, strategies.load("single", {}), profile=True)
+    assert [(s.loss, s.grad_norm) for s in steps] == [(s.loss, s.grad_norm) for s in timed]
+    assert all(step.phases is None for step in timed)
+    for step in steps:
+        assert step.phases is not None
+        assert step.phases["communication"] == 0.0
+        assert all(step.phases[name] > 0 for name in ("forward", "backward", "optimiser", "data"))
+        assert sum(step.phases[name] for name in IN_STEP) == pytest.approx(step.seconds, rel=1e-9)
+
+
+class Unmarked:
+    """What a stranger may write: a step that names no phase."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.model, self.optimiser = parts.model, parts.optimiser
+
+    def step(self, microbatches: Sequence[Batch]) -> StepResult:
+        self.optimiser.zero_grad()
+        loss = torch.stack([self.model(*batch).mean() for batch in microbatches]).mean()
+        loss.backward()
+        self.optimiser.step()
+        return StepResult(float(loss.detach()), 1.0, sum(x.numel() for x, _ in microbatches))
+
+    def state(self) -> None:
+        return None
+
+    def load(self, state: Any) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Strange(Strategy):
+    """The strategy of such a step."""
+
+    def build(self, parts: Parts) -> Trainable:
+        return Unmarked(parts)
+
+
+def test_a_strategy_without_marks_is_all_rest(small_tokens: Path) -> None:
+    for step in train(small_tokens, Strange(), profile=True):
+        assert step.phases is not None
+        assert step.phases["rest"] == step.seconds
+        assert step.phases["data"] > 0
