@@ -19,7 +19,9 @@ from pipeline.claims.types import (
     Verdict,
 )
 from pipeline.claims.worlds import Evidence, Place, differences
+from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.select import listed, pick, plural
+from pipeline.metrics.verdicts import compared
 from pipeline.tables.format import ratio_interval
 
 # A model counts as that of the claim within this share of its parameters.
@@ -42,6 +44,8 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
     verdict, why = _settle(found, claim.region)
+    if verdict != NOT_TESTABLE and found.speeds:
+        verdict, why = _agree(verdict, why, found, evidence)
     runs = evidence.runs(found.places)
     here = _here(claim, evidence, found.places)
     scale = f"{made}, tested {here} in {plural(len(runs), 'run')}"
@@ -61,6 +65,31 @@ def _settle(found: Found, region: Region | None) -> tuple[str, str]:
     if effect.high < low or effect.low > high:
         return NOT_REPRODUCED, f"{shown}, {claimed}"
     return NOT_TESTABLE, f"undecided, {shown}, and the interval includes the bound ({claimed})"
+
+
+def _agree(verdict: str, why: str, found: Found, evidence: Evidence) -> tuple[str, str]:
+    """The verdict where the rank test, by which the paper speaks of faster, does not object.
+
+    An interval that includes 1 says of neither cell that it is faster, so there is nothing to test.
+    """
+    effect = found.effect
+    if effect is None or effect.low <= 1 <= effect.high:
+        return verdict, why
+    tests = [compared(evidence.table, a.key, b.key) for a, b in found.speeds]
+    known = [test for test in tests if test is not None]
+    if not known:
+        return verdict, why
+    if any(test.too_few for test in known):
+        return NOT_TESTABLE, f"undecided, {known[0].n} repeats are too few for the rank test, {why}"
+    # The first cell is faster than all others, or slower than at least one.
+    expected = {test.verdict for test in known if test.decided}
+    one_sided = expected == {FASTER} and len(expected) == 1 and all(t.decided for t in known)
+    if not (one_sided or SLOWER in expected):
+        worst = max(test.p_value for test in known)
+        return NOT_TESTABLE, f"undecided by the rank test (p = {worst:.2g}), {why}"
+    weakest = max(known, key=lambda test: test.p_value if test.decided else 0.0)
+    shown = f"rank test p = {weakest.p_value:.2g}, effect size {weakest.effect_size:.2g}"
+    return verdict, f"{why} ({shown})"
 
 
 def _require(needs: Mapping[str, object], claim: Claim, evidence: Evidence) -> None:

@@ -36,6 +36,8 @@ class Found:
     effect: Estimate | None = None
     holds: bool | None = None
     why: str = ""
+    speeds: Sequence[tuple[Place, Place]] = ()
+    """Pairs of which the effect says that the first is faster, or slower, than the second."""
 
 
 def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
@@ -47,7 +49,10 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
         one, other = seconds_to_loss(evidence, places)
     else:
         one, other = (estimate(evidence, place, test["metric"]) for place in places)
-    return Found(places, _over(test["metric"], places), ratio(one, other))
+    # Time goes up where speed goes down.
+    turned = {"step_seconds": places[::-1], _RATE: places}.get(test["metric"])
+    speeds = [(turned[0], turned[1])] if turned else []
+    return Found(places, _over(test["metric"], places), ratio(one, other), speeds=speeds)
 
 
 def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
@@ -65,7 +70,8 @@ def best(claim: Claim, evidence: Evidence) -> Found:
     places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
     first, *others = (estimate(evidence, place, _RATE) for place in places)
     what = f"throughput of {places[0].cell} over the best of {_cells(places[1:], ', ')}"
-    return Found(places, what, ratio(first, largest(others)))
+    speeds = [(places[0], place) for place in places[1:]]
+    return Found(places, what, ratio(first, largest(others)), speeds=speeds)
 
 
 def robust(claim: Claim, evidence: Evidence) -> Found:

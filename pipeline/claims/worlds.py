@@ -48,6 +48,9 @@ class Place:
         """Size of the world."""
         return int(self.row["world_size"])
 
+    rate_mbits: float = 0.0
+    """Of its link, where its nodes are emulated."""
+
     @property
     def key(self) -> tuple[str, int]:
         """(cell, nodes), by which the table of metrics is asked."""
@@ -71,6 +74,12 @@ class Evidence:
         """Options of each cell, which the table does not hold."""
         return {cell["name"]: cell.get("options", {}) for cell in cells_of(self.study)}
 
+    @cached_property
+    def rates(self) -> dict[str, float]:
+        """Mbit/s of the link of each cell that has one."""
+        cells = cells_of(self.study)
+        return {cell["name"]: cell["link"]["rate_mbits"] for cell in cells if "link" in cell}
+
     def fact(self, metric: str) -> float:
         """The smallest value of a fact over all runs; NaN where no run has it."""
         return float(pick(self.table, "run", metric)["value"].min())
@@ -78,7 +87,14 @@ class Evidence:
     def places(self, selector: Selector) -> list[Place]:
         """Every cell at every node count that the selector means, the preferred ones first."""
         found = [
-            Place(row["cell"], int(row["nodes"]), row, self.options[row["cell"]], selector)
+            Place(
+                row["cell"],
+                int(row["nodes"]),
+                row,
+                self.options[row["cell"]],
+                selector,
+                self.rates.get(row["cell"], 0.0),
+            )
             for row in self.groups
         ]
         return sorted((p for p in found if _matches(p)), key=_preference)
@@ -108,6 +124,9 @@ class Evidence:
         row = place.row
         if row["device"] != "cpu":
             return True
+        if row["network"] == "emulated":
+            # In dilated time each node has its cores; the ranks of a node may have to share them.
+            return bool(row["ranks_per_node"] <= self.fact("cores_per_node"))
         ranks = place.ranks if row["network"] in _SHARED else int(row["ranks_per_node"])
         return bool(ranks <= self.fact("num_cores"))
 
@@ -130,6 +149,7 @@ def _preference(place: Place) -> tuple[Any, ...]:
     return (
         row["status"] != "ok",
         len(differences(place)),
+        -place.rate_mbits,
         not str(row["precision"]).startswith("apex"),
         int(row["cell_order"]),
     )
@@ -233,6 +253,9 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> st
             return f"{place.cell} on {place.ranks} ranks has one finished run, so no interval"
         if evidence.unequal_training(place):
             return f"{place.cell} on {place.ranks} ranks did not compute the same training"
+    over = {str(p.row["link"]) for p in group if p.row["cell"] != p.row["arm"]}
+    if len(over) > 1:
+        return f"{listed(p.cell for p in group)} ran over different links"
     first = group[0]
     for other in group[1:]:
         fields = unequal_fields(pd.Series(dict(first.row)), pd.Series(dict(other.row)))

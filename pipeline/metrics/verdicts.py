@@ -54,18 +54,23 @@ def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Verdict:
 
     Raises ComparisonError where the table holds no such comparison.
     """
-    found = _comparison(table, one, nodes)
-    rows = found[(found["other"] == other) & (found["other_nodes"] == nodes)]
-    if not rows.empty:
-        return _figures(rows)
-    turned = _comparison(table, other, nodes)
-    rows = turned[(turned["other"] == one) & (turned["other_nodes"] == nodes)]
-    if rows.empty:
+    found = compared(table, (one, nodes), (other, nodes))
+    if found is None:
         raise ComparisonError(
             f"no comparison of {one!r} with {other!r} at {nodes} nodes; name two cells of the "
-            "study that both have a finished run there"
+            "study that both have a finished run there, over one link"
         )
-    return _turn(_figures(rows))
+    return found
+
+
+def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
+    """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
+    for (cell, nodes), (against, at), turn in ((one, other, False), (other, one, True)):
+        rows = _comparison(table, cell, nodes)
+        rows = rows[(rows["other"] == against) & (rows["other_nodes"] == at)]
+        if not rows.empty:
+            return _turn(_figures(rows)) if turn else _figures(rows)
+    return None
 
 
 def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> Verdict | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED
-from pipeline.metrics.select import listed, pick, plural, records
+from pipeline.metrics.select import links, listed, pick, plural, records
 from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.tables.format import ratio_interval, significant, with_interval
 
@@ -34,18 +34,26 @@ def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
     """
     found = []
     rates = pick(table, "cell", "tokens_per_second")
-    for nodes, rows in rates.groupby("nodes", sort=True):
+    rates = rates.assign(over=rates["link"].where(rates["cell"] != rates["arm"], "").fillna(""))
+    over_links = [link for link in links(table) if link] or [""]
+    places = [
+        (int(str(nodes)), link, part[part["over"].isin(["", link])])
+        for nodes, part in rates.groupby("nodes", sort=True)
+        for link in over_links
+    ]
+    for nodes, link, rows in places:
+        if rows.empty:
+            continue
         ranked = records(rows.sort_values("value", ascending=False))
         first, others = ranked[0], ranked[1:]
         near = [row for row in others if row["high"] >= first["low"]]
         answers = [
-            (row["label"], faster(table, first["cell"], row["cell"], int(str(nodes))))
-            for row in others
+            (row["label"], faster(table, first["cell"], row["cell"], nodes)) for row in others
         ]
         open_ones = [(name, v) for name, v in answers if v.compared and v.verdict != FASTER]
         found.append(
             {
-                "nodes": plural(int(str(nodes)), "node"),
+                "nodes": plural(nodes, "node") + (f" over {link}" if link else ""),
                 "first": first["label"],
                 "rate": _interval(first),
                 "alone": not others,
