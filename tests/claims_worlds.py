@@ -55,9 +55,28 @@ def make_world(**changes: Any) -> Evidence:
     study = world_study(**changes)
     with TemporaryDirectory() as folder:
         table = build(study, write_records(Path(folder), study, lambda spec: None))
+    # Effects are arranged cell by cell; what the rank test says of a pair is set by `decide`.
+    table = table[table["level"] != "comparison"].reset_index(drop=True)
     table.loc[table["metric"] == "num_parameters", "value"] = float(PARAMETERS)
     table.loc[table["metric"] == "gpus", "text"] = "NVIDIA V100, NVIDIA V100"
     return Evidence(study, table)
+
+
+def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: float) -> Evidence:
+    """The same study in which the rank test compared two places with this outcome."""
+    shared = {**one.row, "level": "comparison", "base": other.cell, "other": other.cell,
+              "other_nodes": other.nodes}  # fmt: skip
+    values: dict[str, tuple[float, str]] = {
+        "rate_ratio": (1.0, ""), "p_value": (p_value, ""), "effect_size": (0.9, ""),
+        "intervals_overlap": (0.0, "no"), "speed_verdict": (0.0, verdict),
+    }  # fmt: skip
+    rows = [
+        {**shared, "metric": m, "value": v, "low": v, "high": v, "n": 3, "text": t}
+        for m, (v, t) in values.items()
+    ]
+    added = pd.DataFrame(rows).reindex(columns=evidence.table.columns)
+    table = pd.concat([evidence.table.astype(object), added.astype(object)], ignore_index=True)
+    return Evidence(evidence.study, table.astype(evidence.table.dtypes.to_dict()))
 
 
 def copy(evidence: Evidence) -> Evidence:

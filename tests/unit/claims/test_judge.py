@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from pipeline.claims.types import (
     NotTestableError,
     Region,
 )
-from pipeline.claims.worlds import Evidence
+from pipeline.claims.worlds import Evidence, Place, choose
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import ClaimError
+from pipeline.metrics import contrasts
 from pipeline.metrics import table as tidy
 from pipeline.study import check_study
-from tests.claims_worlds import arrange, copy, make_world, set_metric, world_study
+from tests.claims_worlds import arrange, copy, decide, make_world, set_metric, world_study
 from tests.fake_records import make_study, make_table
 
 CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022.yaml")}
@@ -270,3 +272,39 @@ def test_verdicts_that_are_missing_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ClaimError, match="is not JSON"):
         read_verdicts(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("effect", "said", "p_value", "verdict", "word"),
+    [
+        ((1.1, 1.2, 1.3), contrasts.FASTER, 0.01, REPRODUCED, "rank test p = 0.01"),
+        ((0.7, 0.8, 0.9), contrasts.SLOWER, 0.01, NOT_REPRODUCED, "rank test p = 0.01"),
+        ((1.1, 1.2, 1.3), contrasts.UNDECIDED, 0.3, NOT_TESTABLE, "undecided by the rank test"),
+        ((0.7, 0.8, 0.9), contrasts.UNDECIDED, 0.3, NOT_TESTABLE, "undecided by the rank test"),
+        ((1.1, 1.2, 1.3), contrasts.TOO_FEW, 0.4, NOT_TESTABLE, "too few for the rank test"),
+    ],
+)
+def test_interval_and_rank_test_must_say_the_same(
+    world, effect, said, p_value, verdict, word
+) -> None:
+    """`amp-speeds-up-dps`-like: throughput of one cell over another, claimed above 1."""
+    claim = replace(MIXED, region=Region("above", 1.0, 0.0))
+    evidence = copy(world)
+    arrange(evidence, claim, effect)
+    one, other = judge_places(evidence, claim)
+    found = judge(claim, decide(evidence, one, other, said, p_value))
+    assert (found.verdict, word in found.why) == (verdict, True), found.why
+
+
+def judge_places(evidence: Evidence, claim: Claim) -> list[Place]:
+    test = claim.test
+    return choose(evidence, claim, [test["a"], test["b"]], test["where"])
+
+
+def test_an_interval_around_one_needs_no_rank_test(world) -> None:
+    claim = replace(MIXED, region=Region("below", 2.0, 0.0))
+    evidence = copy(world)
+    arrange(evidence, claim, (0.9, 1.0, 1.1))
+    one, other = judge_places(evidence, claim)
+    found = judge(claim, decide(evidence, one, other, contrasts.TOO_FEW, 1.0))
+    assert found.verdict == REPRODUCED

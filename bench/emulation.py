@@ -1,0 +1,245 @@
+"""How far may emulated nodes be trusted? Four checks, each a ratio with its interval.
+
+    python bench/emulation.py --out bench/results/emulation.json [--quick]
+
+a  dilated on one core against undilated on two: step time of every strategy at two link rates
+b  bus bandwidth of an all-reduce over the rate that the links are set to
+c  8 dilated nodes on 2 cores against 8 undilated ones on 16, where the machine has 16
+d  a link twice as slow lengthens the step by what a ring all-reduce costs
+
+Runs of a pair alternate, so that drift of the machine hits both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from pipeline.emulation import links, probes  # noqa: E402
+from pipeline.emulation.available import why_not  # noqa: E402
+from pipeline.emulation.dilation import dilate, places  # noqa: E402
+from pipeline.emulation.nodes import Nodes, enter_private_network  # noqa: E402
+from pipeline.emulation.shares import make_shares  # noqa: E402
+from pipeline.metrics.statistics import interval_of_ratio, repeats_interval  # noqa: E402
+from pipeline.spec import LinkSpec, RunSpec, expand, tokens_spec  # noqa: E402
+from pipeline.study import load_study  # noqa: E402
+from pipeline.training.machine import hardware, provenance  # noqa: E402
+
+CELLS = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
+RATES = (200.0, 1000.0)
+BUFFER_MIB = 8
+PORT = 29501
+WIRE = 1448 / 1514
+"""Bytes of a gradient in a full Ethernet frame, of those that the link counts."""
+
+
+def main() -> int:
+    """Run the checks and write them; 1 where nodes cannot be emulated here."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--quick", action="store_true", help="one strategy, two repeats")
+    args = parser.parse_args()
+    if (reason := why_not()) is not None:
+        print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
+        return 1
+    repeats = 2 if args.quick else args.repeats
+    cells = ("dps",) if args.quick else CELLS
+    with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
+        bench = Bench(Path(folder))
+        result = {
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "hardware": hardware(),
+            "git_commit": provenance()["git_commit"],
+            "repeats": repeats,
+            "dilated_over_undilated": [
+                bench.dilated(cell, rate, repeats) for rate in RATES for cell in cells
+            ],
+            "bandwidth": [bandwidth(n, r, repeats) for r in (100.0, 1000.0) for n in (2, 4, 8)],
+            "eight_nodes": bench.eight(repeats),
+            "twice_as_slow": [bench.slower(nodes, repeats) for nodes in (2, 4)],
+        }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"-> {args.out}")
+    return 0
+
+
+class Bench:
+    """Runs of the default study's model, with tokens made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = folder, 0
+        self.study = load_study(ROOT / "workflow/config/smoke.yaml")
+        spec = folder / "tokens.json"
+        spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
+        self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
+
+    def dilated(self, cell: str, rate: float, repeats: int) -> dict[str, Any]:
+        """Check a: two nodes (one for `single`), on one core over on two."""
+        nodes = 1 if cell == "single" else 2
+        spec = self._spec(cell, nodes, rate)
+        one, two = self._pairs(repeats, (spec, 1), (spec, 2))
+        shown = interval_of_ratio(repeats_interval(one), repeats_interval(two))
+        return _say("a", {"cell": cell, "rate_mbits": rate, **_interval(shown)})
+
+    def eight(self, repeats: int) -> dict[str, Any]:
+        """Check c."""
+        cores = len(os.sched_getaffinity(0))
+        if cores < 16:
+            return {"not_run": f"needs 16 cores, this machine has {cores}"}
+        spec = self._spec("dps", 8, 1000.0)
+        few, many = self._pairs(repeats, (spec, 2), (spec, 16))
+        shown = interval_of_ratio(repeats_interval(few), repeats_interval(many))
+        return _say("c", _interval(shown))
+
+    def slower(self, nodes: int, repeats: int) -> dict[str, Any]:
+        """Check d: the longer step over the time that the ring's bytes take more."""
+        fast, slow = (self._spec("dps", nodes, rate) for rate in (200.0, 100.0))
+        quick, long = self._pairs(repeats, (fast, 2), (slow, 2))
+        count = self._parameters(fast)
+        wire_bits = 2 * (nodes - 1) / nodes * 4 * count * 8 / WIRE
+        foretold = wire_bits / 100e6 - wire_bits / 200e6
+        gaps = [
+            float(statistics.median(b) - statistics.median(a)) / foretold
+            for a, b in zip(quick, long, strict=True)
+        ]
+        import numpy as np
+
+        shown = repeats_interval([np.asarray([gap]) for gap in gaps])
+        about = {"nodes": nodes, "foretold_seconds": foretold}
+        return _say("d", {**about, **_interval(shown)})
+
+    def _pairs(self, repeats: int, *pair: tuple[RunSpec, int]) -> list[list[Any]]:
+        """Timed step times of each repeat of each of a pair, run in turn."""
+        import numpy as np
+
+        found: list[list[Any]] = [[] for _ in pair]
+        for repeat in range(repeats):
+            for which in (0, 1) if repeat % 2 == 0 else (1, 0):
+                found[which].append(np.asarray(self._train(*pair[which])))
+        return found
+
+    def _train(self, spec: RunSpec, cores: int) -> list[float]:
+        """Time of each timed step, that of its slowest rank, on so many cores of this machine."""
+        self.count += 1
+        out = self.folder / f"run{self.count}"
+        out.mkdir()
+        (out / "spec.json").write_text(spec.to_json(), encoding="utf-8")
+        arguments = [f"--spec={out}/spec.json", f"--tokens={self.folder}/tokens", f"--out={out}"]
+        self._pipeline("train", *arguments, cores=cores)
+        record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+        if record["status"] != "ok" or record["execution"]["network"] != "emulated":
+            raise SystemExit(f"{spec.run_id}: {record['status']}: {record['reason']}")
+        slowest: dict[int, float] = {}
+        for line in (out / "steps.jsonl").read_text(encoding="utf-8").splitlines():
+            step = json.loads(line)
+            if step["timed"]:
+                slowest[step["step"]] = max(slowest.get(step["step"], 0.0), step["seconds"])
+        return list(slowest.values())
+
+    def _spec(self, cell: str, nodes: int, rate: float) -> RunSpec:
+        names = (cell, f"{cell}-1gbit")
+        found = next(run for run in expand(self.study) if run.cell in names)
+        world = replace(found.world, nodes=nodes, link=LinkSpec("bench", rate))
+        return replace(found, world=world)
+
+    def _parameters(self, spec: RunSpec) -> int:
+        from pipeline.memory import num_parameters
+
+        return num_parameters(spec.model)
+
+    def _pipeline(self, *arguments: str, cores: int | None = None) -> None:
+        chosen = sorted(os.sched_getaffinity(0))[:cores]
+
+        def pin() -> None:
+            os.sched_setaffinity(0, chosen)
+
+        command = [sys.executable, "-m", "pipeline", *arguments]
+        subprocess.run(command, cwd=ROOT, check=True, preexec_fn=pin, stdout=subprocess.DEVNULL)
+
+
+def bandwidth(nodes: int, rate: float, repeats: int) -> dict[str, Any]:
+    """Check b: 2 (n - 1) / n x bytes / seconds of torch's all-reduce over Gloo, over the rate."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        os.write(write, json.dumps(_all_reduce(nodes, rate, repeats)).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        seconds = json.load(stream)
+    os.waitpid(child, 0)
+    import numpy as np
+
+    bits = 2 * (nodes - 1) / nodes * BUFFER_MIB * 2**20 * 8
+    shares = [np.asarray([bits / s / (rate * 1e6)]) for s in seconds]
+    shown = repeats_interval(shares)
+    return _say("b", {"nodes": nodes, "rate_mbits": rate, **_interval(shown)})
+
+
+def _all_reduce(nodes: int, rate: float, repeats: int) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    cores = sorted(os.sched_getaffinity(0))
+    dilation = dilate(nodes, 1, len(cores))
+    enter_private_network()
+    world = Nodes(nodes, 1, LinkSpec("bench", rate), dilation.factor)
+    shares = make_shares(dilation.share, places(nodes, 1, cores))
+
+    @contextmanager
+    def node(place: int) -> Iterator[None]:
+        world.enter(0, place)
+        os.environ.update(
+            RANK=str(place), WORLD_SIZE=str(nodes), MASTER_ADDR=links.address(0, 0),
+            MASTER_PORT=str(PORT), GLOO_SOCKET_IFNAME=links.INTERFACE, OMP_NUM_THREADS="1",
+        )  # fmt: skip
+        with shares.of(place):
+            yield
+
+    def probe(wait_for_all: Any) -> float:
+        dist.init_process_group("gloo")
+        buffer = torch.zeros(BUFFER_MIB * 2**18)
+        dist.all_reduce(buffer)
+        wait_for_all()
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(buffer)
+        seconds = (time.perf_counter() - start) / dilation.factor
+        dist.barrier()
+        time.sleep(0.2)
+        return seconds
+
+    found = [max(probes.measure([probe] * nodes, node)) for _ in range(repeats)]
+    shares.close()
+    return found
+
+
+def _interval(shown: Any) -> dict[str, Any]:
+    return {key: getattr(shown, key) for key in ("value", "low", "high", "n", "how")}
+
+
+def _say(check: str, found: dict[str, Any]) -> dict[str, Any]:
+    print(json.dumps({"check": check, **found}), file=sys.stderr)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
