@@ -78,12 +78,12 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
                 "Nodes": str(row["nodes"]),
                 "Ranks": str(row["world_size"]),
                 "A step [GFLOP]": _giga(row["model_flops_per_step"]),
-                "Reached [GFLOP/s]": _reached(row),
-                "Peak of a rank [GFLOP/s]": _giga(row["peak_flops_per_second"]),
+                "Rate [GFLOP/s]": _reached(row),
+                "Peak [GFLOP/s]": _giga(row["peak_flops_per_second"]),
                 "MFU [%]": significant(100 * row["model_flops_utilisation"]),
                 "HFU [%]": significant(100 * row["hardware_flops_utilisation"]),
                 "Datasheet [GFLOP/s]": _giga(row["datasheet_flops_per_second"]),
-                "Share of it [%]": significant(100 * row["share_of_datasheet"]),
+                "Share [%]": significant(100 * row["share_of_datasheet"]),
             }
             for row in records(frame)
         ]
