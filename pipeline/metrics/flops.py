@@ -29,8 +29,9 @@ def peak_per_rank(record: RunRecord) -> float | None:
         return mean * float(execution["layout"].get("devices_per_process", 1))
     if world.network == "emulated":
         return mean
-    threads = len(peaks) * execution["threads_per_rank"]
-    return mean * min(1.0, run["hardware"]["num_cores"] * world.num_machines / threads)
+    threads = len(peaks) * int(execution["threads_per_rank"])
+    cores = int(run["hardware"]["num_cores"]) * world.num_machines
+    return mean * min(1.0, cores / threads)
 
 
 def utilisation(record: RunRecord, tokens_per_second: float) -> float | None:
