@@ -81,7 +81,7 @@ setup: $(STAMP) ## make .venv from the lock, build Horovod once
 $(STAMP):
 	@sh envs/setup.sh $(STAMP)
 
-lock: setup ## compile envs/requirements.lock from requirements.in; UPGRADE=1 for newer versions
+lock: setup ## compile envs/*.lock from their .in files; UPGRADE=1 for newer versions
 	@sh envs/lock.sh $(if $(UPGRADE),--upgrade)
 
 clean: ## remove caches of the tools; results and .venv stay

@@ -1,25 +1,27 @@
 #!/bin/sh
-# Compile envs/requirements.lock from envs/requirements.in with pip-tools.
+# Compile envs/requirements.lock and envs/validator.lock from their .in files with pip-tools.
 #
 #   sh envs/lock.sh [options of pip-compile, such as --upgrade]
 #
-# The lock names no index and no path, and torch without the local tag of one index's build
+# A lock names no index and no path, and torch without the local tag of one index's build
 # (`2.13.0+cpu`), so that any index can serve it.
 set -eu
 
-lock=envs/requirements.lock
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# An existing lock holds versions still unless they are asked to move.
-cp "$lock" "$work/requirements.lock" 2>/dev/null || :
-CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/pip-compile "$@" --quiet --allow-unsafe --strip-extras \
-    --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --no-emit-options \
-    --output-file="$work/requirements.lock" envs/requirements.in
-sed -E 's/^([a-z0-9-]+==[^ +]+)\+[a-z0-9.]+/\1/' "$work/requirements.lock" >"$work/clean.lock"
-if grep -nE '(^--|://|@ file)|^[^#]*[[:space:]]/' "$work/clean.lock"; then
-    echo "error: the lines above tie the lock to one machine; install from a plain index" >&2
-    exit 1
-fi
-cp "$work/clean.lock" "$lock.new"
-mv "$lock.new" "$lock"
+for name in requirements validator; do
+    lock=envs/$name.lock
+    # An existing lock holds versions still unless they are asked to move.
+    cp "$lock" "$work/$name.lock" 2>/dev/null || :
+    CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/pip-compile "$@" --quiet --allow-unsafe --strip-extras \
+        --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --no-emit-options \
+        --output-file="$work/$name.lock" "envs/$name.in"
+    sed -E 's/^([a-z0-9-]+==[^ +]+)\+[a-z0-9.]+/\1/' "$work/$name.lock" >"$work/clean.lock"
+    if grep -nE '(^--|://|@ file)|^[^#]*[[:space:]]/' "$work/clean.lock"; then
+        echo "error: the lines above tie $lock to one machine; install from a plain index" >&2
+        exit 1
+    fi
+    cp "$work/clean.lock" "$lock.new"
+    mv "$lock.new" "$lock"
+done

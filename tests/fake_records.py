@@ -146,6 +146,7 @@ def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
     return {"rank": rank, "node": rank // spec.world.ranks_per_node, "device": "cpu",
             "peak_memory_bytes": 420_000_000 // (1 + spec.world.size // 4) + extra + noise,
             "timer_overhead_seconds": 4e-7,
+            "peak_flops_per_second": 5e10 + 100 * noise,
             "mean_utilisation": 0.9 / max(1, spec.world.size / 2) + noise / 1e8,
             "weights_sha256": _sha(f"{spec.run_id}")}  # fmt: skip
 

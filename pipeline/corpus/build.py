@@ -10,13 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.corpus.environment import settings
-from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
+from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest, Shard
+from pipeline.corpus.shards import ShardWriter, smallest_dtype
 from pipeline.corpus.sources import Source, source_of
 from pipeline.errors import CorpusError
 from pipeline.files import sha256_of_file
+
+if TYPE_CHECKING:
+    from pipeline.corpus.text_store import Survey
+    from pipeline.corpus.tokenisers import Tokeniser
 
 _WORK_PREFIX = ".work-"
 
@@ -76,7 +81,6 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
     import datasets
 
     from pipeline.corpus.encode import encode
-    from pipeline.corpus.shards import ShardWriter, smallest_dtype
     from pipeline.corpus.text_store import store_text
     from pipeline.corpus.tokenisers import make_tokeniser
 
@@ -90,8 +94,15 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
     dtype = smallest_dtype(tokeniser.vocab_size)
     with ShardWriter(work, dtype) as writer:
         encode(store, tokeniser, dtype, writer, work, num_proc)
-    num_tokens = sum(shard.num_tokens for shard in writer.shards)
-    _check_enough(num_tokens, spec)
+    manifest = _describe(source, survey, tokeniser, work, tuple(writer.shards))
+    _check_enough(manifest.num_tokens, spec)
+    return manifest
+
+
+def _describe(
+    source: Source, survey: Survey, tokeniser: Tokeniser, work: Path, shards: tuple[Shard, ...]
+) -> Manifest:
+    """The manifest of what lies in `work`."""
     return Manifest(
         schema_version=SCHEMA_VERSION,
         source=source.describe(),
@@ -102,12 +113,12 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
         },
         num_documents=survey.num_documents,
         num_characters=survey.num_characters,
-        num_tokens=num_tokens,
+        num_tokens=sum(shard.num_tokens for shard in shards),
         vocab_size=tokeniser.vocab_size,
         separator_id=tokeniser.separator_id,
-        dtype=dtype,
+        dtype=smallest_dtype(tokeniser.vocab_size),
         text_sha256=survey.text_sha256,
-        shards=tuple(writer.shards),
+        shards=shards,
         versions={
             "python": platform.python_version(),
             "datasets": version("datasets"),

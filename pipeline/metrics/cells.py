@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
@@ -91,6 +92,7 @@ def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
     ]
     if group.ok:
         values += [*_time_and_rate(group), *_ranges(group), *_speedup(group, groups)]
+        values += cell_values([run.record for run in group.ok], group.run_rates, group.rate)
     return [{"level": "cell", **value} for value in values]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.memory import CPU_BASE, CPU_LOADED_LATER, formula_24, predict
+from pipeline.metrics import flops
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
@@ -103,7 +104,7 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
         ("total_seconds", "s", float(run.seconds.sum()), {"text": "sum of all steps"}),
         ("peak_memory_bytes", "bytes", float(max(peaks)), {"text": "largest rank"}),
         ("weights_bit_equal", "1", float(len(hashes) == 1), {"n": len(ranks)}),
-        *_flops_utilisation(run, tokens / timed.value),
+        *flops.run_values(run.record, tokens / timed.value),
         *_timer_overhead(run, timed.value),
     ]  # fmt: skip
     return [
@@ -136,25 +137,6 @@ def _drift(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _flops_utilisation(
-    run: Run, tokens_per_second: float
-) -> list[tuple[str, str, float, dict[str, Any]]]:
-    """Model and hardware FLOP utilisation, where the ranks measured their devices' peak.
-
-    FLOPs per second of the training over the summed peaks (Chowdhery et al. 2022, appendix B).
-    Hardware FLOPs add what is computed twice; without activation recomputation that is nothing.
-    """
-    peaks = [rank.get("peak_flops_per_second") for rank in run.record.run["ranks"]]
-    if not all(peaks):
-        return []
-    devices = run.record.run["execution"]["layout"].get("devices_per_process", 1)
-    peak = sum(peaks) * devices
-    share = run.record.run["model"]["flops_per_token"] * tokens_per_second / peak
-    text = "over the measured peak of large matrix products"
-    names = ("model_flops_utilisation", "hardware_flops_utilisation")
-    return [(name, "1", share, {"text": text}) for name in names]
-
-
 def _step_rows(run: Run) -> pd.DataFrame:
     series = {
         "step_seconds": ("s", run.seconds),
@@ -184,6 +166,8 @@ def _rank_rows(run: Run) -> pd.DataFrame:
             ("mean_utilisation", cores, rank["mean_utilisation"]),
             ("rank_step_seconds", "s", own.get(number)),
         ]
+        if "peak_flops_per_second" in rank:
+            measured.append(("peak_flops_per_second", "FLOP/s", rank["peak_flops_per_second"]))
         if "peak_reserved_bytes" in rank:
             measured.append(("peak_reserved_bytes", "bytes", rank["peak_reserved_bytes"]))
         values += [
@@ -247,6 +231,8 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         facts["measured_cores"] = min(emulation["measured_cores"])
         if emulation["measured_mbits"]:
             facts["measured_mbits"] = min(emulation["measured_mbits"])
+    if run["precision"] is not None:
+        facts["compute_dtype"] = run["precision"]["compute_dtype"]
     if run["model"] is not None:
         facts["num_parameters"] = run["model"]["num_parameters"]
         facts["flops_per_token"] = run["model"]["flops_per_token"]

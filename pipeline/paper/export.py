@@ -67,7 +67,13 @@ def write_html(generated: Path, final: Path) -> None:
     _pandoc(
         generated,
         final,
-        ["--to=html5", "--standalone", "--embed-resources", f"--css={SOURCES / 'style.css'}"],
+        [
+            "--to=html5",
+            "--standalone",
+            "--embed-resources",
+            "--mathml",
+            f"--css={SOURCES / 'style.css'}",
+        ],
         images="svg",
     )
 

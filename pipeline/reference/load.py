@@ -13,6 +13,8 @@ from pipeline.errors import ClaimError
 from pipeline.schemas import describe, first_error
 
 FOLDER = Path(__file__).parent
+DEVICES = "devices.json"
+"""Not a study: peaks of devices, read by `devices.py`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Reference:
 
 def ids() -> list[str]:
     """All studies whose published figures are here."""
-    return sorted(path.stem for path in FOLDER.glob("*.json"))
+    return sorted(path.stem for path in FOLDER.glob("*.json") if path.name != DEVICES)
 
 
 @cache

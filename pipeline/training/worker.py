@@ -196,11 +196,9 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
 
     rank, spec = _rank(), loop.spec
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
-    usage, peak = loop.sampler.summary(), {}
+    usage = loop.sampler.summary()
     del loop.trainable
-    if loop.device.type == "cuda":
-        rate = measured_flops_per_second(loop.device, loop.precision.info.compute_dtype)
-        peak = {"peak_flops_per_second": rate}
+    peak = measured_flops_per_second(loop.device, loop.precision.info.compute_dtype)
     about = {
         "rank": {
             "rank": rank,
@@ -209,8 +207,8 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "weights_sha256": weights_sha256(loop.model),
             "base_memory_bytes": loop.base_memory_bytes,
             "timer_overhead_seconds": loop.clock.overhead(),
+            "peak_flops_per_second": peak,
             **usage,
-            **peak,
         },
         "precision": loop.precision.info.to_dict(),
         "model": {

@@ -3,14 +3,23 @@
 It fetches one thing: the JSON-LD context that a crate names. Here that is the part of RO-Crate
 1.1's context (https://w3id.org/ro/crate/1.1/context) that our crates use, so a term that is not in
 it is an error here as it is there.
+
+The validator has an environment of its own (envs/validator.lock), made once: it needs an older rich
+than the project's tools do. This file is run there, so it imports nothing of the project.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "envs" / "validator.lock"
 CONTEXT_URL = "https://w3id.org/ro/crate/1.1/context"
 _SCHEMA_ORG = (
     "CompletedActionStatus ComputerLanguage ControlAction CreateAction CreativeWork Dataset "
@@ -45,8 +54,41 @@ class _Reply:
     def raise_for_status(self) -> None: ...
 
 
+def environment() -> Path:
+    """The interpreter that has the validator; made where it is missing, which needs an index.
+
+    Raises RuntimeError with pip's last line where the packages cannot be had.
+    """
+    key = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    final = ROOT / ".cache" / f"validator-{key}"
+    if not final.is_dir():
+        final.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=final.parent) as folder:
+            work = Path(folder) / "env"
+            subprocess.run([sys.executable, "-m", "venv", str(work)], check=True)
+            command = [str(work / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+            done = subprocess.run(
+                [*command, "--requirement", str(LOCK)], capture_output=True, text=True
+            )
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or ["pip said nothing"]
+                raise RuntimeError(f"no environment for roc-validator: {lines[-1]}")
+            # Only `bin/python -m` is used, and that may move.
+            work.rename(final)
+    return final / "bin" / "python"
+
+
 def issues(crate: Path, profile: str, severity: str) -> list[str]:
     """What the validator finds against a crate (a folder or a zip), a line each."""
+    command = [str(environment()), "-I", __file__, str(crate), profile, severity]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, list)
+    return [str(line) for line in found]
+
+
+def _issues(crate: str, profile: str, severity: str) -> list[str]:
     from rocrate_validator import services
     from rocrate_validator.models import Severity
     from rocrate_validator.utils.http import HttpRequester
@@ -56,7 +98,7 @@ def issues(crate: Path, profile: str, severity: str) -> list[str]:
         return _Reply()
 
     settings = services.ValidationSettings(
-        rocrate_uri=str(crate),
+        rocrate_uri=crate,
         profile_identifier=profile,
         requirement_severity=getattr(Severity, severity),
     )
@@ -68,6 +110,4 @@ def issues(crate: Path, profile: str, severity: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    import sys
-
-    print("\n".join(issues(Path(sys.argv[1]), sys.argv[2], sys.argv[3])) or "valid")
+    print(json.dumps(_issues(*sys.argv[1:])))

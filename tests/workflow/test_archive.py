@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.archive.layout import PRODUCT
-from tests.workflow.crate_validator import issues
+from tests.workflow.crate_validator import environment, issues
 from tests.workflow.project import Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -155,8 +154,10 @@ def test_the_crate_describes_every_file_and_run(archive: Path) -> None:
 
 
 def test_the_public_validator_accepts_the_crate(archive: Path) -> None:
-    if importlib.util.find_spec("rocrate_validator") is None:
-        pytest.skip("roc-validator is not installed")
+    try:
+        environment()
+    except RuntimeError as error:
+        pytest.skip(str(error))
     profile = "provenance-run-crate-0.5"
     assert issues(archive, profile, "REQUIRED") == []
     recommended = issues(archive, profile, "RECOMMENDED")

@@ -33,7 +33,8 @@ NO_RUN = "(?!)"
 IMAGE = "images/samestep.sif"
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
 UNMET = image.unmet_requirements(Path(IMAGE)) if CONTAINED else []
-if UNMET:
+# Every job is a Snakemake of its own, which reads this file again.
+if UNMET and workflow.is_main_process:
     print(
         f"inside {IMAGE} only the training runs, the other stages run on this machine: "
         + "; ".join(UNMET),

@@ -4,12 +4,14 @@ import dataclasses
 
 import pytest
 
+from pipeline.metrics.flops import peak_per_rank
 from pipeline.metrics.runs import load_run, run_frames
 from pipeline.records import RunRecord
 from pipeline.spec import expand
 from tests.fake_records import make_record, make_study
 
 LABEL = {"label": "DDP", "cell_order": 0, "precision_ran": "torch fp32"}
+PEAK = 5e11
 
 
 def values(record: RunRecord) -> dict[str, float]:
@@ -17,13 +19,39 @@ def values(record: RunRecord) -> dict[str, float]:
     return dict(zip(rows["metric"], rows["value"], strict=True))
 
 
-def test_utilisation_is_flops_per_second_over_the_summed_peaks() -> None:
-    spec = next(r for r in expand(make_study()) if r.cell == "dps" and r.world.nodes == 2)
+def record_of(nodes: int, peak: float | None = PEAK, num_cores: int = 8) -> RunRecord:
+    spec = next(r for r in expand(make_study()) if r.cell == "dps" and r.world.nodes == nodes)
     record = make_record(spec)
-    assert "model_flops_utilisation" not in values(record)
-    peak = 5e11
-    ranks = [rank | {"peak_flops_per_second": peak} for rank in record.run["ranks"]]
-    found = values(dataclasses.replace(record, run={**record.run, "ranks": ranks}))
+    ranks = [
+        {key: value for key, value in rank.items() if key != "peak_flops_per_second"}
+        | ({"peak_flops_per_second": peak} if peak else {})
+        for rank in record.run["ranks"]
+    ]
+    hardware = {**record.run["hardware"], "num_cores": num_cores}
+    return dataclasses.replace(record, run={**record.run, "ranks": ranks, "hardware": hardware})
+
+
+def with_world(record: RunRecord, **world: object) -> RunRecord:
+    spec = record.spec.to_dict()
+    return dataclasses.replace(
+        record, run={**record.run, "spec": {**spec, "world": {**spec["world"], **world}}}
+    )
+
+
+def test_utilisation_is_flops_per_second_over_the_summed_peaks() -> None:
+    record = record_of(2)
+    found = values(record)
     flops = record.run["model"]["flops_per_token"] * found["tokens_per_second"]
-    assert found["model_flops_utilisation"] == pytest.approx(flops / (2 * peak))
+    assert found["model_flops_utilisation"] == pytest.approx(flops / (2 * PEAK))
     assert found["hardware_flops_utilisation"] == found["model_flops_utilisation"]
+
+
+def test_without_a_measured_peak_there_is_no_utilisation() -> None:
+    assert "model_flops_utilisation" not in values(record_of(2, peak=None))
+
+
+def test_threads_that_share_cores_share_their_peak() -> None:
+    assert peak_per_rank(record_of(4, num_cores=4)) == PEAK
+    assert peak_per_rank(record_of(4, num_cores=2)) == PEAK / 2
+    real = with_world(record_of(4, num_cores=2), network="real")
+    assert peak_per_rank(real) == PEAK

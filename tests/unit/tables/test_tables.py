@@ -30,6 +30,7 @@ NAMES = [
     "scaling",
     "status",
     "step_time",
+    "utilisation",
 ]
 
 
@@ -70,7 +71,9 @@ def test_all_formats_come_from_one_frame_with_the_same_bytes(
     assert r"\toprule" in latex
 
 
-@pytest.mark.parametrize("name", ["experiments", "resources", "scaling", "status", "step_time"])
+@pytest.mark.parametrize(
+    "name", ["experiments", "resources", "scaling", "status", "step_time", "utilisation"]
+)
 def test_every_cell_has_a_row_at_every_node_count(name: str, table: pd.DataFrame) -> None:
     frame = shown(name, table)
     assert len(frame) == 1 + 5 * 3

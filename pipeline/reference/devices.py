@@ -1,0 +1,63 @@
+"""What datasheets give as the peak of a device: `datasheet_peak(name, compute_dtype)`.
+
+Dense matrix products, no sparsity. Processors have no entry: their peak depends on a clock that
+moves with the load.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pipeline.errors import ClaimError
+from pipeline.reference.load import DEVICES, FOLDER
+from pipeline.schemas import describe, first_error
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A peak in FLOP/s; `source` is where it was read, one line for a reader."""
+
+    device: str
+    flops_per_second: float
+    source: str
+
+
+def datasheet_peak(name: str, compute_dtype: str) -> Peak | None:
+    """The peak of the device that the driver calls `name`, None where no source is at hand."""
+    for pattern, peaks in _devices().items():
+        if re.search(pattern, name):
+            return peaks.get(compute_dtype)
+    return None
+
+
+@cache
+def _devices() -> dict[str, dict[str, Peak]]:
+    return parse((FOLDER / DEVICES).read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> dict[str, dict[str, Peak]]:
+    """Peaks by number format, by the pattern of a name; raises ClaimError on an unfit file."""
+    content = json.loads(text)
+    fault = first_error(content, "devices")
+    if fault is not None:
+        raise ClaimError(f"{DEVICES} {describe(fault)}")
+    found = {}
+    for device in content["devices"]:
+        peaks = (_peak(device["id"], entry, content["documents"]) for entry in device["peaks"])
+        found[device["name"]] = {
+            entry["compute_dtype"]: peak for entry, peak in zip(device["peaks"], peaks, strict=True)
+        }
+    return found
+
+
+def _peak(device: str, entry: dict[str, Any], documents: dict[str, dict[str, str]]) -> Peak:
+    if entry["document"] not in documents:
+        raise ClaimError(
+            f"{DEVICES}: {device} names the document {entry['document']!r}; declare it in documents"
+        )
+    source = documents[entry["document"]]
+    return Peak(device, 1e12 * entry["teraflops"], f"{source['title']}, {source['where']}")

@@ -1,0 +1,52 @@
+import json
+from typing import Any
+
+import pytest
+
+from pipeline import reference
+from pipeline.errors import ClaimError
+from pipeline.reference.devices import datasheet_peak, parse
+from pipeline.reference.load import DEVICES, FOLDER
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "teraflops"),
+    [
+        ("Tesla V100-SXM2-32GB", "float16", 125),
+        ("Tesla V100-PCIE-16GB", "float32", 14),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),
+        ("NVIDIA H200", "bfloat16", 989),
+    ],
+)
+def test_a_device_is_known_by_the_name_that_its_driver_gives(name, dtype, teraflops) -> None:
+    found = datasheet_peak(name, dtype)
+    assert found is not None and found.flops_per_second == pytest.approx(1e12 * teraflops)
+    assert "https://" in found.source
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("Tesla V100-SXM2-32GB", "bfloat16"),  # Volta has no such units
+        ("NVIDIA H100 PCIe", "float16"),
+        ("NVIDIA H200 NVL", "float16"),
+        ("Intel(R) Xeon(R) Processor", "float32"),
+    ],
+)
+def test_what_no_source_gives_has_no_peak(name: str, dtype: str) -> None:
+    assert datasheet_peak(name, dtype) is None
+
+
+def test_devices_are_no_study() -> None:
+    assert "devices" not in reference.ids()
+
+
+def test_an_unfit_file_is_refused() -> None:
+    content: dict[str, Any] = json.loads((FOLDER / DEVICES).read_text())
+    content["devices"][0]["peaks"][0]["document"] = "memory"
+    with pytest.raises(ClaimError, match="names the document 'memory'; declare it in documents"):
+        parse(json.dumps(content))
+    content["devices"][0]["peaks"][0]["teraflops"] = 0
+    with pytest.raises(ClaimError, match=r"devices\.json at .*teraflops: 0 breaks"):
+        parse(json.dumps(content))
