@@ -158,19 +158,18 @@ def slurm() -> Finding:
 
 
 def emulated_network() -> Finding:
-    """Network namespaces of one's own with a delay in them (netem), as emulated networks need."""
-    absent = [name for name in ("unshare", "ip", "tc") if shutil.which(name) is None]
-    if absent:
-        return missing(f"no {', '.join(absent)}", "install util-linux and iproute2")
-    enter = ("unshare", "--user", "--map-root-user", "--net")
-    if (done := _run(*enter, "true")).returncode:
-        fix = "set kernel.unprivileged_userns_clone=1, or run as root"
-        return missing(f"no namespaces: {_last_line(done.stderr)}", fix)
-    delay = ("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
-    if (done := _run(*enter, *delay)).returncode:
-        fix = "load the kernel's module sch_netem"
-        return missing(f"namespaces, but no netem: {_last_line(done.stderr)}", fix)
-    return ok("namespaces and netem")
+    """Nodes made for a moment: namespaces, shaped links, and whether a delay can be set too."""
+    from pipeline.emulation.available import PLAIN, WITH_DELAY, why_not
+    from pipeline.emulation.shares import QUOTA, make_shares
+
+    if (reason := why_not(PLAIN)) is not None:
+        what, _, fix = reason.partition("; ")
+        return missing(what, fix or "set cluster.network to loopback")
+    shares = make_shares(1.0, [sorted(os.sched_getaffinity(0))])
+    shares.close()
+    limits = "core quotas" if shares.kind == QUOTA else f"pinned cores ({shares.reason})"
+    delay = "delays" if why_not(WITH_DELAY) is None else "no delays (the kernel has no sch_netem)"
+    return ok(f"namespaces, shaped links, {limits}, {delay}")
 
 
 def cores() -> Finding:

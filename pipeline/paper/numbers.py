@@ -26,6 +26,7 @@ from pipeline.metrics.select import (
 )
 from pipeline.paper.appendix import appendix
 from pipeline.paper.claim_facts import claim_facts
+from pipeline.paper.emulation_facts import emulation_facts
 from pipeline.paper.findings import findings
 from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
@@ -52,6 +53,7 @@ def collect(
         "optimiser": {key: _plain(value) for key, value in study["optimiser"].items()},
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
+        "emulation": emulation_facts(table),
         "runs": _runs(table),
         "measurement": measurement(table),
         "environment": _environment(table),
@@ -169,7 +171,7 @@ def _cluster(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     cores = pick(table, "run", "num_cores")["value"].dropna()
     return {
         "device": {"cpu": "CPU", "cuda": "GPU"}[cluster["device"]],
-        "loopback": cluster["network"] == "loopback",
+        "loopback": set(runs["network"]) == {"loopback"},
         "backend": cluster["backend"],
         "ranks_per_node": plural(cluster["ranks_per_node"], "rank"),
         "largest_world": sizes[-1],

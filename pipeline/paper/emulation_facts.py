@@ -1,0 +1,119 @@
+"""What the manuscript says of emulated nodes: what was set, what they got, how far to trust it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.select import links, listed, pick
+from pipeline.tables.format import ratio_interval, significant
+
+VALIDATION = Path("bench") / "results" / "emulation.json"
+"""Written by `make bench`; it says itself when and on what it was measured."""
+
+FULL_SHARE = 0.9
+"""A run whose nodes got less of their cores than this shared the machine with something else."""
+
+
+def emulation_facts(table: pd.DataFrame, validation: Path = VALIDATION) -> dict[str, Any]:
+    """Facts of the runs on emulated nodes; `any` is false where there are none. JSON types only."""
+    dilation = pick(table, "run", "dilation")
+    if dilation.empty:
+        reasons = pick(table, "run", "network_reason")["text"].unique()
+        return {"any": False, "not_emulated": "; ".join(reasons)}
+    found = {
+        name: pick(table, "run", name)
+        for name in ("shares", "copies", "cores_per_node", "measured_cores", "measured_mbits")
+    }
+    cores, rates = found["measured_cores"], found["measured_mbits"]
+    share = cores["value"].to_numpy() / found["cores_per_node"]["value"].to_numpy()
+    return {
+        "any": True,
+        "not_emulated": "",
+        "links": listed(link for link in links(table) if link) or _one_link(table),
+        "cores": f"{found['cores_per_node']['value'].max():g}",
+        "dilation": f"{dilation['value'].max():g}",
+        "pinned": bool((found["shares"]["text"] == "pinned").any()),
+        "copies": f"{found['copies']['value'].max():g}",
+        "least_share": significant(float(share.min()), 2),
+        "runs_short": int((share < FULL_SHARE).sum()),
+        "runs": len(share),
+        "least_rates": _least_rates(rates),
+        "validation": _validation(validation),
+    }
+
+
+def _one_link(table: pd.DataFrame) -> str:
+    return listed(sorted(set(pick(table, "run", "status")["link"].dropna())))
+
+
+def _least_rates(rates: pd.DataFrame) -> str:
+    """`948 Mbit/s of 1 Gbit/s`: the lowest that any node of any run got, for each link."""
+    lowest = rates.groupby("link", sort=False)["value"].min()
+    return listed(f"{value:.0f} Mbit/s at {link}" for link, value in lowest.items())
+
+
+def _validation(path: Path) -> dict[str, Any]:
+    """The checks of `bench/emulation.py` as rows of text; none where they were not run."""
+    if not path.is_file():
+        return {"rows": []}
+    result = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        "measured_at": result["measured_at"][:10],
+        "cpu": result["hardware"]["cpu_model"],
+        "num_cores": result["hardware"]["num_cores"],
+        "repeats": result["repeats"],
+        "rows": [*_dilated(result), *_bandwidth(result), *_eight(result), *_slower(result)],
+    }
+
+
+def _dilated(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [
+        _row(
+            f"Step time on one core, dilated, over that on two: {one['cell']}, "
+            f"{one['rate_mbits']:g} Mbit/s",
+            one,
+            "1 ± 0.05",
+        )
+        for one in result["dilated_over_undilated"]
+    ]
+
+
+def _bandwidth(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [
+        _row(
+            f"All-reduce bandwidth over the set rate: {one['nodes']} nodes, "
+            f"{one['rate_mbits']:g} Mbit/s",
+            one,
+            "0.9 or more",
+        )
+        for one in result["bandwidth"]
+    ]
+
+
+def _eight(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    what = "Step time of 8 nodes dilated onto 2 cores over that on 16"
+    one = result["eight_nodes"]
+    if "not_run" in one:
+        return [{"what": what, "expected": "1 ± 0.1", "found": f"not run: {one['not_run']}"}]
+    return [_row(what, one, "1 ± 0.1")]
+
+
+def _slower(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [
+        _row(
+            f"Longer step at half the rate over what a ring costs: {one['nodes']} nodes",
+            one,
+            "1",
+        )
+        for one in result["twice_as_slow"]
+    ]
+
+
+def _row(what: str, one: Mapping[str, Any], expected: str) -> dict[str, str]:
+    found = ratio_interval(one["value"], one["low"], one["high"])
+    return {"what": what, "expected": expected, "found": found}
