@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +48,24 @@ def check_study(study: Any, where: Path | str) -> None:
         )
     expand(study)
     profiled(study)
+
+
+def font_warning(study: Mapping[str, Any]) -> str | None:
+    """One line on characters of titles and labels that figures and PDF show as boxes, or None.
+
+    Their fonts come with matplotlib and typst, so that pages are the same everywhere; none of them
+    has the wide characters of Chinese, Japanese and Korean.
+    """
+    texts = [study["title"], *(cell["label"] for cell in study["cells"])]
+    found = dict.fromkeys(c for text in texts for c in text if _is_cjk(c))
+    if not found:
+        return None
+    return (
+        f"warning: the fonts of figures and PDF have no {' '.join(found)} and show a box for each; "
+        "use Latin, Greek or Cyrillic letters in title and labels"
+    )
+
+
+def _is_cjk(character: str) -> bool:
+    wide = unicodedata.east_asian_width(character) in ("W", "F")
+    return wide and unicodedata.category(character) != "So"

@@ -7,12 +7,15 @@ from snakemake.settings.types import DeploymentMethod
 from pipeline import strategies
 from pipeline.profiling import profiled
 from pipeline.spec import expand as expand_study, run_order, tokens_spec
-from pipeline.study import check_study
+from pipeline.study import check_study, font_warning
 from pipeline.training import image, preloaded
 from pipeline.training.request import request
 
 check_study(config, "configuration")
 strategies.check(expand_study(config))
+# Every job is a Snakemake of its own, which reads this file again; what is said is said once.
+if workflow.is_main_process and (warning := font_warning(config)):
+    print(warning, file=sys.stderr)
 # More than any machine has: Snakemake lowers a job's threads to what --cores gives.
 EVERY_CORE = 1024
 STUDY = config["study"]
@@ -33,7 +36,6 @@ NO_RUN = "(?!)"
 IMAGE = "images/samestep.sif"
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
 UNMET = image.unmet_requirements(Path(IMAGE)) if CONTAINED else []
-# Every job is a Snakemake of its own, which reads this file again.
 if UNMET and workflow.is_main_process:
     print(
         f"inside {IMAGE} only the training runs, the other stages run on this machine: "
