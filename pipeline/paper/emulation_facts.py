@@ -42,6 +42,7 @@ def emulation_facts(table: pd.DataFrame, validation: Path = VALIDATION) -> dict[
         "least_share": significant(float(share.min()), 2),
         "runs_short": int((share < FULL_SHARE).sum()),
         "runs": len(share),
+        "full_share": f"{FULL_SHARE:g}",
         "least_rates": _least_rates(rates),
         "validation": _validation(validation),
     }

@@ -16,7 +16,9 @@ rule manuscript:
             "paper/style.css",
             "paper/template.typ",
         ],
-        validation=[path for path in ["bench/results/emulation.json"] if Path(path).is_file()],
+        validation=[
+            path for path in ["bench/results/emulation.json"] if Path(path).is_file()
+        ],
         code=[str(path) for path in Path("pipeline/paper").glob("*.py")],
     output:
         report(

@@ -76,7 +76,7 @@ def test_every_probe_answers_on_this_machine(name) -> None:
 
 
 def test_without_programs_they_are_missing_with_a_way_to_get_them(monkeypatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     for probe in (probes.container, probes.builders, probes.slurm, probes.emulated_network):
         found = probe()
         assert found.status == MISSING and found.fix
