@@ -36,8 +36,8 @@ PORT = 29500
 """Where the ranks of a copy meet: every port of a new network is free."""
 
 LEAST_RATE = 0.7
-"""Of a link's rate: headers take 0.04, other work on the machine may take the rest; what was measured
-is in the record. Below, the rate is not reached."""
+"""Of a link's rate: headers take 0.04, other work on the machine may take the rest; the record has
+what was measured. Below, the rate is not reached."""
 
 FILLER_STEPS = 4
 """Times the steps of the measured copy: the others must still be busy at its end."""
