@@ -8,7 +8,7 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update
 # g++ stays in use: torch.compile calls it when a run starts.
 apt-get install --yes --no-install-recommends \
-    ca-certificates cmake g++ git make python3 python3-dev python3-venv
+    ca-certificates cmake g++ git iproute2 make python3 python3-dev python3-venv
 
 # Ubuntu's images bring a user 1000 of their own.
 owner=$(getent passwd 1000 | cut -d: -f1)
