@@ -24,13 +24,14 @@ from pathlib import Path
 import torch
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
+from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.parity.cases import Case
 
 strategy, tokens = sys.argv[1:]
 spec = replace(Case(strategy, accumulation=2).spec(1), profile=True)
 batches = Batches(Path(tokens), spec.model.context, spec.workload.global_batch, spec.seed)
-loop = Loop(spec, strategies.load(strategy, {}), batches, 0, torch.device("cpu"))
+loop = Loop(spec, strategies.load(strategy, {}), batches, 0, Clock(torch.device("cpu")))
 seen = []
 loop.run(Hooks(lambda _: seen.append([name for name, _ in loop.phases._marks]), lambda *_: None))
 print(json.dumps(seen[-1]))
