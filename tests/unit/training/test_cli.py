@@ -10,7 +10,7 @@ from pipeline import strategies
 from pipeline.errors import LaunchError
 from pipeline.spec import RunSpec
 from pipeline.training import cli
-from pipeline.training.launcher import Launch, Place, RunPaths
+from pipeline.training.launcher import Launch, Place, RunPaths, plan
 from pipeline.training.outcome import Ended
 from tests.parity.cases import Case
 
@@ -46,7 +46,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(cli, "follow", launchers.follow)
         run, paths = Case("ddp").spec(1), RunPaths(tmp_path, tmp_path, tmp_path)
         layout, place = strategies.load("ddp", {}).layout(run.world), Place(1, 1)
-        launch = cli.plan(run, layout, paths, place)
+        launch = plan(run, layout, paths, place)
         return cli._follow_on_a_free_port(run, layout, paths, launch, place)
 
     return start
