@@ -16,12 +16,20 @@ from types import FrameType
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import Manifest
-from pipeline.errors import LostError, SamestepError, StudyError
+from pipeline.errors import LaunchError, LostError, SamestepError, StudyError
 from pipeline.records import write_record
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
 from pipeline.training import checkpoint, fence, image, processes
-from pipeline.training.launcher import Launch, Place, RunPaths, here, plan
+from pipeline.training.launcher import (
+    Launch,
+    Place,
+    RunPaths,
+    free_port,
+    here,
+    plan,
+    port_was_taken,
+)
 from pipeline.training.lock import timed_alone
 from pipeline.training.machine import usable_cores
 from pipeline.training.outcome import Ended, judge, make_record
@@ -31,6 +39,9 @@ SUMMARY = "train one run (cell x nodes x repeat) and write its validated record"
 POLL_SECONDS = 0.1
 ATTEMPTS = 3
 """How often a run that was lost with a node is started before that is its result."""
+
+PORT_ATTEMPTS = 3
+"""How often launchers are started while something else takes the port where they are to meet."""
 
 SHARED_FOLDER_SECONDS = 60
 """How long files of other nodes may take to show in a shared folder (NFS caches a minute)."""
@@ -62,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
     _clear(paths, checkpoint.key(spec.sha256(), manifest.sha256))
-    token = fence.claim(paths.ranks)
-    launch = plan(spec, layout, paths, replace(place, token=token))
+    place = replace(place, token=fence.claim(paths.ranks))
+    launch = plan(spec, layout, paths, place)
     if launch.network_reason:
         print(
             f"{spec.run_id}: no emulated network here, trained and recorded on the loopback: "
@@ -72,13 +83,13 @@ def run(args: argparse.Namespace) -> int:
         )
     if launch.unsupported is None:
         with timed_alone(spec.run_id):
-            ended = follow(spec, launch, paths)
+            ended = _follow_on_a_free_port(spec, layout, paths, launch, place)
         _see_all_ranks(paths, layout, ended)
         _start_again_if_lost(spec, paths, ended, place, args.attempt)
     else:
         ended = Ended([], False, _now(), _now())
     record = make_record(spec, layout, launch, paths, ended)
-    if not fence.holds(paths.ranks, token):
+    if not fence.holds(paths.ranks, place.token):
         raise LostError(f"{spec.run_id}: a later start of this run took over; it makes the record")
     write_record(paths.out, record)
     shutil.rmtree(paths.ranks)
@@ -106,6 +117,33 @@ def read_spec(path: Path) -> RunSpec:
         return RunSpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, json.JSONDecodeError) as error:
         raise StudyError(f"run spec {path} cannot be read ({error}); run snakemake again") from None
+
+
+def _follow_on_a_free_port(
+    spec: RunSpec, layout: Layout, paths: RunPaths, launch: Launch, place: Place
+) -> Ended:
+    """Follow the run; start it again with another port where the launchers found theirs taken.
+
+    Between the probe of a port and its use anything may take it. No rank is started by then.
+    Raises LaunchError after `PORT_ATTEMPTS`, so that no record is made of it.
+    """
+    taken = []
+    for left in reversed(range(PORT_ATTEMPTS)):
+        ended = follow(spec, launch, paths)
+        if not any(ended.exit_codes) or not port_was_taken(paths.log, place.port):
+            return ended
+        taken.append(str(place.port))
+        if left:
+            place = replace(place, port=free_port(place.address))
+            launch = plan(spec, layout, paths, place)
+            said = f"port {taken[-1]} was taken before its use; again with port {place.port}"
+            print(f"{spec.run_id}: {said}", file=sys.stderr)
+            with paths.log.open("a", encoding="utf-8") as log:
+                log.write(f"{said}\n")
+    raise LaunchError(
+        f"{spec.run_id}: ports {', '.join(taken)} were free when probed and taken when the "
+        f"launchers of attempts 1 to {PORT_ATTEMPTS} came to use them; start the run again"
+    )
 
 
 def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:

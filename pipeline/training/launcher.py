@@ -236,3 +236,9 @@ def free_port(address: str = LOOPBACK) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def port_was_taken(log: Path, port: int | str) -> bool:
+    """Whether a launcher could not listen on `port`, in the words of torch's store in `log`."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return any("EADDRINUSE" in line and f"port: {port}," in line for line in text.splitlines())

@@ -1,0 +1,50 @@
+"""A port that something takes between its probe and its use costs a start, not the run."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.records import read_record
+from pipeline.training import launcher
+from tests.parity.cases import Case
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of the loopback on which this test listens."""
+    with socket.create_server((launcher.LOOPBACK, 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_run_whose_port_was_taken_starts_again(
+    nodes: int,
+    taken: int,
+    small_tokens: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(launcher, "free_port", lambda address: taken)
+    run = Case("ddp").spec(nodes)
+    world = replace(run.world, nodes=nodes, ranks_per_node=1)
+    run = replace(run, world=world, workload=replace(run.workload, steps=3))
+    spec = tmp_path / "spec.json"
+    spec.write_text(run.to_json())
+    out = tmp_path / "out"
+    arguments = ["--spec", str(spec), "--tokens", str(small_tokens), "--out", str(out)]
+    assert main(["train", *arguments]) == 0
+    record = read_record(out)
+    assert record.run["status"] == "ok", record.run["reason"]
+    assert len(record.steps) == 3 * nodes
+    said = f"port {taken} was taken before its use; again with port "
+    assert (out / "log.txt").read_text().count(said) == 1
+    assert capsys.readouterr().err.count(said) == 1
