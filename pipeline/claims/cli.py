@@ -19,15 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of claims; without it those that the study names",
     )
     parser.add_argument("--out", type=Path, required=True, help="verdicts.json to write")
+    parser.add_argument("--readme", type=Path, help="Markdown file whose marked table is renewed")
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge every claim, write the verdicts, and print how many there are of each."""
+    from pipeline.claims import readme
     from pipeline.claims.judge import judge_all
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.types import VERDICTS
     from pipeline.claims.worlds import Evidence
-    from pipeline.claims.write import write_verdicts
+    from pipeline.claims.write import to_dict, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
     from pipeline.study import load_study
@@ -39,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     claims = [claim for path in files for claim in load_claims(path)]
     verdicts = judge_all(claims, Evidence(study, table.read(args.metrics)))
     write_verdicts(study["study"], verdicts, args.out)
+    if args.readme:
+        readme.update(args.readme, study["study"], [to_dict(verdict) for verdict in verdicts])
     counts = [f"{sum(v.verdict == one for v in verdicts)} {one}" for one in VERDICTS]
     print(f"claims: {', '.join(counts)}")
     return 0

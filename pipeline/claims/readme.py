@@ -1,0 +1,48 @@
+"""The verdicts as a short table between two marks of a Markdown file, such as the README."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.claims.types import NOT_TESTABLE
+from pipeline.errors import ClaimError
+from pipeline.files import write_text
+
+BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
+
+
+def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each claim with a verdict, and how many could not be tested."""
+    tested = [one for one in verdicts if one["verdict"] != NOT_TESTABLE]
+    rows = [
+        f"| `{one['id']}` | {one['verdict']} | {_effect(one)} | {_claimed(one)} |" for one in tested
+    ]
+    head = ["| claim | verdict | effect, with its interval | claimed |", "|---|---|---|---|"]
+    rest = (
+        f"{len(verdicts) - len(tested)} of the {len(verdicts)} claims could not be tested by the "
+        f"study `{study}`; its paper says why."
+    )
+    return "\n".join([*(head + rows if rows else []), "", rest])
+
+
+def update(path: Path, study: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
+    """Put the table between the marks of a file; raises ClaimError where it has none."""
+    text = path.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ClaimError(f"{path} has no lines {BEGIN} and {END}; add them where the table is due")
+    write_text(path, f"{before}{BEGIN}\n{block(study, verdicts)}\n{END}{after}")
+
+
+def _effect(one: Mapping[str, Any]) -> str:
+    effect = one["effect"]
+    if effect is None:
+        return "-"
+    return f"{effect['value']:.3g} [{effect['low']:.3g}, {effect['high']:.3g}]"
+
+
+def _claimed(one: Mapping[str, Any]) -> str:
+    return str(one["claimed"]["text"]) if one["claimed"] else "-"
