@@ -15,21 +15,12 @@ SEGMENT_BYTES = 16_000
 QUEUE_BYTES = 64_000_000
 """Room of a link's queue: more than TCP keeps under way, so that the link loses nothing."""
 
-NO_WAITS = "quickack 1 rto_min 5ms"
-"""TCP's timers (40 ms for a delayed ACK, 200 ms for a lost packet) cannot be dilated and would cost
-less in dilated time than they do; so the one is off and the other short."""
-
 INTERFACE = "eth0"
 
 
 def address(copy: int, node: int) -> str:
     """IPv4 address of a node; the copies of a world do not see one another."""
     return f"10.77.{copy}.{node + 1}"
-
-
-def network(copy: int) -> str:
-    """The addresses of one copy."""
-    return f"10.77.{copy}.0/24"
 
 
 def bridge(copy: int) -> str:
@@ -55,7 +46,6 @@ def plug_commands(copy: int, node: int, keeper: int) -> list[str]:
         f"link add {INTERFACE} type veth peer name {port(copy, node)} netns {keeper}",
         f"addr add {address(copy, node)}/24 dev {INTERFACE}",
         f"link set {INTERFACE} {size} up",
-        f"route change {network(copy)} dev {INTERFACE} src {address(copy, node)} {NO_WAITS}",
         "link set lo up",
     ]
 

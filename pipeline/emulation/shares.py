@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import subprocess
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -78,18 +77,9 @@ def make_shares(share: float, places: Sequence[Sequence[int]]) -> Shares:
     for parent, version in _parents():
         made = _make_groups(parent, version, share, len(places))
         if made:
-            even = places if _is_even(places) else ()
-            return Shares(QUOTA, made, even, _sweeper=_start_sweeper(made))
+            return Shares(QUOTA, made, _sweeper=_start_sweeper(made))
     reason = "no control group with a CPU quota may be made by this user"
     return Shares(PINNED, places=places, reason=reason)
-
-
-def _is_even(places: Sequence[Sequence[int]]) -> bool:
-    """Whether every core has as many nodes, so that nodes with a quota may be pinned too.
-
-    Without it the kernel often moves two nodes that talk to one another onto one core.
-    """
-    return len(set(Counter(core for place in places for core in place).values())) <= 1
 
 
 def _parents() -> list[tuple[Path, int]]:

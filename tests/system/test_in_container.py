@@ -98,7 +98,7 @@ def test_the_default_study_inside_the_image(image, user_runtime, open_folder) ->
         "cluster": smoke["cluster"] | {"nodes": [1, 2], "links": smoke["cluster"]["links"][:1]},
         "repeats": 1,
     }
-    del changes["profile"]
+    changes["profile"] = None
     made = contained_project(open_folder, image, **changes)
     done = snakemake(made, user_runtime)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]

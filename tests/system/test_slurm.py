@@ -32,7 +32,9 @@ CHECK = "workflow/config/cluster-check.yaml"
 def project(folder: Path, **changes: Any) -> Project:
     """The tiny study over a real network, one thread a rank, outside of a container."""
     shipped = yaml.safe_load((ROOT / CHECK).read_text())
-    made = make_project(folder, **({"cells": [DDP], "cluster": shipped["cluster"]} | changes))
+    made = make_project(
+        folder, **({"cells": [DDP], "cluster": shipped["cluster"], "profile": None} | changes)
+    )
     profile = folder / "workflow/profiles/slurm/config.yaml"
     settings = yaml.safe_load(profile.read_text())
     for of_the_container in ("sdm", "apptainer-args"):
@@ -90,7 +92,7 @@ def local_losses(folder: Path) -> dict[str, Any]:
     """The same study on the loopback of this machine, outside of the image."""
     study = yaml.safe_load((ROOT / CHECK).read_text())
     cluster = study["cluster"] | {"network": "loopback"}
-    made = make_project(folder, **(study | {"study": "tiny", "cluster": cluster}))
+    made = make_project(folder, **(study | {"study": "tiny", "cluster": cluster, "profile": None}))
     made.run("--cores", "2", "metrics")
     return {run: losses(made.results, run) for run in records(made.results)}
 

@@ -142,6 +142,9 @@ def make_project(folder: Path, **changes: object) -> Project:
     (folder / "text.txt").write_text(text)
     shipped = yaml.safe_load((ROOT / "workflow/config/smoke.yaml").read_text())
     kept = {key: shipped[key] for key in ("optimiser", "seeds")}
+    whole = {**kept, "cluster": CLUSTER, **STUDY, **changes}
+    # A change to None leaves the key out.
+    whole = {key: value for key, value in whole.items() if value is not None}
     project = Project(folder)
-    project.study.write_text(yaml.safe_dump({**kept, "cluster": CLUSTER, **STUDY, **changes}))
+    project.study.write_text(yaml.safe_dump(whole))
     return project

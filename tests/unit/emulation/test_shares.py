@@ -73,13 +73,6 @@ def test_a_group_without_a_quota_is_removed_and_nodes_are_pinned(hierarchy) -> N
     assert list((root / "mine").iterdir()) == []
 
 
-def test_nodes_with_a_quota_are_pinned_too_where_that_is_even(hierarchy, monkeypatch) -> None:
-    hierarchy(V2, "0::/mine\n")
-    with_files(monkeypatch, "cpu.max")
-    assert shares.make_shares(0.5, [[0], [1], [0], [1]]).places == [[0], [1], [0], [1]]
-    assert not shares.make_shares(0.6, [[0], [1], [0]]).places
-
-
 def test_a_controller_that_lies_elsewhere_is_not_used(hierarchy) -> None:
     hierarchy(V1, "2:cpuacct:/mine\n0::/mine\n")
     assert shares.make_shares(0.5, [[0]]).kind == "pinned"
