@@ -70,7 +70,7 @@ check: setup ## linters, formats, types, boundaries
 
 bench: setup ## run the benchmarks in bench/; numbers go to bench/results/
 	@set -e; for script in bench/*.py; do name=$$(basename "$$script" .py); echo "== $$name"; \
-	    $(BIN)/python "$$script" --out "bench/results/$$name.json"; done
+	    $(BIN)/python -m "bench.$$name" --out "bench/results/$$name.json"; done
 
 image: ## the container image as one file, images/samestep.sif, without .venv; BASE_IMAGE=...
 	@$(or $(PYTHON),python3) -m envs.build_image $(FORCE)

@@ -1,6 +1,6 @@
 """Does the memory of `python -m pipeline tokens` grow with the corpus?
 
-    python bench/corpus_memory.py --out bench/results/corpus_memory.json
+    python -m bench.corpus_memory --out bench/results/corpus_memory.json
 
 The default corpus is written to text files once and many times over; each size is tokenised in a
 process of its own with the tokeniser of the smoke study. Memory is the resident set summed over
@@ -55,7 +55,6 @@ def main() -> int:
 
 def default_corpus() -> tuple[str, str]:
     """The default corpus as two texts, so that both sizes give each reader something to read."""
-    sys.path.insert(0, str(ROOT))
     from pipeline.corpus.sources import PythonDocs
 
     source = PythonDocs()

@@ -1,6 +1,6 @@
 """How far may emulated nodes be trusted? Four checks, each a ratio with its interval.
 
-    python bench/emulation.py --out bench/results/emulation.json [--quick]
+    python -m bench.emulation --out bench/results/emulation.json [--quick]
 
 a  dilated on one core against undilated on two: step time of every strategy at two link rates
 b  bus bandwidth of an all-reduce over the rate that the links are set to
@@ -28,19 +28,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.emulation import links, probes
+from pipeline.emulation.available import why_not
+from pipeline.emulation.dilation import dilate, places
+from pipeline.emulation.nodes import Nodes, enter_private_network
+from pipeline.emulation.shares import make_shares
+from pipeline.expansion import expand, tokens_spec
+from pipeline.metrics.statistics import interval_of_ratio, repeats_interval
+from pipeline.spec import LinkSpec, RunSpec
+from pipeline.study import load_study
+from pipeline.training.machine import hardware, provenance
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from pipeline.emulation import links, probes  # noqa: E402
-from pipeline.emulation.available import why_not  # noqa: E402
-from pipeline.emulation.dilation import dilate, places  # noqa: E402
-from pipeline.emulation.nodes import Nodes, enter_private_network  # noqa: E402
-from pipeline.emulation.shares import make_shares  # noqa: E402
-from pipeline.metrics.statistics import interval_of_ratio, repeats_interval  # noqa: E402
-from pipeline.spec import LinkSpec, RunSpec, expand, tokens_spec  # noqa: E402
-from pipeline.study import load_study  # noqa: E402
-from pipeline.training.machine import hardware, provenance  # noqa: E402
-
 CELLS = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
 RATES = (200.0, 1000.0)
 BUCKETS, BUCKET_SECONDS = 16, 0.06

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.spec import RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec
 
 FORWARD, BACKWARD, COMMUNICATION, OPTIMISER = "forward", "backward", "communication", "optimiser"
 REST, DATA = "rest", "data"

@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from pipeline.errors import StudyError
+from pipeline.expansion import expand
 from pipeline.profiling import profiled
 from pipeline.schemas import describe
-from pipeline.spec import expand
 
 SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
 

@@ -10,7 +10,7 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,11 +18,12 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.expansion import expand, run_order
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import run_folder
 from pipeline.profiling import profiled
 from pipeline.records import RunRecord, Step, write_record
-from pipeline.spec import RunSpec, expand, run_order
+from pipeline.spec import RunSpec
 
 # strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
 _LAW = {
@@ -41,6 +42,16 @@ SIX_CELLS = (
     ("dps-amp", "Distributed Parameter Server (DDP) + AMP", "ddp", "amp_o1", None),
     ("horovod-apex", "Horovod + Apex", "horovod", "apex_o1", None),
 )
+
+EMULATED = {
+    "device": "cpu", "ranks_per_node": 1, "nodes": [1, 2, 4], "backend": "gloo",
+    "network": "emulated", "cores_per_node": 1,
+    "links": [
+        {"name": "slow", "rate_mbits": 200},
+        {"name": "fast", "rate_mbits": 1000},
+    ],
+}  # fmt: skip
+"""The `cluster` of a study on emulated nodes over two links."""
 
 
 def make_study(**changes: Any) -> dict[str, Any]:
@@ -118,13 +129,34 @@ def make_record(spec: RunSpec, failure: tuple[str, str] | None = None, place: in
         "data": {"manifest_sha256": _sha("manifest"), "tokenizer_sha256": _sha("tokenizer")},
         "execution": {"launcher": "torchrun", "world_size": spec.world.size,
                       "threads_per_rank": 1, "backend": "gloo", "network": spec.world.network,
-                      "layout": {"data_parallel": spec.world.size}, "settings": {}},
+                      "layout": {"data_parallel": spec.world.size}, "settings": {}}
+        | _emulation(spec),
         "precision": _precision(spec) if ok else None,
         "model": {"num_parameters": 1_071_616, "flops_per_token": 7.1e6} if ok else None,
         "ranks": [_rank(spec, rank) for rank in range(spec.world.size)] if ok else [],
         "provenance": {"git_commit": "0" * 40, "git_dirty": False, "image_digest": None},
     }  # fmt: skip
     return RunRecord(run=run, steps=_steps(spec) if ok else [])
+
+
+def _emulation(spec: RunSpec) -> dict[str, Any]:
+    world, link = spec.world, spec.world.link
+    if link is None:
+        return {}
+    share, rate = [0.97] * world.nodes, [0.95 * link.rate_mbits] * world.nodes
+    return {
+        "emulation": {
+            "dilation": max(1, world.nodes / 2),
+            "copies": max(1, 2 // world.nodes),
+            "cores": 2,
+            "cores_per_node": world.cores_per_node,
+            "shares": "quota",
+            "shares_reason": None,
+            "measured_cores": share,
+            "link": asdict(link),
+            "measured_mbits": rate if world.nodes > 1 else [],
+        }
+    }
 
 
 def _precision(spec: RunSpec) -> dict[str, Any]:
@@ -154,7 +186,8 @@ def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
 def _steps(spec: RunSpec) -> list[Step]:
     noise, size, work = _random(spec, "steps"), spec.world.size, spec.workload
     mixed = spec.precision != "fp32"
-    exchange = _LAW.get(spec.strategy, (0.02, 0))[0] * math.log2(size)
+    slowness = 1000 / spec.world.link.rate_mbits if spec.world.link else 1
+    exchange = _LAW.get(spec.strategy, (0.02, 0))[0] * math.log2(size) * slowness
     mean = (0.16 if mixed else 0.22) * work.global_batch / 16 / min(size, 2) + exchange
     run_factor = noise.gauss(1, 0.02)
     wobble = 0.0 if spec.strategy == "single" else (3e-3 if mixed else 2e-7)

@@ -6,21 +6,11 @@ and draws these too, `draw(table, verdicts)`. The Snakefile asks for `captions()
 so the files are read, not imported: no seaborn for a dry run.
 """
 
-from pipeline.literals import literals
+from pipeline.catalogue import Catalogue
 
-__all__ = ["captions", "names", "needing_verdicts"]
+__all__ = ["captions", "catalogue", "names", "needing_verdicts"]
 
-
-def captions() -> dict[str, str]:
-    """Caption of every figure by name, in alphabetical order."""
-    return literals(__path__[0], "CAPTION")
-
-
-def names() -> list[str]:
-    """Names of all figures."""
-    return list(captions())
-
-
-def needing_verdicts() -> list[str]:
-    """Names of the figures that are about claims; a study without claims has none of them."""
-    return [name for name, needs in literals(__path__[0], "NEEDS").items() if needs == "verdicts"]
+catalogue = Catalogue("figure", __name__, __path__[0])
+captions = catalogue.captions
+names = catalogue.names
+needing_verdicts = catalogue.needing_verdicts

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.expansion import expand, repeat_bounds
 from pipeline.profiling import profiled
 from pipeline.records import RunRecord
-from pipeline.spec import RunSpec, expand, repeat_bounds
+from pipeline.spec import RunSpec
 
 # A rule that stops when an interval is narrow favours intervals that are narrow by luck; measured
 # by simulation with at least 6 and at most 20 repeats (DECISIONS.md).

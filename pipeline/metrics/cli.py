@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
     """The tidy table of a study; raises RecordError on a missing or unfit record."""
+    from pipeline.expansion import expand, run_order
     from pipeline.metrics import table
     from pipeline.metrics.cells import cell_frames, group_runs
     from pipeline.metrics.collect import collect, collect_profiled
@@ -48,7 +49,6 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
     from pipeline.metrics.parity import parity_frames
     from pipeline.metrics.profile import profile_frames
     from pipeline.metrics.runs import load_run, run_frames
-    from pipeline.spec import expand, run_order
 
     records = collect(study, runs)
     labels = cell_labels(study, records)

@@ -1,6 +1,6 @@
 """In which order the runs were really executed, and whether the machine drifted meanwhile.
 
-The plan is random within each repeat (`pipeline.spec.run_order`); what happened stands in the
+The plan is random within each repeat (`pipeline.expansion.run_order`); what happened stands in the
 records' `started_at`, since a repeated or resumed run comes later than planned.
 """
 

@@ -15,6 +15,20 @@ from pipeline.tables.format import ratio_interval, significant
 VALIDATION = Path("bench") / "results" / "emulation.json"
 """Written by `make bench`; it says itself when and on what it was measured."""
 
+CHECKS = {
+    "dilated_over_undilated": (
+        "Step time on one core, dilated, over that on two: {cell}, {rate_mbits:g} Mbit/s",
+        "1 ± 0.05",
+    ),
+    "bandwidth": (
+        "All-reduce bandwidth over the set rate: {nodes} nodes, {rate_mbits:g} Mbit/s",
+        "0.9 or more",
+    ),
+    "eight_nodes": ("Step time of 8 nodes dilated onto 2 cores over that on 16", "1 ± 0.1"),
+    "twice_as_slow": ("Longer step at half the rate over what a ring costs: {nodes} nodes", "1"),
+}
+"""What each check of the bench compares, and what an exact emulation gives."""
+
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
 
@@ -68,53 +82,20 @@ def _validation(path: Path) -> dict[str, Any]:
         "cpu": result["hardware"]["cpu_model"],
         "num_cores": result["hardware"]["num_cores"],
         "repeats": result["repeats"],
-        "rows": [*_dilated(result), *_bandwidth(result), *_eight(result), *_slower(result)],
+        "rows": [_row(check, one) for check in CHECKS for one in _results(result[check])],
     }
 
 
-def _dilated(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [
-        _row(
-            f"Step time on one core, dilated, over that on two: {one['cell']}, "
-            f"{one['rate_mbits']:g} Mbit/s",
-            one,
-            "1 ± 0.05",
-        )
-        for one in result["dilated_over_undilated"]
-    ]
+def _results(found: Any) -> list[Mapping[str, Any]]:
+    """A check of several settings is a list, a check of one a mapping."""
+    return found if isinstance(found, list) else [found]
 
 
-def _bandwidth(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [
-        _row(
-            f"All-reduce bandwidth over the set rate: {one['nodes']} nodes, "
-            f"{one['rate_mbits']:g} Mbit/s",
-            one,
-            "0.9 or more",
-        )
-        for one in result["bandwidth"]
-    ]
-
-
-def _eight(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    what = "Step time of 8 nodes dilated onto 2 cores over that on 16"
-    one = result["eight_nodes"]
-    if "not_run" in one:
-        return [{"what": what, "expected": "1 ± 0.1", "found": f"not run: {one['not_run']}"}]
-    return [_row(what, one, "1 ± 0.1")]
-
-
-def _slower(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [
-        _row(
-            f"Longer step at half the rate over what a ring costs: {one['nodes']} nodes",
-            one,
-            "1",
-        )
-        for one in result["twice_as_slow"]
-    ]
-
-
-def _row(what: str, one: Mapping[str, Any], expected: str) -> dict[str, str]:
-    found = ratio_interval(one["value"], one["low"], one["high"])
-    return {"what": what, "expected": expected, "found": found}
+def _row(check: str, one: Mapping[str, Any]) -> dict[str, str]:
+    what, expected = CHECKS[check]
+    found = (
+        f"not run: {one['not_run']}"
+        if "not_run" in one
+        else ratio_interval(one["value"], one["low"], one["high"])
+    )
+    return {"what": what.format(**one), "expected": expected, "found": found}

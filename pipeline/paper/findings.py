@@ -32,7 +32,6 @@ def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
     `beaten`, `undecided` and `apart` (not to be compared) list all other cells by what the test
     says of them; `fastest` is true only where it beats every one.
     """
-    found = []
     rates = pick(table, "cell", "tokens_per_second")
     rates = rates.assign(over=rates["link"].where(rates["cell"] != rates["arm"], "").fillna(""))
     over_links = [link for link in links(table) if link] or [""]
@@ -41,33 +40,29 @@ def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
         for nodes, part in rates.groupby("nodes", sort=True)
         for link in over_links
     ]
-    for nodes, link, rows in places:
-        if rows.empty:
-            continue
-        ranked = records(rows.sort_values("value", ascending=False))
-        first, others = ranked[0], ranked[1:]
-        near = [row for row in others if row["high"] >= first["low"]]
-        answers = [
-            (row["label"], faster(table, first["cell"], row["cell"], nodes)) for row in others
-        ]
-        open_ones = [(name, v) for name, v in answers if v.compared and v.verdict != FASTER]
-        found.append(
-            {
-                "nodes": plural(nodes, "node") + (f" over {link}" if link else ""),
-                "first": first["label"],
-                "rate": _interval(first),
-                "alone": not others,
-                "overlapping": listed(row["label"] for row in near),
-                "second": others[0]["label"] if others else "",
-                "second_rate": _interval(others[0]) if others else "",
-                "beaten": listed(name for name, v in answers if v.verdict == FASTER),
-                "undecided": listed(name for name, _ in open_ones),
-                "apart": listed(name for name, v in answers if not v.compared),
-                "fastest": bool(others) and all(v.verdict == FASTER for _, v in answers),
-                "too_few": bool(open_ones) and all(v.too_few for _, v in open_ones),
-            }
-        )
-    return found
+    return [_ranking(table, nodes, link, rows) for nodes, link, rows in places if not rows.empty]
+
+
+def _ranking(table: pd.DataFrame, nodes: int, link: str, rows: pd.DataFrame) -> dict[str, Any]:
+    ranked = records(rows.sort_values("value", ascending=False))
+    first, others = ranked[0], ranked[1:]
+    near = [row for row in others if row["high"] >= first["low"]]
+    answers = [(row["label"], faster(table, first["cell"], row["cell"], nodes)) for row in others]
+    open_ones = [(name, v) for name, v in answers if v.compared and v.verdict != FASTER]
+    return {
+        "nodes": plural(nodes, "node") + (f" over {link}" if link else ""),
+        "first": first["label"],
+        "rate": _interval(first),
+        "alone": not others,
+        "overlapping": listed(row["label"] for row in near),
+        "second": others[0]["label"] if others else "",
+        "second_rate": _interval(others[0]) if others else "",
+        "beaten": listed(name for name, v in answers if v.verdict == FASTER),
+        "undecided": listed(name for name, _ in open_ones),
+        "apart": listed(name for name, v in answers if not v.compared),
+        "fastest": bool(others) and all(v.verdict == FASTER for _, v in answers),
+        "too_few": bool(open_ones) and all(v.too_few for _, v in open_ones),
+    }
 
 
 def _interval(row: dict[str, Any]) -> str:

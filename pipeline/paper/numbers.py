@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.expansion import cells_of
 from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.select import (
@@ -31,7 +32,6 @@ from pipeline.paper.findings import findings
 from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
 from pipeline.paper.split_facts import split_facts
-from pipeline.spec import cells_of
 
 _CONFIG = Path("workflow") / "config"
 _MONTHS = (

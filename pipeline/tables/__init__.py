@@ -5,21 +5,11 @@ raw numbers (the CSV) and `show(frame) -> DataFrame` of text (all other formats)
 says `NEEDS = "verdicts"` and gets these too, `build(table, verdicts)`.
 """
 
-from pipeline.literals import literals
+from pipeline.catalogue import Catalogue
 
-__all__ = ["captions", "names", "needing_verdicts"]
+__all__ = ["captions", "catalogue", "names", "needing_verdicts"]
 
-
-def captions() -> dict[str, str]:
-    """Caption of every table by name, in alphabetical order."""
-    return literals(__path__[0], "CAPTION")
-
-
-def names() -> list[str]:
-    """Names of all tables."""
-    return list(captions())
-
-
-def needing_verdicts() -> list[str]:
-    """Names of the tables that are about claims; a study without claims has none of them."""
-    return [name for name, needs in literals(__path__[0], "NEEDS").items() if needs == "verdicts"]
+catalogue = Catalogue("table", __name__, __path__[0])
+captions = catalogue.captions
+names = catalogue.names
+needing_verdicts = catalogue.needing_verdicts

@@ -12,7 +12,8 @@ import shlex
 from pathlib import Path
 
 from pipeline import strategies
-from pipeline.spec import RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 from pipeline.training import image as container
 from pipeline.training.launcher import Place, RunPaths, commands

@@ -34,15 +34,14 @@ def make_record(
     spec: RunSpec, layout: Layout, launch: Launch, paths: RunPaths, ended: Ended
 ) -> RunRecord:
     """The run's record; raises LaunchError where the input was wrong, so that no record is due."""
-    verdict = judge(spec, paths, ended)
     ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
     if launch.unsupported is not None:
         verdict = Verdict("unsupported", launch.unsupported)
-    elif verdict.status == "ok" and len(ranks) != layout.num_processes:
-        reason = (
-            f"{len(ranks)} of {layout.num_processes} ranks left their part; see {paths.log.name}"
-        )
-        verdict = Verdict("failed", reason)
+    else:
+        verdict = judge(spec, paths, ended)
+    if verdict.status == "ok" and len(ranks) != layout.num_processes:
+        said = f"{len(ranks)} of {layout.num_processes} ranks left their part"
+        verdict = Verdict("failed", f"{said}; see {paths.log.name}")
     if verdict.status == "ok":
         _check_hosts(spec, ranks)
     complete = ranks if verdict.status == "ok" else []

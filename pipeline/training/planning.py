@@ -14,9 +14,10 @@ from pathlib import Path
 
 from pipeline import strategies
 from pipeline.errors import StudyError
+from pipeline.expansion import expand
 from pipeline.memory import MEBIBYTE, Memory, formula_24, predict
 from pipeline.profiling import profiled
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec
 from pipeline.study import SCHEMA_FILE, load_study
 from pipeline.training.request import request
 

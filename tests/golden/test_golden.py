@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from pipeline import strategies
-from pipeline.spec import RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline import strategies
-from pipeline.spec import expand
+from pipeline.expansion import expand
 from pipeline.study import load_study
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop

@@ -19,7 +19,8 @@ import pytest
 
 from pipeline.emulation import shares
 from pipeline.emulation.available import why_not
-from pipeline.spec import LinkSpec, RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import LinkSpec, RunSpec
 from pipeline.study import load_study
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,9 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.corpus.build import TokensSpec, build
+from pipeline.expansion import expand
 from pipeline.records import read_record
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 
 pytestmark = [

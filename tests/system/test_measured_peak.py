@@ -10,9 +10,10 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.corpus.build import TokensSpec, build
+from pipeline.expansion import expand
 from pipeline.metrics.flops import utilisation
 from pipeline.records import read_record
-from pipeline.spec import ModelSpec, expand
+from pipeline.spec import ModelSpec
 from pipeline.study import load_study
 
 pytestmark = pytest.mark.system

@@ -132,12 +132,8 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_p
     assert record["status"] == "ok"
     assert record["execution"]["resumed_from_step"] >= 100
     assert len(losses(made.results, "dps/n2/r0")) == 2 * steps
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "log.txt",
-        "run.json",
-        "spec.json",
-        "steps.jsonl",
-    ]
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == ["log.txt", "run.json", "spec.json", "steps.jsonl"]
 
 
 def test_a_run_out_of_time_is_a_record(slurm_cluster, tmp_path) -> None:

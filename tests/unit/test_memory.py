@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pipeline import strategies
+from pipeline.expansion import expand
 from pipeline.memory import (
     Memory,
     activation_bytes,
@@ -17,7 +18,7 @@ from pipeline.memory import (
 )
 from pipeline.models import build_model
 from pipeline.precision import make_precision
-from pipeline.spec import ModelSpec, RunSpec, expand
+from pipeline.spec import ModelSpec, RunSpec
 from pipeline.study import load_study
 
 SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)

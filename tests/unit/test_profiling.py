@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import StudyError
+from pipeline.expansion import expand
 from pipeline.profiling import profiled
 from pipeline.schemas import validate
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec
 from pipeline.study import check_study
 from pipeline.training.schedule import learning_rate
 from tests.fake_records import make_study

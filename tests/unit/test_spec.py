@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.errors import StudyError
+from pipeline.expansion import cells_of, expand, run_order, tokens_spec
 from pipeline.schemas import validate
-from pipeline.spec import LinkSpec, RunSpec, cells_of, expand, run_order, tokens_spec
+from pipeline.spec import LinkSpec, RunSpec
 from pipeline.study import check_study, load_study
 
 CONFIGS = sorted(Path("workflow/config").glob("*.yaml"))

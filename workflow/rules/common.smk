@@ -1,4 +1,4 @@
-# Paths and specs that the other rules share; the logic behind them is pipeline/spec.py.
+# Paths and specs that the other rules share; the logic behind them is pipeline/expansion.py.
 import json
 import sys
 
@@ -6,7 +6,8 @@ from snakemake.settings.types import DeploymentMethod
 
 from pipeline import strategies
 from pipeline.profiling import profiled
-from pipeline.spec import expand as expand_study, run_order, tokens_spec
+from pipeline.expansion import expand as expand_study
+from pipeline.expansion import run_order, tokens_spec
 from pipeline.study import check_study, font_warning
 from pipeline.training import image, preloaded
 from pipeline.training.request import request

@@ -12,13 +12,13 @@ import pytest
 from pipeline.archive.contents import contents
 from pipeline.archive.layout import MANIFEST_FILE, METRICS_FILE, STUDY_FILE, products
 from pipeline.archive.pack import write_zip
+from pipeline.expansion import expand
 from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import run_folder
 from pipeline.profiling import profiled
 from pipeline.records import RunRecord, write_record
-from pipeline.spec import expand
 from tests.fake_records import make_record, make_study
 
 CELLS = [

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.quantities import estimate, over_repeats, ratio
@@ -22,11 +20,7 @@ from pipeline.claims.types import (
     Region,
 )
 from pipeline.claims.worlds import Evidence, Place, choose
-from pipeline.claims.write import read_verdicts
-from pipeline.errors import ClaimError
 from pipeline.metrics import contrasts
-from pipeline.metrics import table as tidy
-from pipeline.study import check_study
 from tests.claims_worlds import arrange, copy, decide, make_world, set_metric, world_study
 from tests.fake_records import make_study, make_table
 
@@ -234,44 +228,6 @@ def test_a_study_of_which_nothing_ran_has_its_reasons() -> None:
     evidence = Evidence(make_study(cells=cells), make_table(repeats=2, cells=cells))
     for claim in CLAIMS.values():
         assert judge(claim, evidence).verdict == NOT_TESTABLE
-
-
-def run(tmp_path: Path, *more: str, **changes: Any) -> int:
-    """The stage on a synthetic study."""
-    import yaml
-
-    study = make_study(repeats=2, **changes)
-    check_study(study, "here")
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    tidy.write(make_table(repeats=2), tmp_path / "m.parquet")
-    args = ["--study", str(tmp_path / "study.yaml"), "--metrics", str(tmp_path / "m.parquet")]
-    return main(["claims", *args, *more, "--out", str(tmp_path / "verdicts.json")])
-
-
-def test_the_stage_writes_the_same_bytes_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path, claims=["bai2022"]) == 0
-    assert "reproduced" in capsys.readouterr().out
-    first = (tmp_path / "verdicts.json").read_bytes()
-    assert run(tmp_path, "--claims", str(FOLDER / "bai2022.yaml")) == 0
-    assert (tmp_path / "verdicts.json").read_bytes() == first
-    assert [one["id"] for one in read_verdicts(tmp_path / "verdicts.json")] == list(CLAIMS)
-
-
-def test_a_study_without_claims_is_told_how(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path) == 2
-    assert "names no claims; add the key `claims` to it" in capsys.readouterr().err
-
-
-def test_verdicts_that_are_missing_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ClaimError, match="run `python -m pipeline claims` first"):
-        read_verdicts(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ClaimError, match="is not JSON"):
-        read_verdicts(tmp_path / "bad.json")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pipeline.__main__ import main
 from pipeline.doctor import cli, probes, studies
 from pipeline.doctor.types import MISSING, NOTE, OK, Finding, missing, ok
 from pipeline.errors import UnsupportedError
-from pipeline.spec import RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 
 

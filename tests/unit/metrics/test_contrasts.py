@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import ComparisonError
+from pipeline.expansion import expand
 from pipeline.metrics import table as tidy
 from pipeline.metrics.cli import build
 from pipeline.metrics.select import pick
 from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.records import RunRecord, Step, write_record
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec
 from tests.fake_records import make_record, make_study
 
 CELLS: list[dict[str, Any]] = [

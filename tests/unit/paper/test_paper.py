@@ -13,63 +13,13 @@ from pipeline.__main__ import main
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table as tidy
-from pipeline.metrics.cli import build
-from pipeline.metrics.select import pick
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
-from tests.fake_records import make_study, make_table, write_records
+from tests.fake_records import make_study, make_table
+from tests.unit.paper.papers import make_paper, text_of
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
-
-
-@pytest.fixture(scope="module")
-def study() -> dict[str, Any]:
-    return make_study(repeats=2, claims=["bai2022"], profile={"steps": 8})
-
-
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    return make_table(repeats=2, profile={"steps": 8})
-
-
-@pytest.fixture(scope="module")
-def folder(
-    study: dict[str, Any], table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A results folder with real tables and a dot in place of each figure."""
-    root = tmp_path_factory.mktemp("results")
-    (root / "study.yaml").write_text(yaml.safe_dump(study))
-    tidy.write(table, root / "metrics.parquet")
-    judge(root)
-    for name in tables.names():
-        args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
-        assert main(["table", name, "--verdicts", str(root / "verdicts.json"), *args]) == 0
-    (root / "figures").mkdir()
-    for name in figures.names():
-        (root / "figures" / f"{name}.svg").write_text(DOT)
-        (root / "figures" / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
-    return root
-
-
-def judge(root: Path) -> None:
-    """The verdicts on the published claims that the study in `root` names."""
-    args = ["--study", str(root / "study.yaml"), "--metrics", str(root / "metrics.parquet")]
-    assert main(["claims", *args, "--out", str(root / "verdicts.json")]) == 0
-
-
-def make_paper(root: Path, out: Path) -> int:
-    args = ["paper", "--study", str(root / "study.yaml")]
-    args += ["--metrics", str(root / "metrics.parquet"), "--figures", str(root / "figures")]
-    args += ["--tables", str(root / "tables"), "--generated", str(out / "generated")]
-    if (root / "verdicts.json").exists():
-        args += ["--verdicts", str(root / "verdicts.json")]
-    return main([*args, "--out", str(out / "paper")])
-
-
-def text_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
-    text = render(SOURCE, collect(study, table), folder / "tables")
-    return " ".join(text.split())
 
 
 def test_the_paper_is_the_same_bytes_twice(folder: Path, tmp_path: Path) -> None:
@@ -341,59 +291,3 @@ def test_a_name_cannot_leave_its_code_span() -> None:
     assert "`x <img src=/etc/hosts> {=html} # y`" in shown["source"]
     assert "(split `-`, " in shown["source"]
     assert shown["tokenizer"] == "the pretrained tokeniser `a`"
-
-
-def split_text(table: pd.DataFrame, folder: Path) -> str:
-    """The section on where the time of a step goes."""
-    text = text_of(make_study(repeats=2, profile={"steps": 8}), table, folder)
-    return text.partition("## Where the time of a step goes")[2].partition("## Loss")[0]
-
-
-def test_the_largest_share_of_exposed_communication_is_that_of_the_table(
-    table: pd.DataFrame, folder: Path
-) -> None:
-    shares = pick(table, "cell", "phase_share:communication")
-    top = shares.sort_values("value").iloc[-1]
-    assert (top["cell"], top["nodes"]) == ("sps", 4)
-    text = split_text(table, folder)
-    assert "Over all numbers of nodes Single Parameter Server at 4 nodes had the largest" in text
-    assert f"Single Parameter Server, {100 * top['value']:.0f} % [" in text
-    assert "medians over 8 steps of one run" in text
-    assert "At 1 node" not in text
-    assert "were those of the timed runs to the bit" in text
-
-
-def test_the_split_says_where_profiled_runs_trained_otherwise(
-    table: pd.DataFrame, folder: Path
-) -> None:
-    own = table.copy()
-    row = (own["metric"] == "profile_deviation") & (own["cell"] == "dps") & (own["nodes"] == 2)
-    own.loc[row, "value"] = 3e-7
-    text = split_text(own, folder)
-    assert "differed from those of the timed runs by at most 3.0e-7 relative" in text
-    assert "to the bit" not in text
-
-
-def test_a_cell_without_marks_is_named_and_has_no_share(table: pd.DataFrame, folder: Path) -> None:
-    own = table.copy()
-    ours = (own["cell"] == "sps") & own["metric"].str.startswith("phase_")
-    own.loc[ours & ~own["metric"].str.endswith((":rest", ":data")), ["value", "low"]] = 0.0
-    text = split_text(own, folder)
-    assert "Of Single Parameter Server only the time of the whole step is seen." in text
-    assert text.count("Single Parameter Server") == 1
-
-
-def test_a_study_without_profiled_runs_has_no_such_section(folder: Path) -> None:
-    text = text_of(make_study(repeats=2), make_table(repeats=2), folder)
-    assert "Where the time of a step goes" not in text
-    assert "profiled run" not in text
-
-
-def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path, tmp_path: Path) -> None:
-    study = make_study(repeats=2, profile={"steps": 8})
-    runs = write_records(
-        tmp_path, study, lambda spec: ("oom", "no memory") if spec.profile else None
-    )
-    text = split_text(build(study, runs), folder)
-    assert "No profiled run finished" in text and "Figure" not in text
-    assert "oom in 3 of 3 runs" in text

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RecordError, SamestepError
+from pipeline.expansion import expand
 from pipeline.profiling import profiled
 from pipeline.records import RunRecord, find_records, read_record, write_record
 from pipeline.records.record import texts
-from pipeline.spec import expand
 from tests.fake_records import make_record, make_study
 
 EXAMPLES = Path("tests/examples/records")

@@ -9,10 +9,11 @@ import pytest
 
 from pipeline import figures, tables
 from pipeline.__main__ import main
+from pipeline.expansion import expand
 from pipeline.metrics.collect import run_folder
 from pipeline.profiling import profiled
 from pipeline.report.runs import LOG_LINES, log_end, tidy
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec
 from tests.fake_records import make_study, write_records
 
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'

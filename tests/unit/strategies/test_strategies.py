@@ -7,8 +7,9 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
+from pipeline.expansion import expand
 from pipeline.precision import PrecisionInfo
-from pipeline.spec import WorldSpec, expand
+from pipeline.spec import WorldSpec
 from pipeline.strategies._faults import Faults
 from pipeline.strategies.base import Strategy
 from pipeline.study import load_study

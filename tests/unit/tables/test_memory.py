@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
+from pipeline.expansion import expand
 from pipeline.memory import CPU_BASE, CPU_LOADED_LATER, formula_24, predict
-from pipeline.spec import expand
 from pipeline.tables import memory
 from tests.fake_records import make_study, make_table
 

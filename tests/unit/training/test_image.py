@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.spec import RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 from pipeline.training import image
 

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import StudyError
-from pipeline.spec import LinkSpec, RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import LinkSpec, RunSpec
 from pipeline.study import load_study
 from pipeline.training import image as container
 from pipeline.training import launcher

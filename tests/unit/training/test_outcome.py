@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.spec import RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 from pipeline.training.launcher import RunPaths
 from pipeline.training.outcome import Ended, Verdict, judge, read_steps

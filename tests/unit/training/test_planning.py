@@ -7,9 +7,9 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
+from pipeline.expansion import expand
 from pipeline.memory import MEBIBYTE
 from pipeline.profiling import profiled
-from pipeline.spec import expand
 from pipeline.study import load_study
 from pipeline.training.planning import GIBIBYTE, CellPlan, parse_size, plan_study
 

@@ -1,12 +1,13 @@
 """Progress follows a step file, also one that is replaced under its feet."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline.expansion import expand
 from pipeline.files import write_text
-from pipeline.spec import expand
 from pipeline.study import load_study
 from pipeline.training import progress
 
@@ -14,6 +15,7 @@ from pipeline.training import progress
 @pytest.fixture
 def shown(tmp_path) -> progress.Progress:
     run = expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    run = replace(run, workload=replace(run.workload, steps=16))
     return progress.Progress(run, tmp_path / "rank0.jsonl")
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline import strategies
+from pipeline.expansion import expand
 from pipeline.memory import predict
-from pipeline.spec import RunSpec, expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 from pipeline.training.request import request
 

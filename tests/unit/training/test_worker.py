@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError, UnsupportedError
-from pipeline.spec import RunSpec, expand
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec
 from pipeline.study import load_study
 from pipeline.training import image, worker
 from pipeline.training.worker import _kind

@@ -1,0 +1,62 @@
+"""Folders of which each file makes one output: the figures, the tables, and the stage of each."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The files of a package, read and not imported; each makes one output of a `kind`."""
+
+    kind: str
+    package: str
+    folder: str
+
+    def captions(self) -> dict[str, str]:
+        """Caption of each by name, in alphabetical order."""
+        return literals(self.folder, "CAPTION")
+
+    def names(self) -> list[str]:
+        """Names of all."""
+        return list(self.captions())
+
+    def needing_verdicts(self) -> list[str]:
+        """Names of those that are about claims; a study without claims has none of them."""
+        needs = literals(self.folder, "NEEDS")
+        return [name for name, what in needs.items() if what == "verdicts"]
+
+    def add_arguments(self, parser: argparse.ArgumentParser, formats: str) -> None:
+        """Declare what the stage of every such package takes; `formats` as `{pdf,svg}`."""
+        parser.add_argument("name", choices=self.names(), help=f"file in pipeline/{self.kind}s")
+        parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
+        parser.add_argument("--verdicts", type=Path, help="verdicts.json, for one on claims")
+        parser.add_argument("--out", type=Path, required=True, help=f"folder for NAME.{formats}")
+
+    def load(self, args: argparse.Namespace) -> tuple[Any, list[Any]]:
+        """The file's module, and what it works on: the table of equal work, and verdicts if any."""
+        from pipeline.claims.write import verdicts_for
+        from pipeline.metrics import table
+        from pipeline.metrics.comparison import require_equal_work
+
+        frame = table.read(args.metrics)
+        module = importlib.import_module(f"{self.package}.{args.name}")
+        require_equal_work(frame, module.COMPARES, f"{self.kind} {args.name}")
+        return module, [frame, *verdicts_for(args.name, args.verdicts, self.needing_verdicts())]
+
+
+def literals(folder: str | Path, name: str) -> dict[str, str]:
+    """Value of the module-level string `name` by file stem, for each file that has one."""
+    found = {}
+    for path in sorted(Path(folder).glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == name for target in node.targets
+            ):
+                found[path.stem] = " ".join(str(ast.literal_eval(node.value)).split())
+    return found

@@ -1,0 +1,137 @@
+"""How a study becomes runs: `expand(study)`, and what else follows from a study alone.
+
+A study is the mapping of a `workflow/config/*.yaml` file after validation by
+`workflow/schemas/config.schema.yaml`. It becomes one `RunSpec` for each cell x link x node count x
+repeat.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.errors import StudyError
+from pipeline.spec import LinkSpec, ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
+
+
+def repeat_bounds(study: Mapping[str, Any]) -> tuple[int, int]:
+    """Fewest and most repeats of a cell; equal where the study fixes their number."""
+    repeats = study["repeats"]
+    if isinstance(repeats, int):
+        return repeats, repeats
+    least, most = repeats["at_least"], repeats["at_most"]
+    if most < least:
+        raise StudyError(f"repeats.at_most {most} is under repeats.at_least {least}; raise at_most")
+    return least, most
+
+
+def expand(study: Mapping[str, Any]) -> list[RunSpec]:
+    """All runs of a validated study, cell by cell; raises StudyError on a contradiction.
+
+    With adaptive repeats these are all that there may be; `pipeline.metrics.adaptive` says which
+    of them are called for.
+    """
+    cells = cells_of(study)
+    names = [cell["name"] for cell in cells]
+    for name in names:
+        if names.count(name) > 1:
+            raise StudyError(f"cell name {name!r} stands {names.count(name)} times; make it unique")
+    runs = [
+        _run(study, cell, nodes, repeat)
+        for cell in cells
+        for nodes in cell.get("nodes", study["cluster"]["nodes"])
+        for repeat in range(repeat_bounds(study)[1])
+    ]
+    for run in runs:
+        run.check()
+    return runs
+
+
+def links_of(study: Mapping[str, Any]) -> list[LinkSpec]:
+    """The links of an emulated network; none elsewhere. Raises StudyError on a contradiction."""
+    cluster = study["cluster"]
+    emulated = cluster["network"] == "emulated"
+    for key in ("links", "cores_per_node"):
+        if emulated != (key in cluster):
+            raise StudyError(
+                f"cluster.{key} belongs to cluster.network emulated, given {cluster['network']}; "
+                f"{'add it' if emulated else 'leave it out'}"
+            )
+    return [LinkSpec(**link) for link in cluster.get("links", [])]
+
+
+def cells_of(study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The cells of a study; over several links each is one cell a link, its `link` in its name.
+
+    `arm` is the name that the study gave. A cell of one node uses no link, so it stands once, with
+    the first.
+    """
+    links, found = links_of(study), []
+    for cell in study["cells"]:
+        alone = cell.get("nodes", study["cluster"]["nodes"]) == [1]
+        own: list[dict[str, Any]] = [{"link": asdict(link)} for link in links]
+        if len(links) > 1 and not alone:
+            own = [o | {"name": f"{cell['name']}-{o['link']['name']}"} for o in own]
+        found += [{"arm": cell["name"], **cell, **o} for o in (own[:1] if alone else own) or [{}]]
+    return found
+
+
+def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: int) -> RunSpec:
+    cluster = study["cluster"]
+    work = study["workload"] | cell.get("workload", {})
+    optimiser = study["optimiser"] | cell.get("optimiser", {})
+    world = WorldSpec(
+        nodes=nodes,
+        ranks_per_node=cell.get("ranks_per_node", cluster["ranks_per_node"]),
+        device=cluster["device"],
+        backend=cluster["backend"],
+        network=cluster["network"],
+        threads_per_rank=cluster.get("threads_per_rank"),
+        link=LinkSpec(**cell["link"]) if "link" in cell else None,
+        cores_per_node=cluster.get("cores_per_node"),
+    )
+    factor = world.size if work["scaling"] == "weak" else 1
+    seeds = study["seeds"]
+    return RunSpec(
+        study=study["study"],
+        cell=cell["name"],
+        strategy=cell["strategy"],
+        precision=cell["precision"],
+        world=world,
+        model=ModelSpec(**study["model"]),
+        optimiser=OptimiserSpec(**optimiser),
+        workload=WorkloadSpec(**{**work, "global_batch": work["global_batch"] * factor}),
+        repeat=repeat,
+        seed=seeds[repeat % len(seeds)],
+        compile=study.get("compile", False),
+        timeout_seconds=study["timeout_seconds"],
+        image_digest=study.get("image_digest"),
+        options=dict(cell.get("options", {})),
+    )
+
+
+def tokens_spec(study: Mapping[str, Any]) -> dict[str, Any]:
+    """What the token shards of a study depend on, and nothing else.
+
+    `min_tokens` is one global batch of the largest world: (sequences x context) + 1.
+    """
+    largest = max(run.workload.global_batch for run in expand(study))
+    return {
+        "corpus": study["corpus"],
+        "tokenizer": study["tokenizer"],
+        "context": study["model"]["context"],
+        "model_vocab_size": study["model"]["vocab_size"],
+        "min_tokens": largest * study["model"]["context"] + 1,
+    }
+
+
+def run_order(runs: list[RunSpec]) -> list[RunSpec]:
+    """The runs in a random order that the study's seeds fix: repeats first, shuffled inside.
+
+    Drift of the machine then spreads over all cells instead of hitting one (Hoefler & Belli, SC15).
+    """
+    generator = random.Random(f"{[(run.study, run.seed) for run in runs]}")
+    shuffled = generator.sample(runs, len(runs))
+    return sorted(shuffled, key=lambda run: run.repeat)

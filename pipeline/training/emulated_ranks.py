@@ -1,0 +1,182 @@
+"""The ranks of a run on emulated nodes: processes forked each into the network of its node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NoReturn
+
+from pipeline.emulation import links
+from pipeline.emulation.dilation import Dilation
+from pipeline.emulation.nodes import Nodes
+from pipeline.emulation.shares import Shares
+from pipeline.errors import LaunchError
+from pipeline.files import write_text
+from pipeline.spec import RunSpec
+from pipeline.strategies.base import Layout
+from pipeline.training import fence, worker
+from pipeline.training.processes import die_with_parent
+
+PORT = 29500
+"""Where the ranks of a copy meet: every port of a new network is free."""
+
+FILLER_STEPS = 4
+"""Times the steps of the measured copy: the others must still be busy at its end."""
+
+GRACE_SECONDS = 10.0
+
+
+class Rank:
+    """A forked process of one copy; `store` is the one that holds the copy's meeting place."""
+
+    def __init__(self, copy: int, pid: int, *, store: bool = False) -> None:
+        self.copy, self.pid, self.store = copy, pid, store
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def kill(self) -> None:
+        """End it at once where it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The nodes of all copies, as the ranks of one run see them."""
+
+    spec: RunSpec
+    layout: Layout
+    nodes: Nodes
+    shares: Shares
+    dilation: Dilation
+
+    def start(self, args: Namespace) -> list[Rank]:
+        """Fork a meeting place and the ranks of every copy."""
+        started: list[Rank] = []
+        for copy in range(self.dilation.copies):
+            own = _arguments(self.spec, args, copy)
+            own.dilation = self.dilation.factor
+            started.append(Rank(copy, _fork(partial(self._meet, copy)), store=True))
+            for rank in range(self.layout.num_processes):
+                started.append(Rank(copy, _fork(partial(self._train, copy, rank, own))))
+        return started
+
+    def _train(self, copy: int, rank: int, args: Namespace) -> int:
+        node = rank // self.layout.processes_per_node
+        self.nodes.enter(copy, node)
+        args.share = partial(self.shares.of, copy * self.nodes.count + node)
+        os.environ.update(self.variables(copy, rank))
+        return worker.run(args)
+
+    def _meet(self, copy: int) -> int:
+        """Hold the key-value store through which the ranks of a copy find one another."""
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        self.nodes.enter(copy, 0)
+        store = TCPStore(links.address(copy, 0), PORT, is_master=True, wait_for_workers=False)
+        signal.pause()
+        del store
+        return 0
+
+    def variables(self, copy: int, rank: int) -> dict[str, str]:
+        """What torchrun sets, and the waits of Horovod's loop, which are dilated too."""
+        node, local = divmod(rank, self.layout.processes_per_node)
+        found = {
+            "RANK": rank,
+            "LOCAL_RANK": local,
+            "WORLD_SIZE": self.layout.num_processes,
+            "LOCAL_WORLD_SIZE": self.layout.processes_per_node,
+            "GROUP_RANK": node,
+            "MASTER_ADDR": links.address(copy, 0),
+            "MASTER_PORT": PORT,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "GLOO_SOCKET_IFNAME": links.INTERFACE,
+            "SAMESTEP_DILATION": self.dilation.factor,
+        }
+        return {name: str(value) for name, value in found.items()}
+
+
+def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:
+    """A rank's arguments; copies that fill the machine train longer, in a folder of their own."""
+    if copy == 0:
+        return Namespace(**vars(args))
+    folder = args.out / f"copy{copy}"
+    folder.mkdir()
+    work = replace(spec.workload, steps=spec.workload.steps * FILLER_STEPS, checkpoint_every=0)
+    write_text(folder / "spec.json", replace(spec, workload=work).to_json())
+    write_text(folder / fence.FILE, args.launch)
+    own = {"spec": folder / "spec.json", "out": folder, "checkpoints": folder / "checkpoints"}
+    return Namespace(**(vars(args) | own))
+
+
+def _fork(work: Callable[[], int]) -> int:
+    """A child that does `work` and ends with its result, never going on in the caller's code."""
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        stay_with(parent)
+        code = work()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    import atexit
+
+    # Horovod shuts down there; os._exit alone would skip it and its peers would see an abort.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def follow(ranks: list[Rank]) -> int:
+    """Wait for the measured copy; 0 when all of it ended well while the others were busy."""
+    measured = [rank for rank in ranks if rank.copy == 0 and not rank.store]
+    others = [rank for rank in ranks if rank not in measured]
+    while None in (codes := [rank.poll() for rank in measured]):
+        if any(codes) or any(rank.poll() is not None for rank in others):
+            _wait(measured)
+            break
+        time.sleep(0.02)
+    early = [rank.copy for rank in others if rank.poll() is not None]
+    if early:
+        print(f"error: copy {early[0]}, which fills the machine, ended early", file=sys.stderr)
+    return int(any(rank.poll() != 0 for rank in measured) or bool(early))
+
+
+def _wait(ranks: list[Rank]) -> None:
+    """Give the others a moment to say their own reason."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
+        time.sleep(0.05)
+
+
+def stay_with(parent: int) -> None:
+    """End when `parent` ends; raises LaunchError where it already has."""
+    die_with_parent()
+    if os.getppid() != parent:
+        raise LaunchError("the process that started this one has gone")

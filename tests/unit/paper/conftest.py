@@ -1,0 +1,27 @@
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.fake_records import make_study, make_table
+from tests.unit.paper.papers import make_results
+
+DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
+
+
+@pytest.fixture(scope="module")
+def study() -> dict[str, Any]:
+    return make_study(repeats=2, claims=["bai2022"], profile={"steps": 8})
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=2, profile={"steps": 8})
+
+
+@pytest.fixture(scope="module")
+def folder(
+    study: dict[str, Any], table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return make_results(tmp_path_factory.mktemp("results"), study, table)

@@ -1,0 +1,53 @@
+"""What the tests of the paper share: its text and its files, made from records."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from pipeline import figures, tables
+from pipeline.__main__ import main
+from pipeline.metrics import table as tidy
+from pipeline.paper.manuscript import SOURCES, render
+from pipeline.paper.numbers import collect
+
+SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
+
+
+DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
+
+
+def make_results(root: Path, study: dict[str, Any], table: pd.DataFrame) -> Path:
+    """A results folder with real tables and a dot in place of each figure."""
+    (root / "study.yaml").write_text(yaml.safe_dump(study))
+    tidy.write(table, root / "metrics.parquet")
+    judge(root)
+    for name in tables.names():
+        args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
+        assert main(["table", name, "--verdicts", str(root / "verdicts.json"), *args]) == 0
+    (root / "figures").mkdir()
+    for name in figures.names():
+        (root / "figures" / f"{name}.svg").write_text(DOT)
+        (root / "figures" / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
+    return root
+
+
+def judge(root: Path) -> None:
+    """The verdicts on the published claims that the study in `root` names."""
+    args = ["--study", str(root / "study.yaml"), "--metrics", str(root / "metrics.parquet")]
+    assert main(["claims", *args, "--out", str(root / "verdicts.json")]) == 0
+
+
+def make_paper(root: Path, out: Path) -> int:
+    args = ["paper", "--study", str(root / "study.yaml")]
+    args += ["--metrics", str(root / "metrics.parquet"), "--figures", str(root / "figures")]
+    args += ["--tables", str(root / "tables"), "--generated", str(out / "generated")]
+    if (root / "verdicts.json").exists():
+        args += ["--verdicts", str(root / "verdicts.json")]
+    return main([*args, "--out", str(out / "paper")])
+
+
+def text_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
+    text = render(SOURCE, collect(study, table), folder / "tables")
+    return " ".join(text.split())

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.metrics.cli import build
+from pipeline.metrics.select import pick
+from tests.fake_records import make_study, make_table, write_records
+from tests.unit.paper.papers import text_of
+
+
+def split_text(table: pd.DataFrame, folder: Path) -> str:
+    """The section on where the time of a step goes."""
+    text = text_of(make_study(repeats=2, profile={"steps": 8}), table, folder)
+    return text.partition("## Where the time of a step goes")[2].partition("## Loss")[0]
+
+
+def test_the_largest_share_of_exposed_communication_is_that_of_the_table(
+    table: pd.DataFrame, folder: Path
+) -> None:
+    shares = pick(table, "cell", "phase_share:communication")
+    top = shares.sort_values("value").iloc[-1]
+    assert (top["cell"], top["nodes"]) == ("sps", 4)
+    text = split_text(table, folder)
+    assert "Over all numbers of nodes Single Parameter Server at 4 nodes had the largest" in text
+    assert f"Single Parameter Server, {100 * top['value']:.0f} % [" in text
+    assert "medians over 8 steps of one run" in text
+    assert "At 1 node" not in text
+    assert "were those of the timed runs to the bit" in text
+
+
+def test_the_split_says_where_profiled_runs_trained_otherwise(
+    table: pd.DataFrame, folder: Path
+) -> None:
+    own = table.copy()
+    row = (own["metric"] == "profile_deviation") & (own["cell"] == "dps") & (own["nodes"] == 2)
+    own.loc[row, "value"] = 3e-7
+    text = split_text(own, folder)
+    assert "differed from those of the timed runs by at most 3.0e-7 relative" in text
+    assert "to the bit" not in text
+
+
+def test_a_cell_without_marks_is_named_and_has_no_share(table: pd.DataFrame, folder: Path) -> None:
+    own = table.copy()
+    ours = (own["cell"] == "sps") & own["metric"].str.startswith("phase_")
+    own.loc[ours & ~own["metric"].str.endswith((":rest", ":data")), ["value", "low"]] = 0.0
+    text = split_text(own, folder)
+    assert "Of Single Parameter Server only the time of the whole step is seen." in text
+    assert text.count("Single Parameter Server") == 1
+
+
+def test_a_study_without_profiled_runs_has_no_such_section(folder: Path) -> None:
+    text = text_of(make_study(repeats=2), make_table(repeats=2), folder)
+    assert "Where the time of a step goes" not in text
+    assert "profiled run" not in text
+
+
+def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path, tmp_path: Path) -> None:
+    study = make_study(repeats=2, profile={"steps": 8})
+    runs = write_records(
+        tmp_path, study, lambda spec: ("oom", "no memory") if spec.profile else None
+    )
+    text = split_text(build(study, runs), folder)
+    assert "No profiled run finished" in text and "Figure" not in text
+    assert "oom in 3 of 3 runs" in text
