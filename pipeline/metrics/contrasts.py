@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, count
+from math import comb
 from typing import Any
 
 import pandas as pd
 
+from pipeline.expansion import cells_of, links_of
 from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, NOT_EQUAL
@@ -108,6 +110,21 @@ def _families(groups: Groups) -> Mapping[str, list[Pair]]:
             family = f"cells against their base{_of({_over(group)} - {''})}"
             families.setdefault(family, []).append(Pair(group, base))
     return families
+
+
+def largest_family(study: Mapping[str, Any]) -> tuple[int, str]:
+    """Comparisons in the largest family that a study plans, and what they are; see `_families`."""
+    links = [link.name for link in links_of(study)] or [""]
+    sizes: dict[str, int] = {}
+    for link in links:
+        own = [c for c in cells_of(study) if c["name"] == c["arm"] or c["link"]["name"] == link]
+        nodes = [cell.get("nodes", study["cluster"]["nodes"]) for cell in own]
+        for number in sorted({n for counts in nodes for n in counts}):
+            members = sum(number in counts for counts in nodes)
+            sizes[f"pairs of {members} cells at {plural(number, 'node')}"] = comb(members, 2)
+        sizes["cells against their base"] = sum(n > 1 for counts in nodes for n in counts)
+    what = max(sizes, key=lambda name: sizes[name])
+    return sizes[what], what
 
 
 def fewest_repeats(num_pairs: int) -> int:

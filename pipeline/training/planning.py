@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline import strategies
 from pipeline.errors import StudyError
-from pipeline.expansion import expand
+from pipeline.expansion import expand, repeat_bounds
 from pipeline.memory import MEBIBYTE, Memory, formula_24, predict
 from pipeline.profiling import profiled
 from pipeline.spec import RunSpec
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{study['study']}: {study['title']}\n")
     for line in _align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
         print(line)
-    print("\n" + "\n".join(_notes(plans, limit)))
+    print("\n" + "\n".join([*_notes(plans, limit), *_repeats_note(study)]))
     return 0
 
 
@@ -200,3 +201,18 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
     share = f"{100 * MARGIN[plans[0].spec.world.device]:g} %"
     count = f"{len(plans) - len(bad)} of {len(plans)} fit {limit / GIBIBYTE:.4g} GiB"
     return [*notes, f"{count}; within {share} of it is tight."]
+
+
+def _repeats_note(study: Mapping[str, Any]) -> list[str]:
+    """A warning where so few repeats cannot decide which cell is faster, whatever they find."""
+    from pipeline.metrics.contrasts import fewest_repeats, largest_family
+
+    pairs, what = largest_family(study)
+    most = repeat_bounds(study)[1]
+    if pairs == 0 or most >= (needed := fewest_repeats(pairs)):
+        return []
+    return [
+        f"warning: {most} repeats cannot decide which cell is faster, however far apart they are: "
+        f"the rank test corrects for {pairs} comparisons ({what}) and needs {needed}; "
+        f"set repeats to {needed} or more, or have fewer cells"
+    ]

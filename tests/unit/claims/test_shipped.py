@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.claims.judge import judge
@@ -12,6 +14,7 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import to_dict
 from pipeline.metrics.select import pick
 from pipeline.schemas import validate
+from pipeline.study import load_study
 from tests.claims_worlds import (
     arrange,
     copy,
@@ -148,3 +151,14 @@ def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
     known = set(pick(world.table, "run", "status")["run_id"])
     assert len(found.runs) == 6 and set(found.runs) <= known
     assert {run.split("/")[1] for run in found.runs} == {"one", "server"}
+
+
+def test_the_ablations_have_the_cells_of_their_claims() -> None:
+    study = load_study(Path("workflow/config/bai2022-ablations.yaml"))
+    evidence = make_world(**{key: study[key] for key in ("cells", "cluster", "compares")})
+    for claim in CLAIMS:
+        if claim.id in ("empty-cache-costs", "small-batch-diverges", "amp-fits-batch-4"):
+            own = copy(evidence)
+            arrange(own, claim, effects(claim)[REPRODUCED])
+            found = judge(claim, own)
+            assert found.verdict == REPRODUCED, found.line

@@ -12,11 +12,12 @@ from pipeline.errors import ComparisonError
 from pipeline.expansion import expand
 from pipeline.metrics import table as tidy
 from pipeline.metrics.cli import build
+from pipeline.metrics.contrasts import fewest_repeats, largest_family
 from pipeline.metrics.select import pick
 from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.spec import RunSpec
-from tests.fake_records import make_record, make_study
+from tests.fake_records import EMULATED, make_record, make_study
 
 CELLS: list[dict[str, Any]] = [
     {"name": "a", "label": "A", "strategy": "single", "precision": "fp32", "nodes": [1]},
@@ -146,3 +147,17 @@ def test_what_was_not_measured_is_an_error(tmp_path: Path) -> None:
     table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4), repeats=1)
     with pytest.raises(ComparisonError, match="no comparison of 'a' with 'b' at 2 nodes"):
         faster(table, "a", "b", 2)
+
+
+@pytest.mark.parametrize("changes", [{}, {"cluster": EMULATED}], ids=["loopback", "two links"])
+def test_the_largest_family_is_foretold_from_the_study(tmp_path: Path, changes: Any) -> None:
+    """Of three cells on one node and two on more: three pairs on one, and four with their base."""
+    table = measure(tmp_path, lambda spec: 0.1, **changes)
+    texts = pick(table, "comparison", "p_value")["text"]
+    found = max(int(text.partition("corrected for ")[2].split()[0]) for text in texts)
+    assert largest_family(make_study(cells=CELLS, **changes)) == (found, "cells against their base")
+    assert found == 4
+
+
+def test_six_repeats_decide_fifteen_pairs_and_five_do_not() -> None:
+    assert fewest_repeats(15) == 6 and fewest_repeats(1) == 4

@@ -1,5 +1,6 @@
 """What `plan` foretells, and what it refuses."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def test_a_larger_batch_does_not_fit_where_a_smaller_does() -> None:
 
 def test_gpu_hours_are_those_of_all_gpus_up_to_the_time_limit() -> None:
     plan = plans_of("bai2022")["horovod", 2]
-    assert plan.hours == 5 * 21600 / 3600
-    assert plan.hours * plan.gpus == 240
+    assert plan.hours == 6 * 21600 / 3600
+    assert plan.hours * plan.gpus == 288
 
 
 def test_the_table_says_what_fits(capsys) -> None:
@@ -100,3 +101,18 @@ def test_profiled_runs_are_planned_too(capsys) -> None:
     assert main(["plan", "--study", "smoke"]) == 0
     count = len(expand(study)) + len(profiled(study))
     assert f"At most {count} runs, " in capsys.readouterr().out
+
+
+def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
+    study = load_study(Path("workflow/config/bai2022.yaml"))
+    for repeats, warned in (
+        (5, True),
+        (6, False),
+        ({"at_least": 6, "at_most": 9, "within": 0.1}, False),
+    ):
+        path = tmp_path / "study.json"
+        path.write_text(json.dumps({**study, "repeats": repeats}))
+        assert main(["plan", "--study", str(path)]) == 0
+        shown = capsys.readouterr().out
+        assert ("warning: 5 repeats cannot decide" in shown) == warned
+        assert ("15 comparisons (pairs of 6 cells at 1 node) and needs 6" in shown) == warned
