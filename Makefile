@@ -62,8 +62,13 @@ archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=s
 	    echo "error: there is no $(RESULTS); run make paper STUDY=$(STUDY) first" >&2; exit 2; }
 	@$(BIN)/python -m pipeline archive --results $(RESULTS) --out $(ARCHIVE) $(if $(PARTIAL),--partial)
 
+# What starts a cluster, a container or emulated nodes has the machine to itself.
 test: setup check ## set up, check, and run the whole test suite
-	@$(BIN)/python -m pytest
+	@status=0; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile \
+	    || status=1; \
+	$(BIN)/python -m pytest tests/system || status=1; \
+	exit $$status
 
 check: setup ## linters, formats, types, boundaries
 	@sh envs/check.sh

@@ -9,6 +9,8 @@ d  a link twice as slow lengthens the step by what a ring all-reduce costs
 
 Runs of a pair alternate, so that drift of the machine hits both alike. A run that leaves cores free
 has the same run beside it there: two busy cores slow one another, and that is not what is asked.
+The model is larger than that of the default study, so that a step takes some tenths of a second and
+what another program on the machine takes now and then weighs less.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,10 +32,12 @@ from typing import Any
 
 from pipeline.emulation import links, probes
 from pipeline.emulation.available import why_not
+from pipeline.emulation.awake import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.emulation.shares import make_shares
 from pipeline.expansion import expand, tokens_spec
+from pipeline.memory import num_parameters
 from pipeline.metrics.statistics import interval_of_ratio, repeats_interval
 from pipeline.spec import LinkSpec, RunSpec
 from pipeline.study import load_study
@@ -42,6 +46,8 @@ from pipeline.training.machine import hardware, provenance
 ROOT = Path(__file__).resolve().parents[1]
 CELLS = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
 RATES = (200.0, 1000.0)
+MODEL = {"num_layers": 2, "width": 192, "num_heads": 6}
+WORK = {"global_batch": 16, "steps": 10, "untimed_steps": 2}
 BUCKETS, BUCKET_SECONDS = 16, 0.06
 """Under way at once, as those of DDP are: a ring alone leaves its link idle at both ends, for one
 part in 2 (n - 1) + 1. Seconds are of the link's rate: 7.5 MB at 1 Gbit/s."""
@@ -70,6 +76,7 @@ def main() -> int:
             "hardware": hardware(),
             "git_commit": provenance()["git_commit"],
             "repeats": repeats,
+            "num_parameters": bench.num_parameters,
             "dilated_over_undilated": [
                 bench.dilated(cell, rate, repeats) for rate in RATES for cell in cells
             ],
@@ -91,6 +98,7 @@ class Bench:
         self.study = load_study(ROOT / "workflow/config/smoke.yaml")
         spec = folder / "tokens.json"
         spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
+        self.num_parameters = num_parameters(self._spec("dps", 2, RATES[0]).model)
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
 
     def dilated(self, cell: str, rate: float, repeats: int) -> dict[str, Any]:
@@ -115,8 +123,7 @@ class Bench:
         """Check d: the longer step over the time that the ring's bytes take more."""
         fast, slow = (self._spec("dps", nodes, rate) for rate in (200.0, 100.0))
         quick, long = self._pairs(repeats, (fast, 2), (slow, 2))
-        count = self._parameters(fast)
-        wire_bits = 2 * (nodes - 1) / nodes * 4 * count * 8 / WIRE
+        wire_bits = 2 * (nodes - 1) / nodes * 4 * self.num_parameters * 8 / WIRE
         foretold = wire_bits / 100e6 - wire_bits / 200e6
         gaps = [
             float(statistics.median(b) - statistics.median(a)) / foretold
@@ -192,13 +199,12 @@ class Bench:
     def _spec(self, cell: str, nodes: int, rate: float) -> RunSpec:
         names = (cell, f"{cell}-1gbit")
         found = next(run for run in expand(self.study) if run.cell in names)
-        world = replace(found.world, nodes=nodes, link=LinkSpec("bench", rate))
-        return replace(found, world=world)
-
-    def _parameters(self, spec: RunSpec) -> int:
-        from pipeline.memory import num_parameters
-
-        return num_parameters(spec.model)
+        return replace(
+            found,
+            world=replace(found.world, nodes=nodes, link=LinkSpec("bench", rate)),
+            model=replace(found.model, **MODEL),
+            workload=replace(found.workload, **WORK),
+        )
 
     def _pipeline(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "pipeline", *arguments]
@@ -259,9 +265,8 @@ def _all_reduce(nodes: int, rate: float, repeats: int) -> list[float]:
         return bits / seconds
 
     # The slowest rank's; all of them wait for one another.
-    found = [min(probes.measure([probe] * nodes, node)) for _ in range(repeats)]
-    shares.close()
-    return found
+    with closing(shares), awake(cores, shares.idle):
+        return [min(probes.measure([probe] * nodes, node)) for _ in range(repeats)]
 
 
 def _interval(shown: Any) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Each node's share of the cores: a quota of its own control group, or cores that it is pinned to.
+"""Each node's share of the cores: cores of its own, a quota of a control group, or fairness.
 
-A quota is a hard limit: a node whose neighbours wait gets no more than its share, as a machine of
-its own would not. Pinned nodes share a core by the kernel's fairness, which gives the time that one
-does not use to the others; then work that one rank does alone looks faster than it is.
+Where there are as many cores as the nodes need, each node is pinned to its own. Else a quota is a
+hard limit: a node whose neighbours wait gets no more than its share, as a machine of its own would
+not. Where no quota may be set, nodes are pinned to cores that they share by the kernel's fairness,
+which gives the time that one does not use to the others; then work that one rank does alone looks
+faster than it is.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ PERIOD_US, MIN_QUOTA_US = 10_000, 1_000
 MOUNTS = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
 PREFIX = "samestep-"
-QUOTA, PINNED = "quota", "pinned"
+OWN, QUOTA, PINNED = "own", "quota", "pinned"
 
 # Waits until nobody holds the other end of its input, however they ended, then removes the groups.
 _SWEEPER = (
@@ -33,11 +35,15 @@ _SWEEPER = (
 
 @dataclass
 class Shares:
-    """`kind` is `quota` (the groups are there) or `pinned`; `reason` says why it is only that."""
+    """`kind` is `own`, `quota` (the groups are there) or `pinned`; `reason` says why only that.
+
+    `idle` is a group that gets what no node wants.
+    """
 
     kind: str
     groups: Sequence[Path] = ()
     places: Sequence[Sequence[int]] = ()
+    idle: Path | None = None
     reason: str | None = None
     _sweeper: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -73,11 +79,15 @@ def _pin(cores: Iterable[int]) -> None:
 
 
 def make_shares(share: float, places: Sequence[Sequence[int]]) -> Shares:
-    """A share of `share` cores for each place: by quota where this user may, else pinned."""
+    """A share of `share` cores for each place, by what this user may and the places need."""
+    cores = [core for place in places for core in place]
+    if len(cores) == len(set(cores)) and share == len(places[0]):
+        return Shares(OWN, places=places)
     for parent, version in _parents():
         made = _make_groups(parent, version, share, len(places))
         if made:
-            return Shares(QUOTA, made, _sweeper=_start_sweeper(made))
+            *nodes, idle = made
+            return Shares(QUOTA, nodes, idle=idle, _sweeper=_start_sweeper(made))
     reason = "no control group with a CPU quota may be made by this user"
     return Shares(PINNED, places=places, reason=reason)
 
@@ -114,7 +124,7 @@ def _mounts() -> dict[int, Path]:
 
 
 def _make_groups(parent: Path, version: int, share: float, count: int) -> list[Path]:
-    """Groups with the quota, or none where anything is refused; then nothing is left."""
+    """Groups with the quota, then an idle one; none where anything is refused, and none left."""
     period = max(PERIOD_US, round(MIN_QUOTA_US / share))
     quota = round(period * share)
     settings = (
@@ -125,11 +135,12 @@ def _make_groups(parent: Path, version: int, share: float, count: int) -> list[P
     stem = f"{PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
     made: list[Path] = []
     try:
-        for place in range(count):
+        for place in range(count + 1):
             group = parent / f"{stem}-{place}"
             group.mkdir()
             made.append(group)
-            for name, text in settings.items():
+            own = settings if place < count else {"cpu.idle": "1"}
+            for name, text in own.items():
                 if not (group / name).exists():
                     raise FileNotFoundError(name)
                 (group / name).write_text(text, encoding="ascii")

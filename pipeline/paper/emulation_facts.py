@@ -82,6 +82,7 @@ def _validation(path: Path) -> dict[str, Any]:
         "cpu": result["hardware"]["cpu_model"],
         "num_cores": result["hardware"]["num_cores"],
         "repeats": result["repeats"],
+        "parameters": f"{result['num_parameters'] / 1e6:.2g}",
         "rows": [_row(check, one) for check in CHECKS for one in _results(result[check])],
     }
 

@@ -13,10 +13,12 @@ import os
 import signal
 import sys
 from argparse import Namespace
+from contextlib import closing
 from typing import NoReturn
 
 from pipeline import strategies
 from pipeline.emulation import REPORT
+from pipeline.emulation.awake import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.measured import check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
@@ -25,7 +27,7 @@ from pipeline.errors import LaunchError
 from pipeline.files import write_text
 from pipeline.spec import RunSpec
 from pipeline.training import preloaded, worker
-from pipeline.training.emulated_ranks import Cluster, Rank, follow, stay_with
+from pipeline.training.emulated_ranks import Cluster, follow, stay_with
 from pipeline.training.processes import die_with_parent
 
 
@@ -59,20 +61,15 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
     stay_with(parent)  # a user namespace forgets it
     nodes = Nodes(world.nodes, dilation.copies, link, dilation.factor)
     count = world.nodes * dilation.copies
-    shares = make_shares(dilation.share, places(count, world.cores_per_node, cores))
-    ranks: list[Rank] = []
-    try:
+    places_of_nodes = places(count, world.cores_per_node, cores)
+    with closing(make_shares(dilation.share, places_of_nodes)) as shares, awake(cores, shares.idle):
         measured = measure(link, world.cores_per_node, nodes, shares, dilation)
         write_text(args.out / REPORT, json.dumps(measured | {"cores": len(cores)}))
         check_rates(measured)
         _import_heavy(spec)
         layout = strategies.load(spec.strategy, spec.options).layout(world)
-        ranks = Cluster(spec, layout, nodes, shares, dilation).start(args)
-        return follow(ranks)
-    finally:
-        for rank in ranks:
-            rank.kill()
-        shares.close()
+        with Cluster(spec, layout, nodes, shares, dilation).running(args) as ranks:
+            return follow(ranks)
 
 
 def _import_heavy(spec: RunSpec) -> None:

@@ -7,7 +7,8 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -64,16 +65,21 @@ class Cluster:
     shares: Shares
     dilation: Dilation
 
-    def start(self, args: Namespace) -> list[Rank]:
-        """Fork a meeting place and the ranks of every copy."""
+    @contextmanager
+    def running(self, args: Namespace) -> Iterator[list[Rank]]:
+        """Fork a meeting place and the ranks of every copy; those that are left are killed."""
         started: list[Rank] = []
-        for copy in range(self.dilation.copies):
-            own = _arguments(self.spec, args, copy)
-            own.dilation = self.dilation.factor
-            started.append(Rank(copy, _fork(partial(self._meet, copy)), store=True))
-            for rank in range(self.layout.num_processes):
-                started.append(Rank(copy, _fork(partial(self._train, copy, rank, own))))
-        return started
+        try:
+            for copy in range(self.dilation.copies):
+                own = _arguments(self.spec, args, copy)
+                own.dilation = self.dilation.factor
+                started.append(Rank(copy, _fork(partial(self._meet, copy)), store=True))
+                for rank in range(self.layout.num_processes):
+                    started.append(Rank(copy, _fork(partial(self._train, copy, rank, own))))
+            yield started
+        finally:
+            for one in started:
+                one.kill()
 
     def _train(self, copy: int, rank: int, args: Namespace) -> int:
         node = rank // self.layout.processes_per_node

@@ -14,6 +14,7 @@ RESULT = {
     "measured_at": "2026-01-02T03:04:05+00:00",
     "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2},
     "repeats": 6,
+    "num_parameters": 1_100_000,
     "dilated_over_undilated": [{"cell": "dps", "rate_mbits": 200.0, **RATIO}],
     "bandwidth": [{"nodes": n, "rate_mbits": 1000.0, **RATIO} for n in (2, 4)],
     "eight_nodes": {"not_run": "needs 16 cores, this machine has 2"},

@@ -1,0 +1,47 @@
+"""Keep cores awake: a process of the idle class on each, which gives way to any other at once.
+
+A core that halts takes a while to wake, that of a virtual machine a long while, so that the timer
+of a link or a packet comes late. Nodes that share a core keep it busy and do not see that; nodes
+with a core each wait often, and would be the slower ones.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def awake(cores: Sequence[int], group: Path | None = None) -> Iterator[None]:
+    """Keep these cores from halting for a while; ends with this process, however that ends.
+
+    `group` is a control group of the idle class beside those of the nodes, where they have some: a
+    process outside of it would get a whole node's part.
+    """
+    spinners = [_spin(core, group) for core in cores]
+    try:
+        yield
+    finally:
+        for pid in spinners:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _spin(core: int, group: Path | None) -> int:
+    """A child that is busy on a core while its parent lives."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.sched_setaffinity(0, [core])
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        if group is not None:
+            (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+        while os.getppid() == parent:
+            pass
+    finally:
+        os._exit(1)
