@@ -10,7 +10,10 @@ from pipeline.claims.types import NOT_TESTABLE
 from pipeline.errors import ClaimError
 from pipeline.files import write_text
 
-BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
+
+def marks(study: str) -> tuple[str, str]:
+    """The lines between which the table of a study stands."""
+    return f"<!-- verdicts of {study}: begin -->", f"<!-- verdicts of {study}: end -->"
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -29,12 +32,12 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 def update(path: Path, study: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
     """Put the table between the marks of a file; raises ClaimError where it has none."""
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = marks(study)
+    before, begin, rest = path.read_text(encoding="utf-8").partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ClaimError(f"{path} has no lines {BEGIN} and {END}; add them where the table is due")
-    write_text(path, f"{before}{BEGIN}\n{block(study, verdicts)}\n{END}{after}")
+        raise ClaimError(f"{path} has no lines {first} and {last}; add them where the table is due")
+    write_text(path, f"{before}{first}\n{block(study, verdicts)}\n{last}{after}")
 
 
 def _effect(one: Mapping[str, Any]) -> str:

@@ -32,6 +32,8 @@ SENT_BLOCK, READ_BLOCK = 1 << 17, 1 << 13
 ROOM_BYTES = 1 << 17
 """What may lie unread: what came before the clock started must not count for much."""
 
+END = b"\n"
+
 Probe = Callable[[Callable[[], None]], float]
 
 
@@ -41,16 +43,19 @@ def measure(
 ) -> list[float]:
     """Run each probe in a process of its own, within `within(i)`, all at once.
 
-    A probe gets the function that waits until all are ready, and returns its figure.
+    A probe gets the function that waits until all are ready, and returns its figure; what it began
+    goes on until all have theirs.
     """
     go_read, go_write = os.pipe()
+    stay_read, stay_write = os.pipe()
     running = []
     for place, probe in enumerate(probes):
         result_read, result_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(go_write)
-            _run_probe(probe, within(place), go_read, result_write)
+            os.close(stay_write)
+            _run_probe(probe, within(place), (go_read, stay_read), result_write)
         os.close(result_write)
         running.append((pid, result_read))
     for _, result in running:
@@ -60,6 +65,8 @@ def measure(
     try:
         return [_result(result) for _, result in running]
     finally:
+        os.close(stay_write)
+        os.close(stay_read)
         for pid, result in running:
             os.close(result)
             os.kill(pid, signal.SIGKILL)
@@ -69,10 +76,14 @@ def measure(
 def _run_probe(
     probe: Probe,
     place: AbstractContextManager[None],
-    go: int,
+    signals: tuple[int, int],
     result: int,
 ) -> None:
-    """In the child: say that it is ready, wait for the others, leave the figure; never returns."""
+    """In the child: say that it is ready, wait for the others, leave the figure; never returns.
+
+    `signals` are two pipes that end when it may go, and when it need not stay.
+    """
+    go, stay = signals
     try:
 
         def wait_for_all() -> None:
@@ -80,16 +91,17 @@ def _run_probe(
             os.read(go, 1)
 
         with place:
-            os.write(result, json.dumps(probe(wait_for_all)).encode())
-            os._exit(0)
+            os.write(result, json.dumps(probe(wait_for_all)).encode() + END)
+            os.read(stay, 1)
     except BaseException as error:
-        os.write(result, f"{type(error).__name__}: {error}".encode())
+        os.write(result, f"{type(error).__name__}: {error}".encode() + END)
+    finally:
         os._exit(1)
 
 
 def _result(channel: int) -> float:
     text = b""
-    while block := os.read(channel, 4096):
+    while not text.endswith(END) and (block := os.read(channel, 4096)):
         text += block
     try:
         return float(json.loads(text))
@@ -151,7 +163,4 @@ def _receive(flows: Sequence[socket.socket], seconds: float) -> float:
     read_until(time.perf_counter() + LEAD_SECONDS)
     start = time.perf_counter()
     count = read_until(start + seconds)
-    spent = time.perf_counter() - start
-    # The others still measure: the senders of this one must go on until they are done.
-    time.sleep(LEAD_SECONDS)
-    return count * 8 / spent
+    return count * 8 / (time.perf_counter() - start)

@@ -119,6 +119,7 @@ def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, 
     found = execution["emulation"]
     cores = len(os.sched_getaffinity(0))
     assert found["dilation"] == max(1, 2 / cores)
+    assert (found["shares"] == "own") == (cores >= 2)
     assert len(found["measured_mbits"]) == len(found["measured_cores"]) == 2
     # No node gets more than the study says, however little others leave it.
     assert max(found["measured_mbits"]) <= 1.2 * GIGABIT.rate_mbits
@@ -160,8 +161,14 @@ def test_a_user_without_rights_gets_the_same_network(small_tokens) -> None:
         subprocess.run(["chown", "--recursive", "65534:65534", name], check=True)
         shown = ["unshare", "--mount", "sh", "-c", AS_NOBODY, "sh", str(home), str(closed)]
         environment = os.environ | {"HOME": name, "PYTHONPATH": name}
+        one_core = {min(os.sched_getaffinity(0))}  # so that the two nodes have to share
         done = subprocess.run(
-            [*shown, *words], cwd=folder, env=environment, capture_output=True, text=True
+            [*shown, *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, one_core),
         )
         log = folder / "out/log.txt"
         assert done.returncode == 0, done.stderr + (log.read_text() if log.is_file() else "")
@@ -241,7 +248,8 @@ def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
         steps = tmp_path / "out/ranks/rank0.jsonl"
         wait_for(lambda: steps.is_file() and steps.stat().st_size > 0, 60)
         during = left_behind()
-        assert len(during["processes"]) == 1 + 1 + 4  # it, the meeting place, the ranks
+        # It, the meeting place, the ranks, and what keeps each core awake.
+        assert len(during["processes"]) == 1 + 1 + 4 + len(os.sched_getaffinity(0))
         # All network that the nodes have is their own.
         assert during["interfaces"] == before["interfaces"]
         children = Path(f"/proc/{stage.pid}/task/{stage.pid}/children").read_text().split()

@@ -1,8 +1,13 @@
 """The table of verdicts in a Markdown file."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from pipeline.claims import readme
+from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.types import VERDICTS
 from pipeline.errors import ClaimError
 
 TESTED = {
@@ -22,15 +27,25 @@ def test_a_row_for_each_claim_with_a_verdict() -> None:
 
 
 def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
-    file = tmp_path / "README.md"
-    file.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n")
+    file, (begin, end) = tmp_path / "README.md", readme.marks("smoke")
+    file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
         readme.update(file, "smoke", [TESTED])
     text = file.read_text()
-    assert text.startswith(f"before\n{readme.BEGIN}\n| claim") and text.endswith(
-        f"{readme.END}\nafter\n"
-    )
+    assert text.startswith(f"before\n{begin}\n| claim") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("`faster`") == 1
     file.write_text("nothing")
-    with pytest.raises(ClaimError, match="has no lines"):
+    with pytest.raises(ClaimError, match="has no lines <!-- verdicts of smoke: begin -->"):
         readme.update(file, "smoke", [TESTED])
+
+
+def test_the_readme_shows_known_claims_of_shipped_studies() -> None:
+    text = Path("README.md").read_text()
+    known = {claim.id for path in FOLDER.glob("*.yaml") for claim in load_claims(path)}
+    shown = re.findall(r"<!-- verdicts of (\S+): begin -->(.*?)<!-- verdicts of", text, re.DOTALL)
+    assert "smoke" in dict(shown)
+    for study, table in shown:
+        rows = re.findall(r"^\| `([^`]+)` \| (.+?) \|", table, re.MULTILINE)
+        assert rows and Path(f"workflow/config/{study}.yaml").is_file()
+        assert {name for name, _ in rows} <= known
+        assert {verdict for _, verdict in rows} <= set(VERDICTS)
