@@ -89,9 +89,13 @@ def test_the_cluster_check_inside_the_image_equals_the_local_run(
 
 
 def local_losses(folder: Path) -> dict[str, Any]:
-    """The same study on the loopback of this machine, outside of the image."""
+    """The same study on this machine, outside of the image, on nodes that are emulated.
+
+    Their runs are forks of one process, so this takes a third of the time of the loopback.
+    """
     study = yaml.safe_load((ROOT / CHECK).read_text())
-    cluster = study["cluster"] | {"network": "loopback"}
+    link = {"name": "fast", "rate_mbits": 200}
+    cluster = study["cluster"] | {"network": "emulated", "links": [link], "cores_per_node": 1}
     made = make_project(folder, **(study | {"study": "tiny", "cluster": cluster, "profile": None}))
     made.run("--cores", "2", "metrics")
     return {run: losses(made.results, run) for run in records(made.results)}
