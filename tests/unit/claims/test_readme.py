@@ -1,13 +1,8 @@
 """The table of verdicts in a Markdown file."""
 
-import re
-from pathlib import Path
-
 import pytest
 
 from pipeline.claims import readme
-from pipeline.claims.load import FOLDER, load_claims
-from pipeline.claims.types import VERDICTS
 from pipeline.errors import ClaimError
 
 TESTED = {
@@ -37,15 +32,3 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file.write_text("nothing")
     with pytest.raises(ClaimError, match="has no lines <!-- verdicts of smoke: begin -->"):
         readme.update(file, "smoke", [TESTED])
-
-
-def test_the_readme_shows_known_claims_of_shipped_studies() -> None:
-    text = Path("README.md").read_text()
-    known = {claim.id for path in FOLDER.glob("*.yaml") for claim in load_claims(path)}
-    shown = re.findall(r"<!-- verdicts of (\S+): begin -->(.*?)<!-- verdicts of", text, re.DOTALL)
-    assert "smoke" in dict(shown)
-    for study, table in shown:
-        rows = re.findall(r"^\| `([^`]+)` \| (.+?) \|", table, re.MULTILINE)
-        assert rows and Path(f"workflow/config/{study}.yaml").is_file()
-        assert {name for name, _ in rows} <= known
-        assert {verdict for _, verdict in rows} <= set(VERDICTS)
