@@ -16,7 +16,6 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.expansion import cells_of, links_of
 from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, NOT_EQUAL
@@ -113,16 +112,15 @@ def _families(groups: Groups) -> Mapping[str, list[Pair]]:
 
 
 def largest_family(study: Mapping[str, Any]) -> tuple[int, str]:
-    """Comparisons in the largest family that a study plans, and what they are; see `_families`."""
-    links = [link.name for link in links_of(study)] or [""]
-    sizes: dict[str, int] = {}
-    for link in links:
-        own = [c for c in cells_of(study) if c["name"] == c["arm"] or c["link"]["name"] == link]
-        nodes = [cell.get("nodes", study["cluster"]["nodes"]) for cell in own]
-        for number in sorted({n for counts in nodes for n in counts}):
-            members = sum(number in counts for counts in nodes)
-            sizes[f"pairs of {members} cells at {plural(number, 'node')}"] = comb(members, 2)
-        sizes["cells against their base"] = sum(n > 1 for counts in nodes for n in counts)
+    """Comparisons in the largest family that a study plans, and what they are; see `_families`.
+
+    Every link has each cell of the study once, so its families are as large as those of any other.
+    """
+    nodes = [cell.get("nodes", study["cluster"]["nodes"]) for cell in study["cells"]]
+    sizes = {"cells against their base": sum(n > 1 for counts in nodes for n in counts)}
+    for number in sorted({n for counts in nodes for n in counts}):
+        members = sum(number in counts for counts in nodes)
+        sizes[f"pairs of {members} cells at {plural(number, 'node')}"] = comb(members, 2)
     what = max(sizes, key=lambda name: sizes[name])
     return sizes[what], what
 

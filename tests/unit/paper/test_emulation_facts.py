@@ -45,6 +45,17 @@ def test_what_the_nodes_got_is_the_least_of_all_runs(table, tmp_path) -> None:
     assert found["runs_short"] == 0
 
 
+@pytest.mark.parametrize(("nodes", "shared"), [([1, 2], False), ([1, 4], True)])
+def test_horovod_s_limit_is_stated_where_its_nodes_shared_a_core(nodes, shared, tmp_path) -> None:
+    """The synthetic machine has two cores."""
+    cluster = {**EMULATED, "nodes": nodes}
+    made = make_table(repeats=1, cluster=cluster)
+    assert facts(made, tmp_path / "none.json")["shared_by_horovod"] is shared
+    study = make_study(repeats=1, cluster=cluster, claims=["bai2022"])
+    text = text_of(study, made, make_results(tmp_path, study, made))
+    assert ("Horovod's rounds of coordination cost more" in text) is shared
+
+
 def test_every_check_of_the_bench_is_a_row_with_what_is_expected(table, tmp_path) -> None:
     rows = facts(table, tmp_path / "v.json", RESULT)["validation"]["rows"]
     assert len(rows) == 5
