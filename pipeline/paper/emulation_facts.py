@@ -51,9 +51,7 @@ def emulation_facts(table: pd.DataFrame, validation: Path = VALIDATION) -> dict[
         "links": listed(link for link in links(table) if link) or _one_link(table),
         "cores": f"{found['cores_per_node']['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
-        "shared_by_horovod": bool(
-            (dilation["strategy"].eq("horovod") & dilation["value"].gt(1)).any()
-        ),
+        "horovod": bool(dilation["strategy"].eq("horovod").any()),
         "pinned": bool((found["shares"]["text"] == "pinned").any()),
         "copies": f"{found['copies']['value'].max():g}",
         "least_share": significant(float(share.min()), 2),

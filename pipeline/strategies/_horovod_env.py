@@ -64,6 +64,11 @@ def dilation() -> float:
     return float(os.environ.get(DILATION, "1"))
 
 
+def emulated() -> bool:
+    """Whether this rank's node is emulated."""
+    return DILATION in os.environ
+
+
 def _built_for(folder: Path) -> str:
     """The torch version that Horovod's build recorded."""
     try:

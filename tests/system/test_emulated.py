@@ -127,6 +127,15 @@ def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, 
     assert left_behind()["groups"] == []
 
 
+def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path) -> None:
+    """Over a slow link it does nothing but wait; its own wait would keep the core busy."""
+    spec = run_of("horovod", 2)
+    slow = replace(spec, world=replace(spec.world, link=LinkSpec("slow", 5)))
+    record, _, _ = train(slow, small_tokens, tmp_path)
+    assert record["status"] == "ok", record["reason"]
+    assert max(rank["mean_utilisation"] for rank in record["ranks"]) < 0.6
+
+
 def test_eight_nodes_and_one_node_fill_the_machine(small_tokens, tmp_path) -> None:
     cores = len(os.sched_getaffinity(0))
     eight, steps, _ = train(run_of("dps", 8), small_tokens, tmp_path / "eight")

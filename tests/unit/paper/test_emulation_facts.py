@@ -45,15 +45,15 @@ def test_what_the_nodes_got_is_the_least_of_all_runs(table, tmp_path) -> None:
     assert found["runs_short"] == 0
 
 
-@pytest.mark.parametrize(("nodes", "shared"), [([1, 2], False), ([1, 4], True)])
-def test_horovod_s_limit_is_stated_where_its_nodes_shared_a_core(nodes, shared, tmp_path) -> None:
-    """The synthetic machine has two cores."""
-    cluster = {**EMULATED, "nodes": nodes}
-    made = make_table(repeats=1, cluster=cluster)
-    assert facts(made, tmp_path / "none.json")["shared_by_horovod"] is shared
-    study = make_study(repeats=1, cluster=cluster, claims=["bai2022"])
+@pytest.mark.parametrize("horovod", [True, False])
+def test_horovod_s_wait_is_stated_where_it_ran(horovod, tmp_path) -> None:
+    study = make_study(repeats=1, cluster=EMULATED, claims=["bai2022"])
+    if not horovod:
+        study["cells"] = [cell for cell in study["cells"] if cell["strategy"] != "horovod"]
+    made = make_table(repeats=1, cluster=EMULATED, cells=study["cells"])
+    assert facts(made, tmp_path / "none.json")["horovod"] is horovod
     text = text_of(study, made, make_results(tmp_path, study, made))
-    assert ("Horovod's rounds of coordination cost more" in text) is shared
+    assert ("Horovod's own wait" in text) is horovod
 
 
 def test_every_check_of_the_bench_is_a_row_with_what_is_expected(table, tmp_path) -> None:
