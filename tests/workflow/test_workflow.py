@@ -39,10 +39,21 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="module")
-def finished(interrupted: Project) -> Project:
-    """The same workflow, started again and run to its end."""
-    interrupted.run("--cores", "2")
+def said(interrupted: Project) -> str:
+    """What Snakemake says when the same workflow is started again and run to its end."""
+    done = interrupted.run("--cores", "2", "--verbose")
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(interrupted: Project, said: str) -> Project:
+    """The workflow at its end."""
     return interrupted
+
+
+def test_snakemake_looks_at_its_jobs_when_one_ends_and_not_all_the_time(said: str) -> None:
+    """It would take a part of a core from the runs that are timed."""
+    assert 0 < said.count("Resources before job selection") <= 2 * said.count("Finished jobid")
 
 
 def test_a_killed_workflow_finishes_when_started_again(finished: Project) -> None:

@@ -1,6 +1,10 @@
 # Loading torch takes longer than a small run trains, so runs on emulated nodes are forks of one
 # process that has it; inside a container each run loads for itself.
 onstart:
+    # With its limit of jobs a second Snakemake 9.27 starts, for every job that ends, one more timer that
+    # looks at all waiting jobs each second; after some hundred they took half a core from the runs.
+    if workflow.local_exec:
+        workflow.scheduler.job_rate_limiter = None
     if config["cluster"]["network"] == "emulated" and not CONTAINED:
         preloaded.start(next(iter(RUNS.values())))
 

@@ -109,7 +109,7 @@ def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> No
 def test_one_rank_exchanges_nothing() -> None:
     cluster = {**make_study()["cluster"], "nodes": [1]}
     evidence = Evidence(make_study(cluster=cluster), make_table(repeats=2, cluster=cluster))
-    assert "two or more ranks, so nothing is exchanged" in judge(SLOWER, evidence).why
+    assert "several ranks on one machine, and here each has one" in judge(SLOWER, evidence).why
 
 
 def test_one_repeat_has_no_interval() -> None:
