@@ -216,7 +216,9 @@ def _worlds(
         together = [p for p in places if p.nodes == 1 or p.row["network"] == "loopback"]
         fit = [p for p in together if p.ranks > 1]
         if not fit:
-            raise NotTestableError("it is about several ranks on one machine, and here each has one")
+            raise NotTestableError(
+                "it is about several ranks on one machine, and here each has one"
+            )
     own = [p for p in fit if evidence.own_core_each(p)]
     if not own:
         cores = plural(int(evidence.fact("num_cores")), "core")
