@@ -17,14 +17,19 @@ def marks(study: str) -> tuple[str, str]:
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each claim with a verdict, and how many could not be tested."""
-    tested = [one for one in verdicts if one["verdict"] != NOT_TESTABLE]
+    """A row for each claim that has an effect or a verdict, and how many have neither."""
+    shown = [one for one in verdicts if one["effect"] or one["verdict"] != NOT_TESTABLE]
     rows = [
-        f"| `{one['id']}` | {one['verdict']} | {_effect(one)} | {_claimed(one)} |" for one in tested
+        f"| {one['sentence']} | {_verdict(one)} | {_effect(one)} | {_claimed(one)} | "
+        f"{one['scale']} |"
+        for one in shown
     ]
-    head = ["| claim | verdict | effect, with its interval | claimed |", "|---|---|---|---|"]
+    head = [
+        "| published sentence | verdict | effect, with its interval | claimed | scale |",
+        "|---|---|---|---|---|",
+    ]
     rest = (
-        f"{len(verdicts) - len(tested)} of the {len(verdicts)} claims could not be tested by the "
+        f"{len(verdicts) - len(shown)} of the {len(verdicts)} claims could not be tested by the "
         f"study `{study}`; its paper says why."
     )
     return "\n".join([*(head + rows if rows else []), "", rest])
@@ -38,6 +43,11 @@ def update(path: Path, study: str, verdicts: Sequence[Mapping[str, Any]]) -> Non
     if not begin or not end:
         raise ClaimError(f"{path} has no lines {first} and {last}; add them where the table is due")
     write_text(path, f"{before}{first}\n{block(study, verdicts)}\n{last}{after}")
+
+
+def _verdict(one: Mapping[str, Any]) -> str:
+    """An effect whose interval settles nothing is no verdict."""
+    return "undecided" if one["verdict"] == NOT_TESTABLE else str(one["verdict"])
 
 
 def _effect(one: Mapping[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +19,12 @@ LEAST_RATE = 0.7
 """Of a link's rate: headers take 0.04, other work on the machine may take the rest; the record has
 what was measured. Below, the rate is not reached."""
 
+LEAST_SHARE = 0.7
+"""Of a node's cores: with less the machine is busy with something else."""
+
+PATIENCE_SECONDS, PAUSE_SECONDS = 60.0, 1.0
+"""How long a busy machine is waited for, and how long between two looks at it."""
+
 TRIALS = (1, 2, 4, 8)
 """Times that a probe of the rate is made as long, until the rate is reached: work that came by for
 a moment weighs less in a longer one."""
@@ -26,18 +33,46 @@ a moment weighs less in a longer one."""
 def measure(
     link: LinkSpec, cores_per_node: int, nodes: Nodes, shares: Shares, dilation: Dilation
 ) -> dict[str, Any]:
-    """Shares and rates as set and as measured, in units of the emulated cluster."""
-    alone = nodes.count == 1
+    """Shares and rates as set and as measured, in units of the emulated cluster.
+
+    While the nodes do not get their cores, something else works on the machine; that is waited for.
+    """
+    cores, rates = _when_quiet(
+        lambda: _cores(cores_per_node, nodes, shares, dilation),
+        lambda: [] if nodes.count == 1 else _rates(link, nodes, shares, dilation),
+        LEAST_SHARE * cores_per_node,
+        LEAST_RATE * link.rate_mbits,
+    )
     return {
         "dilation": dilation.factor,
         "copies": dilation.copies,
         "cores_per_node": cores_per_node,
         "shares": shares.kind,
         "shares_reason": shares.reason,
-        "measured_cores": _cores(cores_per_node, nodes, shares, dilation),
+        "measured_cores": cores,
         "link": asdict(link),
-        "measured_mbits": [] if alone else _rates(link, nodes, shares, dilation),
+        "measured_mbits": rates,
     }
+
+
+def _when_quiet(
+    cores: Callable[[], list[float]],
+    rates: Callable[[], list[float]],
+    least_cores: float,
+    least_rate: float,
+) -> tuple[list[float], list[float]]:
+    """Both figures of a moment in which the nodes had their cores, or the last ones.
+
+    A rate that is not reached while they have them is one that cannot be reached here.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        had, late = cores(), time.monotonic() > deadline
+        if min(had) >= least_cores or late:
+            reached = rates()
+            if late or not reached or min(reached) >= least_rate or min(cores()) >= least_cores:
+                return had, reached
+        time.sleep(PAUSE_SECONDS)
 
 
 def check_rates(measured: dict[str, Any]) -> None:

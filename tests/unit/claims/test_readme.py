@@ -1,24 +1,38 @@
 """The table of verdicts in a Markdown file."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.claims import readme
 from pipeline.errors import ClaimError
 
 TESTED = {
-    "id": "faster",
+    "sentence": "A is faster.",
     "verdict": "reproduced",
     "effect": {"value": 1.2345, "low": 1.1, "high": 1.4},
     "claimed": {"text": "above 1"},
+    "scale": "made there, tested here",
 }
-UNTESTED = {"id": "memory", "verdict": "not testable here", "effect": None, "claimed": None}
+UNDECIDED = TESTED | {"verdict": "not testable here"}
+UNTESTED = UNDECIDED | {"effect": None, "claimed": None}
 
 
-def test_a_row_for_each_claim_with_a_verdict() -> None:
-    lines = readme.block("smoke", [TESTED, UNTESTED]).splitlines()
-    assert lines[2] == "| `faster` | reproduced | 1.23 [1.1, 1.4] | above 1 |"
-    assert lines[-1].startswith("1 of the 2 claims could not be tested by the study `smoke`")
-    assert len(lines) == 5
+def test_a_row_for_each_claim_with_an_effect() -> None:
+    lines = readme.block("smoke", [TESTED, UNDECIDED, UNTESTED]).splitlines()
+    effect = "1.23 [1.1, 1.4] | above 1 | made there, tested here |"
+    assert lines[2] == f"| A is faster. | reproduced | {effect}"
+    assert lines[3] == f"| A is faster. | undecided | {effect}"
+    assert lines[-1].startswith("1 of the 3 claims could not be tested by the study `smoke`")
+    assert len(lines) == 6
+
+
+def test_the_readme_has_a_place_for_both_studies() -> None:
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    for study in ("smoke", "one-node"):
+        begin, end = readme.marks(study)
+        between = text.split(begin)[1].split(end)[0]
+        assert "| published sentence |" in between
 
 
 def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
@@ -27,8 +41,8 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     for _ in range(2):
         readme.update(file, "smoke", [TESTED])
     text = file.read_text()
-    assert text.startswith(f"before\n{begin}\n| claim") and text.endswith(f"{end}\nafter\n")
-    assert "old" not in text and text.count("`faster`") == 1
+    assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
+    assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
     with pytest.raises(ClaimError, match="has no lines <!-- verdicts of smoke: begin -->"):
         readme.update(file, "smoke", [TESTED])

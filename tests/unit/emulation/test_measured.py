@@ -1,0 +1,59 @@
+"""Which figures of a machine that others use too are taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.emulation import measured
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which only sleeping moves."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+def answers(*given: list[float]) -> Callable[[], list[float]]:
+    """One after the other, the last one for ever."""
+    left = list(given)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+QUIET, BUSY = [0.9, 1.0], [0.2, 1.0]
+REACHED, SLOW = [950.0, 940.0], [950.0, 300.0]
+
+
+def test_a_quiet_machine_is_measured_once(clock) -> None:
+    assert measured._when_quiet(answers(QUIET), answers(REACHED), 0.7, 700) == (QUIET, REACHED)
+    assert clock == [0.0]
+
+
+def test_a_busy_machine_is_waited_for(clock) -> None:
+    found = measured._when_quiet(answers(BUSY, BUSY, QUIET), answers(REACHED), 0.7, 700)
+    assert found == (QUIET, REACHED)
+    assert clock == [2 * measured.PAUSE_SECONDS]
+
+
+def test_work_that_comes_while_rates_are_measured_spoils_them(clock) -> None:
+    found = measured._when_quiet(answers(QUIET, BUSY, QUIET), answers(SLOW, REACHED), 0.7, 700)
+    assert found == (QUIET, REACHED)
+
+
+def test_a_rate_that_a_quiet_machine_does_not_reach_is_told_at_once(clock) -> None:
+    assert measured._when_quiet(answers(QUIET), answers(SLOW), 0.7, 700) == (QUIET, SLOW)
+    assert clock == [0.0]
+
+
+def test_a_machine_that_stays_busy_is_measured_as_it_is(clock) -> None:
+    assert measured._when_quiet(answers(BUSY), answers(SLOW), 0.7, 700) == (BUSY, SLOW)
+    assert clock[0] > measured.PATIENCE_SECONDS
+
+
+def test_one_node_has_no_rate(clock) -> None:
+    assert measured._when_quiet(answers(QUIET), answers([]), 0.7, 700) == (QUIET, [])
