@@ -105,6 +105,14 @@ def test_running_again_does_nothing(finished: Project) -> None:
     assert "Nothing to be done" in finished.run("--cores", "2").stderr
 
 
+def test_a_removed_record_is_made_again(finished: Project) -> None:
+    record = finished.results / "runs/dps/n2/r0/run.json"
+    aside = record.rename(finished.folder / "aside.json")
+    jobs = finished.jobs()
+    aside.rename(record)
+    assert (jobs["train"], jobs["metrics"]) == (1, 1)
+
+
 def test_a_deleted_figure_is_drawn_alone(finished: Project) -> None:
     figure = finished.results / "figures/speedup.png"
     before = figure.read_bytes()

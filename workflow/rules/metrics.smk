@@ -4,6 +4,10 @@ from pipeline.metrics.adaptive import run_files
 METRICS = f"{RESULTS}/metrics/metrics.parquet"
 
 
+def all_records(wildcards):
+    return run_files(config, RESULTS, None, "run.json", checkpoints.round.get)
+
+
 # With adaptive repeats a round decides which cells need one more; it needs the rounds before it.
 checkpoint round:
     input:
@@ -27,9 +31,7 @@ checkpoint round:
 rule metrics:
     input:
         study=STUDY_FILE,
-        records=lambda wildcards: run_files(
-            config, RESULTS, None, "run.json", checkpoints.round.get
-        ),
+        records=all_records,
         steps=lambda wildcards: run_files(
             config, RESULTS, None, "steps.jsonl", checkpoints.round.get
         ),
