@@ -5,6 +5,7 @@ import sys
 from snakemake.settings.types import DeploymentMethod
 
 from pipeline import strategies
+from pipeline.metrics.adaptive import run_files
 from pipeline.profiling import profiled
 from pipeline.expansion import expand as expand_study
 from pipeline.expansion import run_order, tokens_spec
@@ -43,6 +44,11 @@ if UNMET and workflow.is_main_process:
         + "; ".join(UNMET),
         file=sys.stderr,
     )
+
+
+def all_records(wildcards):
+    """Records of all runs that the study has come to, with adaptive repeats as they have gone on."""
+    return run_files(config, RESULTS, None, "run.json", checkpoints.round.get)
 
 
 # The exact environment; used with --use-singularity, ignored without it.

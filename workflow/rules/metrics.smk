@@ -1,11 +1,6 @@
 # Records of all runs -> one validated tidy table. A record that is missing or invalid stops here.
-from pipeline.metrics.adaptive import run_files
 
 METRICS = f"{RESULTS}/metrics/metrics.parquet"
-
-
-def all_records(wildcards):
-    return run_files(config, RESULTS, None, "run.json", checkpoints.round.get)
 
 
 # With adaptive repeats a round decides which cells need one more; it needs the rounds before it.
