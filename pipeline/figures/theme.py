@@ -34,7 +34,7 @@ from pipeline.metrics.select import cells, missing_notes, records, repeats, sett
 
 FORMATS = ("pdf", "svg", "png")
 WIDTH_INCHES = 7.0
-_WRAP = 148
+_WRAP = 132
 
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
