@@ -44,7 +44,9 @@ def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _ranking(table: pd.DataFrame, nodes: int, link: str, rows: pd.DataFrame) -> dict[str, Any]:
-    ranked = records(rows.sort_values("value", ascending=False))
+    # Where the link is named first, a cell's own name need not end with it.
+    named = rows.assign(label=rows["arm_label"]) if link else rows
+    ranked = records(named.sort_values("value", ascending=False))
     first, others = ranked[0], ranked[1:]
     near = [row for row in others if row["high"] >= first["low"]]
     answers = [(row["label"], faster(table, first["cell"], row["cell"], nodes)) for row in others]
