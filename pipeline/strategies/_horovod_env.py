@@ -35,9 +35,6 @@ TIMEOUT_SECONDS = "300"
 QUEUE = 1024
 """Ranks that may wait at the rendezvous server."""
 
-DILATION = "SAMESTEP_DILATION"
-"""Seconds of this machine for one of the run, where its nodes are emulated; else it is not set."""
-
 
 def why_unusable() -> str | None:
     """None where Horovod fits the installed torch, else the reason (imports neither of them)."""
@@ -57,16 +54,6 @@ def why_unusable() -> str | None:
             "run `python -m envs.build_horovod`"
         )
     return None
-
-
-def dilation() -> float:
-    """By how much Horovod's own waits are stretched."""
-    return float(os.environ.get(DILATION, "1"))
-
-
-def emulated() -> bool:
-    """Whether this rank's node is emulated."""
-    return DILATION in os.environ
 
 
 def _built_for(folder: Path) -> str:

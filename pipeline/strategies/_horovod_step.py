@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
+from pipeline.emulation import waiting
 from pipeline.profiling import COMMUNICATION
-from pipeline.strategies import _horovod_env
 from pipeline.strategies._faults import Faults
 from pipeline.strategies._horovod_env import Membership
 from pipeline.strategies._step import Stepper
 from pipeline.strategies.base import Batch, Parts, TrainState
 
 ROOT = 0
-
-PAUSE_SECONDS = 1e-4
-"""Between two looks at a collective under way; a small part of a step."""
 
 
 class WireBfloat16:
@@ -125,9 +122,6 @@ def wait_asleep(handles: Iterable[int | None]) -> None:
     Horovod's own wait spins. On a core of its own that costs nothing; on one that nodes share it
     takes the time in which the awaited node would work. Elsewhere Horovod waits as it does.
     """
-    if not _horovod_env.emulated():
-        return
-    pause = PAUSE_SECONDS * _horovod_env.dilation()
     for handle in handles:
-        while handle is not None and not hvd.poll(handle):
-            time.sleep(pause)
+        if handle is not None:
+            waiting.asleep(partial(hvd.poll, handle))

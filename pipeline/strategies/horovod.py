@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from pipeline.emulation import waiting
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.strategies import _horovod_env
 from pipeline.strategies._faults import Faults
@@ -70,7 +71,7 @@ class Horovod(Strategy):
             )
         settings = {
             "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
-            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * _horovod_env.dilation()),
+            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * waiting.dilation()),
         }
         member = _horovod_env.Membership.join(parts.layout, settings)
         _horovod_step.broadcast_weights(parts.model)

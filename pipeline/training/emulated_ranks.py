@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
-from pipeline.emulation import links
+from pipeline.emulation import links, waiting
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.shares import Shares
@@ -112,7 +112,7 @@ class Cluster:
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCHELASTIC_RESTART_COUNT": 0,
             "GLOO_SOCKET_IFNAME": links.INTERFACE,
-            "SAMESTEP_DILATION": self.dilation.factor,
+            waiting.VARIABLE: self.dilation.factor,
         }
         return {name: str(value) for name, value in found.items()}
 
