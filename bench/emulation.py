@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CELLS = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
 RATES = (200.0, 1000.0)
 MODEL = {"num_layers": 2, "width": 192, "num_heads": 6}
-WORK = {"global_batch": 16, "steps": 10, "untimed_steps": 2}
+WORK = {"global_batch": 16, "steps": 8, "untimed_steps": 2}
 BUCKETS, BUCKET_SECONDS = 16, 0.06
 """Under way at once, as those of DDP are: a ring alone leaves its link idle at both ends, for one
 part in 2 (n - 1) + 1. Seconds are of the link's rate: 7.5 MB at 1 Gbit/s."""
