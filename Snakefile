@@ -29,7 +29,7 @@ rule all:
     default_target: True
     input:
         # What is missing between what is there Snakemake does not miss: a removed record is asked for.
-        all_records,
+        of_all_runs("run.json"),
         rules.paper.input,
         rules.page.output,
         rules.figures.input,

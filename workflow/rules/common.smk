@@ -46,9 +46,9 @@ if UNMET and workflow.is_main_process:
     )
 
 
-def all_records(wildcards):
-    """Records of all runs that the study has come to, with adaptive repeats as they have gone on."""
-    return run_files(config, RESULTS, None, "run.json", checkpoints.round.get)
+def of_all_runs(name):
+    """That file of every run that the study has come to, with adaptive repeats as they have gone on."""
+    return lambda _: run_files(config, RESULTS, None, name, checkpoints.round.get)
 
 
 # The exact environment; used with --use-singularity, ignored without it.

@@ -26,10 +26,8 @@ checkpoint round:
 rule metrics:
     input:
         study=STUDY_FILE,
-        records=all_records,
-        steps=lambda wildcards: run_files(
-            config, RESULTS, None, "steps.jsonl", checkpoints.round.get
-        ),
+        records=of_all_runs("run.json"),
+        steps=of_all_runs("steps.jsonl"),
         code=[
             *Path("pipeline/metrics").glob("*.py"),
             "pipeline/memory.py",

@@ -1,10 +1,13 @@
 """The table of verdicts in a Markdown file."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from pipeline.claims import readme
+from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.errors import ClaimError
 
 TESTED = {
@@ -27,10 +30,16 @@ def test_a_row_for_each_claim_with_an_effect() -> None:
     assert len(lines) == 6
 
 
-def test_the_project_s_own_readme_holds_a_table() -> None:
-    begin, end = readme.marks("smoke")
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    assert "| published sentence |" in text.split(begin)[1].split(end)[0]
+def test_the_project_s_readme_shows_known_claims_of_shipped_studies() -> None:
+    text = Path("README.md").read_text()
+    known = {claim.sentence for path in FOLDER.glob("*.yaml") for claim in load_claims(path)}
+    shown = re.findall(r"<!-- verdicts of (\S+): begin -->(.*?)<!-- verdicts of", text, re.DOTALL)
+    assert "smoke" in dict(shown)
+    for study, table in shown:
+        rows = re.findall(r"^\| (.+?) \| (.+?) \|", table, re.MULTILINE)[1:]
+        assert rows and Path(f"workflow/config/{study}.yaml").is_file()
+        assert {sentence for sentence, _ in rows} <= known
+        assert {verdict for _, verdict in rows} <= {*VERDICTS, "undecided"} - {NOT_TESTABLE}
 
 
 def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
