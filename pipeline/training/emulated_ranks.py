@@ -27,8 +27,8 @@ from pipeline.training.processes import die_with_parent
 PORT = 29500
 """Where the ranks of a copy meet: every port of a new network is free."""
 
-FILLER_STEPS = 4
-"""Times the steps of the measured copy: the others must still be busy at its end."""
+ENDLESS_STEPS = 10**9
+"""Of a copy that fills the machine: it is busy until the measured one has ended."""
 
 GRACE_SECONDS = 10.0
 
@@ -118,12 +118,12 @@ class Cluster:
 
 
 def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:
-    """A rank's arguments; copies that fill the machine train longer, in a folder of their own."""
+    """A rank's arguments; copies that fill the machine train on, in a folder of their own."""
     if copy == 0:
         return Namespace(**vars(args))
     folder = args.out / f"copy{copy}"
     folder.mkdir()
-    work = replace(spec.workload, steps=spec.workload.steps * FILLER_STEPS, checkpoint_every=0)
+    work = replace(spec.workload, steps=ENDLESS_STEPS, checkpoint_every=0)
     write_text(folder / "spec.json", replace(spec, workload=work).to_json())
     write_text(folder / fence.FILE, args.launch)
     own = {"spec": folder / "spec.json", "out": folder, "checkpoints": folder / "checkpoints"}
@@ -160,7 +160,10 @@ def _leave(code: int) -> NoReturn:
 
 
 def follow(ranks: list[Rank]) -> int:
-    """Wait for the measured copy; 0 when all of it ended well while the others were busy."""
+    """Wait for the measured copy: 0 when all of it ended well, else 1.
+
+    Raises RuntimeError where it did, but a copy that had to keep the machine busy ended before it.
+    """
     measured = [rank for rank in ranks if rank.copy == 0 and not rank.store]
     others = [rank for rank in ranks if rank not in measured]
     while None in (codes := [rank.poll() for rank in measured]):
@@ -168,10 +171,15 @@ def follow(ranks: list[Rank]) -> int:
             _wait(measured)
             break
         time.sleep(0.02)
-    early = [rank.copy for rank in others if rank.poll() is not None]
-    if early:
-        print(f"error: copy {early[0]}, which fills the machine, ended early", file=sys.stderr)
-    return int(any(rank.poll() != 0 for rank in measured) or bool(early))
+    if any(rank.poll() for rank in measured):
+        return 1
+    for rank in others:
+        if (code := rank.poll()) is not None:
+            raise RuntimeError(
+                f"copy {rank.copy} of the nodes, which keeps the machine busy beside the measured "
+                f"one, ended with exit code {code} before it; see log.txt"
+            )
+    return 0
 
 
 def _wait(ranks: list[Rank]) -> None:

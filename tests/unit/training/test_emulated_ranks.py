@@ -1,0 +1,62 @@
+"""How the ranks of emulated nodes end, all together."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.expansion import expand
+from pipeline.study import load_study
+from pipeline.training import emulated_ranks
+from pipeline.training.emulated_ranks import Rank, follow
+
+FIRST, SECOND = 0, 1
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Rank]]:
+    """Start a rank of a copy that ends with a code after some seconds; all are killed then."""
+    started: list[Rank] = []
+
+    def one(copy: int, code: int, seconds: float = 0.0, *, store: bool = False) -> Rank:
+        def work() -> int:
+            time.sleep(seconds)
+            return code
+
+        started.append(Rank(copy, emulated_ranks._fork(work), store=store))
+        return started[-1]
+
+    yield one
+    for rank in started:
+        rank.kill()
+
+
+def test_all_is_well_when_the_measured_copy_ends_while_the_others_are_busy(start) -> None:
+    assert follow([start(FIRST, 0, 60, store=True), start(FIRST, 0), start(SECOND, 0, 60)]) == 0
+
+
+def test_one_bad_rank_of_the_measured_copy_is_a_bad_end(start) -> None:
+    assert follow([start(FIRST, 0, 0.1), start(FIRST, 3), start(SECOND, 0, 60)]) == 1
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_copy_that_keeps_the_machine_busy_may_not_end_first(start, code) -> None:
+    with pytest.raises(RuntimeError, match=rf"copy 1 .* exit code {code} before it; see log.txt"):
+        follow([start(FIRST, 0, 0.3), start(SECOND, code)])
+
+
+def test_nobody_waits_long_for_a_rank_that_hangs_then(start, monkeypatch) -> None:
+    monkeypatch.setattr(emulated_ranks, "GRACE_SECONDS", 0.1)
+    with pytest.raises(RuntimeError, match="copy 1"):
+        follow([start(FIRST, 0, 60), start(SECOND, 0)])
+
+
+def test_the_other_copies_do_not_end_by_themselves(tmp_path) -> None:
+    spec = expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    own = emulated_ranks._arguments(spec, Namespace(out=tmp_path, launch="token"), SECOND)
+    assert json.loads(own.spec.read_text())["workload"]["steps"] == emulated_ranks.ENDLESS_STEPS
