@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pipeline.spec import LinkSpec
 
-BURST_SECONDS = 2e-4
-MIN_BURST_BYTES = 20_000
-"""What an idle link sends at once, beyond its rate: little beside a gradient, so that small
-messages are slowed too."""
-
 SEGMENT_BYTES = 16_000
 """Largest packet that the kernel hands to a link; it must fit into the burst."""
+
+LATE_SECONDS = 1.5e-4
+"""How late the timer is that lets the next segment go: the burst has to cover what passes
+meanwhile, or the link never reaches its rate."""
+
+MIN_BURST_BYTES = 20_000
+"""The burst is what an idle link sends at once, beyond its rate: little beside a gradient, so that
+small messages are slowed too."""
 
 QUEUE_BYTES = 64_000_000
 """Room of a link's queue: more than TCP keeps under way, so that the link loses nothing."""
@@ -63,7 +66,7 @@ def shaping_commands(interface: str, link: LinkSpec, factor: float) -> list[str]
     stretched by the factor, and half of it lies at each end.
     """
     bits = link.rate_mbits * 1e6 / factor
-    burst = max(MIN_BURST_BYTES, round(bits / 8 * BURST_SECONDS))
+    burst = max(MIN_BURST_BYTES, SEGMENT_BYTES + round(bits / 8 * LATE_SECONDS))
     rate = f"rate {round(bits)}bit burst {burst} limit {QUEUE_BYTES}"
     commands = [f"qdisc add dev {interface} root handle 1: tbf {rate}"]
     if link.delay_us:
