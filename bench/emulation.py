@@ -45,9 +45,10 @@ from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.emulation.shares import make_shares
 from pipeline.expansion import expand, tokens_spec
 from pipeline.memory import num_parameters
-from pipeline.metrics.statistics import interval_of_ratio, repeats_interval
+from pipeline.metrics.statistics import Interval, repeats_interval
 from pipeline.spec import LinkSpec, RunSpec
 from pipeline.study import load_study
+from pipeline.training import preloaded
 from pipeline.training.machine import hardware, provenance
 
 T = TypeVar("T")
@@ -55,8 +56,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CELLS = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
 RATES = (200.0, 1000.0)
 MODEL = {"num_layers": 2, "width": 192, "num_heads": 6}
-WORK = {"global_batch": 16, "steps": 10, "untimed_steps": 2}
-MOST_STOLEN, ATTEMPTS, PAUSE_SECONDS = 0.03, 6, 5.0
+WORK = {"global_batch": 16, "steps": 24, "untimed_steps": 2}
+MOST_STOLEN, ATTEMPTS, PAUSE_SECONDS = 0.05, 4, 3.0
 """Of all cores' time; how often a disturbed figure is made at most, and how long between."""
 
 BUCKETS, BUCKET_SECONDS = 16, 0.06
@@ -133,6 +134,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count, self.machine = folder, 0, Machine()
+        self.servers: dict[tuple[int, ...], str] = {}
         self.study = load_study(ROOT / "workflow/config/smoke.yaml")
         spec = folder / "tokens.json"
         spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
@@ -143,8 +145,7 @@ class Bench:
         """Check a: two nodes (one for `single`), on one core over on two."""
         nodes = 1 if cell == "single" else 2
         spec = self._spec(cell, nodes, rate)
-        one, two = self._pairs(repeats, (spec, 1), (spec, 2))
-        shown = interval_of_ratio(repeats_interval(one), repeats_interval(two))
+        shown = self._ratio(repeats, (spec, 1), (spec, 2))
         return _say("a", {"cell": cell, "rate_mbits": rate, **_interval(shown, self.machine)})
 
     def eight(self, repeats: int) -> dict[str, Any]:
@@ -153,8 +154,7 @@ class Bench:
         if cores < 16:
             return {"not_run": f"needs 16 cores, this machine has {cores}"}
         spec = self._spec("dps", 8, 1000.0)
-        few, many = self._pairs(repeats, (spec, 2), (spec, 16))
-        shown = interval_of_ratio(repeats_interval(few), repeats_interval(many))
+        shown = self._ratio(repeats, (spec, 2), (spec, 16))
         return _say("c", _interval(shown, self.machine))
 
     def slower(self, nodes: int, repeats: int) -> dict[str, Any]:
@@ -163,25 +163,22 @@ class Bench:
         quick, long = self._pairs(repeats, (fast, 2), (slow, 2))
         wire_bits = 2 * (nodes - 1) / nodes * 4 * self.num_parameters * 8 / WIRE
         foretold = wire_bits / 100e6 - wire_bits / 200e6
-        gaps = [
-            float(statistics.median(b) - statistics.median(a)) / foretold
-            for a, b in zip(quick, long, strict=True)
-        ]
-        import numpy as np
-
-        shown = repeats_interval([np.asarray([gap]) for gap in gaps])
+        shown = _interval_of([(b - a) / foretold for a, b in zip(quick, long, strict=True)])
         about = {"nodes": nodes, "foretold_seconds": foretold}
         return _say("d", {**about, **_interval(shown, self.machine)})
 
-    def _pairs(self, repeats: int, *pair: tuple[RunSpec, int]) -> list[list[Any]]:
-        """Timed step times of each repeat of each of a pair, run in turn."""
-        import numpy as np
+    def _ratio(self, repeats: int, *pair: tuple[RunSpec, int]) -> Interval:
+        """Median over the pairs of the first's step time over the second's, run side by side."""
+        first, second = self._pairs(repeats, *pair)
+        return _interval_of([a / b for a, b in zip(first, second, strict=True)])
 
-        found: list[list[Any]] = [[] for _ in pair]
+    def _pairs(self, repeats: int, *pair: tuple[RunSpec, int]) -> list[list[float]]:
+        """Median step time of each repeat of each of a pair, run in turn."""
+        found: list[list[float]] = [[] for _ in pair]
         for repeat in range(repeats):
             for which in (0, 1) if repeat % 2 == 0 else (1, 0):
                 seconds = self.machine.undisturbed(partial(self._train, *pair[which]))
-                found[which].append(np.asarray(seconds))
+                found[which].append(statistics.median(seconds))
         return found
 
     def _train(self, spec: RunSpec, cores: int) -> list[float]:
@@ -224,16 +221,27 @@ class Bench:
         out.mkdir()
         (out / "spec.json").write_text(spec.to_json(), encoding="utf-8")
         arguments = [f"--spec={out}/spec.json", f"--tokens={self.folder}/tokens", f"--out={out}"]
+        own = tuple(cores)
         # A lock there lets one timed run at a time on a machine; these share it on purpose.
         (temporary := self.folder / f"cores{cores[0]}").mkdir(exist_ok=True)
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", "train", *arguments],
             cwd=ROOT,
-            env=os.environ | {"TMPDIR": str(temporary)},
+            env=os.environ | {"TMPDIR": str(temporary), preloaded.VARIABLE: self._server(own)},
             preexec_fn=lambda: os.sched_setaffinity(0, cores),
             stdout=subprocess.DEVNULL,
         )
         return process, out
+
+    def _server(self, cores: tuple[int, ...]) -> str:
+        """What has torch loaded and forks the runs of these cores, as in a study; its socket."""
+        if cores not in self.servers:
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, cores)
+            preloaded.start(self._spec("dps", 2, RATES[0]))
+            os.sched_setaffinity(0, before)
+            self.servers[cores] = os.environ.pop(preloaded.VARIABLE)
+        return self.servers[cores]
 
     def _spec(self, cell: str, nodes: int, rate: float) -> RunSpec:
         names = (cell, f"{cell}-1gbit")
@@ -264,10 +272,7 @@ def bandwidth(nodes: int, rate: float, repeats: int) -> dict[str, Any]:
     with os.fdopen(read) as stream:
         reached, told = json.load(stream)
     os.waitpid(child, 0)
-    import numpy as np
-
-    shares = [np.asarray([bits / (rate * 1e6)]) for bits in reached]
-    shown = repeats_interval(shares)
+    shown = _interval_of([bits / (rate * 1e6) for bits in reached])
     return _say("b", {"nodes": nodes, "rate_mbits": rate, **_interval(shown), **told})
 
 
@@ -311,7 +316,14 @@ def _all_reduce(nodes: int, rate: float, repeats: int, machine: Machine) -> list
         return [min(machine.undisturbed(once)) for _ in range(repeats)]
 
 
-def _interval(shown: Any, machine: Machine | None = None) -> dict[str, Any]:
+def _interval_of(values: Sequence[float]) -> Interval:
+    """The median of one figure a repeat, with its rank interval."""
+    import numpy as np
+
+    return repeats_interval([np.asarray([value]) for value in values])
+
+
+def _interval(shown: Interval, machine: Machine | None = None) -> dict[str, Any]:
     found = {key: getattr(shown, key) for key in ("value", "low", "high", "n", "how")}
     return found | (machine.told() if machine else {})
 
