@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pipeline.figures import theme
 from pipeline.figures.loss_curves import draw_lines, over_repeats, panel_title
@@ -35,6 +36,7 @@ def draw(table: pd.DataFrame) -> Figure:
         draw_lines(bottom, deviation[deviation["nodes"] == count], table)
         panel_title(top, count)
         bottom.set_yscale("log")
+        bottom.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
         bottom.set_xlabel("Optimiser step")
     losses[0].set_ylabel("Loss [nats/token]")
     deviations[0].set_ylabel("Relative deviation")

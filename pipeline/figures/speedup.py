@@ -21,7 +21,10 @@ CAPTION = (
     "logarithmic, so equal distances are equal factors."
 )
 COMPARES = {"precision"}
-_TICKS = [factor * 2.0**power for power in range(-8, 12) for factor in (1.0, 1.5)]
+_POWERS = [2.0**power for power in range(-8, 12)]
+_BETWEEN = [1.5 * power for power in _POWERS]
+_ROOM = 8
+"""Largest speedup over the smallest at which there is room for ticks between powers of two."""
 
 
 def draw(table: pd.DataFrame) -> Figure:
@@ -41,7 +44,9 @@ def draw(table: pd.DataFrame) -> Figure:
         axes.set_title(f"links of {link}" if link else "")
     first = panels[0]
     first.set_yscale("log", base=2)
-    first.yaxis.set_major_locator(FixedLocator(_TICKS))
+    low, high = first.get_ylim()
+    ticks = _POWERS if high / low > _ROOM else _POWERS + _BETWEEN
+    first.yaxis.set_major_locator(FixedLocator(ticks))
     first.yaxis.set_minor_locator(NullLocator())
     first.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     first.set_ylabel("Speedup over the base")

@@ -15,7 +15,7 @@ from pipeline.metrics.select import cells, node_counts, pick
 CAPTION = (
     "Distribution of the timed step times over all repeats. Boxes hold the middle half with the "
     "median, whiskers reach to 1.5 box lengths, and every step is a dot, with a line of dots for "
-    "each repeat, so that slow steps and slow repeats are seen."
+    "each repeat, so that slow steps and slow repeats are seen. The axis is logarithmic."
 )
 COMPARES = {"precision"}
 
@@ -31,6 +31,7 @@ def draw(table: pd.DataFrame) -> Figure:
     if steps.empty:
         return theme.empty(figure, panels[0], table)
     published = published_step_seconds(table)
+    drawn = [*(steps["value"] * 1000), *(found.value * 1000 for found in published.values())]
     for count, axes in zip(nodes, panels, strict=True):
         _panel(axes, steps[steps["nodes"] == count], list(ran["cell"]), table)
         for place, cell in enumerate(ran["cell"]):
@@ -38,6 +39,7 @@ def draw(table: pd.DataFrame) -> Figure:
                 milliseconds = published[cell, count].value * 1000
                 axes.plot([milliseconds], [place], **theme.provenance(theme.PUBLISHED))
         panel_title(axes, count)
+        theme.decade_axis(axes, min(drawn), max(drawn))
         axes.set_xlabel("Step time [ms]")
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")

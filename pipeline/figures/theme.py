@@ -7,6 +7,7 @@ and Ito, which stays apart under the common kinds of colour blindness.
 
 from __future__ import annotations
 
+import math
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
@@ -126,6 +127,19 @@ def node_axis(axes: Axes, nodes: Sequence[int]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("Nodes")
+
+
+def decade_axis(axes: Axes, low: float, high: float) -> None:
+    """Logarithmic x axis around positive values, with ticks at 1, 2 and 5 in each decade."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    first = max(step for step in steps if step <= low)
+    last = min(step for step in steps if step >= high)
+    axes.set_xscale("log")
+    axes.set_xlim(first / 1.08, last * 1.08)
+    axes.xaxis.set_major_locator(FixedLocator([step for step in steps if first <= step <= last]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def cell_axis(axes: Axes, names: Sequence[str]) -> None:

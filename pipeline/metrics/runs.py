@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.memory import CPU_BASE, CPU_LOADED_LATER, formula_24, predict
+from pipeline.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.metrics import flops
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
@@ -186,12 +186,13 @@ def _predicted_memory(record: RunRecord) -> list[dict[str, Any]]:
     """
     spec, layout = record.spec, record.run["execution"]["layout"]
     cpu = spec.world.device == "cpu"
+    later = loaded_later(record.run["execution"]["launcher"] == "fork") if cpu else 0
     found = []
     for rank in record.run["ranks"]:
         number = rank["rank"]
         own = rank.get("base_memory_bytes", CPU_BASE if cpu else 0)
         bytes_of = {
-            "base_memory_bytes": own + (CPU_LOADED_LATER if cpu else 0),
+            "base_memory_bytes": own + later,
             "predicted_memory_bytes": predict(spec, layout, number).model_peak,
             "formula_memory_bytes": formula_24(spec, layout),
         }

@@ -78,13 +78,16 @@ def _validation(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"rows": []}
     result = json.loads(path.read_text(encoding="utf-8"))
+    found = [(check, one) for check in CHECKS for one in _results(result[check])]
     return {
         "measured_at": result["measured_at"][:10],
         "cpu": result["hardware"]["cpu_model"],
         "num_cores": result["hardware"]["num_cores"],
         "repeats": result["repeats"],
         "parameters": f"{result['num_parameters'] / 1e6:.2g}",
-        "rows": [_row(check, one) for check in CHECKS for one in _results(result[check])],
+        "dropped": sum(one.get("dropped", 0) for _, one in found),
+        "disturbed": sum(one.get("disturbed", 0) for _, one in found),
+        "rows": [_row(check, one) for check, one in found],
     }
 
 

@@ -16,7 +16,10 @@ RESULT = {
     "repeats": 6,
     "num_parameters": 1_100_000,
     "dilated_over_undilated": [{"cell": "dps", "rate_mbits": 200.0, **RATIO}],
-    "bandwidth": [{"nodes": n, "rate_mbits": 1000.0, **RATIO} for n in (2, 4)],
+    "bandwidth": [
+        {"nodes": n, "rate_mbits": 1000.0, **RATIO, "dropped": n, "disturbed": n // 4}
+        for n in (2, 4)
+    ],
     "eight_nodes": {"not_run": "needs 16 cores, this machine has 2"},
     "twice_as_slow": [{"nodes": 2, "foretold_seconds": 0.1, **RATIO}],
 }
@@ -63,6 +66,11 @@ def test_every_check_of_the_bench_is_a_row_with_what_is_expected(table, tmp_path
     assert rows[0]["what"].endswith("dps, 200 Mbit/s")
     assert "0.98" in rows[0]["found"] and "0.95" in rows[0]["found"]
     assert rows[3]["found"] == "not run: needs 16 cores, this machine has 2"
+
+
+def test_what_was_dropped_or_kept_although_disturbed_is_counted(table, tmp_path) -> None:
+    found = facts(table, tmp_path / "v.json", RESULT)["validation"]
+    assert (found["dropped"], found["disturbed"]) == (6, 1)
 
 
 def test_without_the_bench_the_paper_says_that_nothing_was_validated(table, tmp_path) -> None:
