@@ -21,11 +21,12 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
     shown = [one for one in verdicts if one["effect"] or one["verdict"] != NOT_TESTABLE]
     rows = [
         f"| {one['sentence']} | {_verdict(one)} | {_effect(one)} | {_claimed(one)} | "
-        f"{one['scale']} |"
+        f"{'; '.join([one['scale'], *one['notes']])} |"
         for one in shown
     ]
     head = [
-        "| published sentence | verdict | effect, with its interval | claimed | scale |",
+        "| published sentence | verdict | effect, with its interval | claimed "
+        "| scale, and what else differs |",
         "|---|---|---|---|---|",
     ]
     rest = (

@@ -16,6 +16,7 @@ TESTED = {
     "effect": {"value": 1.2345, "low": 1.1, "high": 1.4},
     "claimed": {"text": "above 1"},
     "scale": "made there, tested here",
+    "notes": ["B ran in bf16, not fp16"],
 }
 UNDECIDED = TESTED | {"verdict": "not testable here"}
 UNTESTED = UNDECIDED | {"effect": None, "claimed": None}
@@ -23,7 +24,7 @@ UNTESTED = UNDECIDED | {"effect": None, "claimed": None}
 
 def test_a_row_for_each_claim_with_an_effect() -> None:
     lines = readme.block("smoke", [TESTED, UNDECIDED, UNTESTED]).splitlines()
-    effect = "1.23 [1.1, 1.4] | above 1 | made there, tested here |"
+    effect = "1.23 [1.1, 1.4] | above 1 | made there, tested here; B ran in bf16, not fp16 |"
     assert lines[2] == f"| A is faster. | reproduced | {effect}"
     assert lines[3] == f"| A is faster. | undecided | {effect}"
     assert lines[-1].startswith("1 of the 3 claims could not be tested by the study `smoke`")
