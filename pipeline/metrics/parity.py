@@ -19,7 +19,7 @@ from pipeline.metrics.cells import Group, Groups, base_name
 from pipeline.metrics.comparison import unequal_fields
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import rows, with_context
 
 EQUAL, NOT_EQUAL = "equal", "NOT EQUAL"
 NOT_COMPARED = "not compared"
@@ -194,7 +194,5 @@ def _step_deviation(run: Run, group: Group, groups: Groups) -> pd.DataFrame:
         return pd.DataFrame()
     deviation = relative_deviation(run.loss, other.loss)
     frame = pd.DataFrame({"step": np.arange(len(deviation)), "value": deviation})
-    return frame.assign(
-        level="step", metric="loss_deviation", unit="1", base=base_name(reference),
-        timed=run.timed, **run.context,
-    )  # fmt: skip
+    about = {"level": "step", "metric": "loss_deviation", "unit": "1", "timed": run.timed}
+    return with_context(frame, {**about, "base": base_name(reference), **run.context})

@@ -14,7 +14,7 @@ from pipeline.metrics import flops
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import rows, with_context
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
 
@@ -151,7 +151,7 @@ def _step_rows(run: Run) -> pd.DataFrame:
         )
         for metric, (unit, value) in series.items()
     ]
-    return pd.concat(parts, ignore_index=True).assign(level="step", **run.context)
+    return with_context(pd.concat(parts, ignore_index=True), {"level": "step", **run.context})
 
 
 def _rank_rows(run: Run) -> pd.DataFrame:

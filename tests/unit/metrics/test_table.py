@@ -1,0 +1,58 @@
+"""The check of the tidy table, which looks at each distinct value and pattern once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.errors import RecordError
+from pipeline.metrics import table as tidy
+from pipeline.schemas import validator
+from tests.fake_records import make_table
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=2)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("unit", "furlongs", "furlongs"),
+        ("run_id", "no run", "no run"),
+        ("nodes", 0, "minimum"),
+        ("metric", "Loss", "pattern"),
+        ("run_id", None, "'run_id' is a required property"),
+        ("status", None, "'status' is a required property"),
+    ],
+)
+def test_one_bad_row_among_many_is_found(table, column, value, said) -> None:
+    bad = table.copy()
+    place = bad.index[bad["level"] == "step"][-1]
+    bad.loc[place, column] = value
+    tidy.check(table, "here")
+    with pytest.raises(RecordError, match=said):
+        tidy.check(bad, "here")
+
+
+def test_a_value_outside_its_interval_is_found(table) -> None:
+    bad = table.copy()
+    bad.loc[bad["low"].notna().idxmax(), "low"] = 1e30
+    with pytest.raises(RecordError, match="outside its interval"):
+        tidy.check(bad, "here")
+
+
+def test_what_must_be_there_depends_on_the_level_alone() -> None:
+    """Else a pattern of columns at a level would not stand for all rows that have it."""
+    schema: Any = validator("metrics").schema
+    conditions = [rule["if"]["properties"] for rule in schema["allOf"]]
+    assert {name for condition in conditions for name in condition} == {"level"}
+
+
+def test_context_is_the_same_as_assigned() -> None:
+    frame = pd.DataFrame({"step": [0, 1], "value": [0.5, 0.25]})
+    context: dict[str, Any] = {"cell": "dps", "nodes": 2, "link": None}
+    pd.testing.assert_frame_equal(tidy.with_context(frame, context), frame.assign(**context))
