@@ -130,14 +130,19 @@ def node_axis(axes: Axes, nodes: Sequence[int]) -> None:
 
 
 def decade_axis(axes: Axes, low: float, high: float) -> None:
-    """Logarithmic x axis around positive values, with ticks at 1, 2 and 5 in each decade."""
+    """Logarithmic x axis around positive values, with two to four round ticks where it can."""
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    first = max(step for step in steps if step <= low)
-    last = min(step for step in steps if step >= high)
+    least, most = low / 1.15, high * 1.15
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        steps = [digit * 10.0**power for power in powers for digit in digits]
+        ticks = [step for step in steps if least <= step <= most]
+        if len(ticks) <= 4:
+            break
+    if len(ticks) < 2:
+        ticks = sorted({max(s for s in steps if s <= low), min(s for s in steps if s >= high)})
     axes.set_xscale("log")
-    axes.set_xlim(first / 1.08, last * 1.08)
-    axes.xaxis.set_major_locator(FixedLocator([step for step in steps if first <= step <= last]))
+    axes.set_xlim(min(least, ticks[0] / 1.05), max(most, ticks[-1] * 1.05))
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 

@@ -2,6 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -139,3 +140,22 @@ def test_a_figure_of_unequal_work_is_refused(
     assert main(args) == 2
     assert "figure speedup refuses: global_batch is 16" in capsys.readouterr().err
     assert not (tmp_path / "speedup.pdf").exists()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (35, 1050, [100, 300, 1000]),
+        (31, 170, [50, 100]),
+        (43, 48, [20, 50]),
+        (100, 100, [100]),
+        (0.02, 7000, [0.1, 1, 10, 100, 1000]),
+    ],
+)
+def test_a_logarithmic_axis_has_few_round_ticks(low, high, ticks) -> None:
+    figure, axes = plt.subplots()
+    theme.decade_axis(axes, low, high)
+    assert list(axes.get_xticks()) == pytest.approx(ticks)
+    left, right = axes.get_xlim()
+    assert left < min(low, *ticks) and right > max(high, *ticks)
+    plt.close(figure)
