@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envs.build_image import file_digest, git_commit
+from envs.image.builders import Buildah, Recipe
 from pipeline.schemas import validate
 from tests.parity.cases import Case
 from tests.system.image import (
@@ -79,6 +80,25 @@ def test_two_builds_are_one_image(image: Image, tmp_path: Path) -> None:
             second["oci_digest"] = image.facts["oci_digest"]
         REPEATED.write_text(json.dumps(second))
     assert {key: second[key] for key in same} == {key: image.facts[key] for key in same}
+
+
+@pytest.mark.usefixtures("image")  # which makes the base
+def test_steps_from_the_cache_name_the_commit_of_this_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := why_no_build():
+        pytest.skip(reason)
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    last = [line for line in lines[lines.index("ARG BASE_IMAGE") :] if line.strip()]
+    recipe = tmp_path / "Labels"
+    recipe.write_text("\n".join([f"FROM {BASE}", *last]) + "\n")
+    monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
+    monkeypatch.chdir(tmp_path)
+    for commit in ("first", "second", "first"):
+        options = ("--file", str(recipe))
+        built = Buildah().build(Recipe(BASE, commit, "", options, tmp_path / "log"))
+        labels = json.loads(run("buildah", "inspect", "--type", "image", built))["OCIv1"]["config"]
+        assert labels["Labels"]["org.opencontainers.image.revision"] == commit
 
 
 def test_a_run_inside_is_recorded_with_the_image(
