@@ -30,6 +30,7 @@ from typing import Any
 
 from bench.emulated.bandwidth import bandwidth
 from bench.emulated.runs import Runs
+from pipeline.emulation import links
 from pipeline.emulation.available import why_not
 from pipeline.metrics.statistics import Interval, repeats_interval
 from pipeline.spec import RunSpec
@@ -37,7 +38,7 @@ from pipeline.training.machine import hardware, provenance
 
 CELLS = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
 RATES = (200.0, 1000.0)
-WIRE = 1448 / 1514
+WIRE = (links.MTU - links.HEADER_BYTES) / (links.MTU + links.FRAME_BYTES)
 """Bytes of a gradient in a full Ethernet frame, of those that the link counts."""
 
 
@@ -60,6 +61,7 @@ def main() -> int:
             "hardware": hardware(),
             "git_commit": provenance()["git_commit"],
             "repeats": repeats,
+            "mtu": links.MTU,
             "num_parameters": runs.num_parameters,
             "dilated_over_undilated": [
                 dilated(runs, cell, rate, repeats) for rate in RATES for cell in cells
