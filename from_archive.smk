@@ -12,9 +12,15 @@ UNDER = "from_archive/"
 
 
 include: "workflow/rules/common.smk"
+
+
+VALIDATED = Path(VALIDATION).is_file()
+
+
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/claims.smk"
-include: "workflow/rules/report.smk"
+include: "workflow/rules/shown.smk"
+include: "workflow/rules/report_at_once.smk"
 include: "workflow/rules/paper.smk"
 
 

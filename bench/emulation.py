@@ -33,6 +33,7 @@ from bench.emulated.runs import Runs
 from pipeline.emulation import links
 from pipeline.emulation.available import why_not
 from pipeline.metrics.statistics import Interval, repeats_interval
+from pipeline.schemas import validate
 from pipeline.spec import RunSpec
 from pipeline.training.machine import hardware, provenance
 
@@ -70,6 +71,7 @@ def main() -> int:
             "eight_nodes": eight(runs, repeats),
             "twice_as_slow": [slower(runs, nodes, repeats) for nodes in (2, 4)],
         }
+    validate(result, "emulation", args.out)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"-> {args.out}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,21 +34,26 @@ class Catalogue:
 
     def add_arguments(self, parser: argparse.ArgumentParser, formats: str) -> None:
         """Declare what the stage of every such package takes; `formats` as `{pdf,svg}`."""
-        parser.add_argument("name", choices=self.names(), help=f"file in pipeline/{self.kind}s")
+        names = self.names()
+        about = f"files in pipeline/{self.kind}s: {', '.join(names)}"
+        parser.add_argument("names", choices=names, metavar="NAME", nargs="+", help=about)
         parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
         parser.add_argument("--verdicts", type=Path, help="verdicts.json, for one on claims")
         parser.add_argument("--out", type=Path, required=True, help=f"folder for NAME.{formats}")
 
-    def load(self, args: argparse.Namespace) -> tuple[Any, list[Any]]:
-        """The file's module, and what it works on: the table of equal work, and verdicts if any."""
+    def load(
+        self, names: Sequence[str], metrics: Path, verdicts: Path | None
+    ) -> Iterator[tuple[str, Any, list[Any]]]:
+        """For each name its module and what it works on: the table of equal work, and verdicts."""
         from pipeline.claims.write import verdicts_for
         from pipeline.metrics import table
         from pipeline.metrics.comparison import require_equal_work
 
-        frame = table.read(args.metrics)
-        module = importlib.import_module(f"{self.package}.{args.name}")
-        require_equal_work(frame, module.COMPARES, f"{self.kind} {args.name}")
-        return module, [frame, *verdicts_for(args.name, args.verdicts, self.needing_verdicts())]
+        frame = table.read(metrics)
+        for name in names:
+            module = importlib.import_module(f"{self.package}.{name}")
+            require_equal_work(frame, module.COMPARES, f"{self.kind} {name}")
+            yield name, module, [frame, *verdicts_for(name, verdicts, self.needing_verdicts())]
 
 
 def literals(folder: str | Path, name: str) -> dict[str, str]:

@@ -127,7 +127,8 @@ def make_record(spec: RunSpec, failure: tuple[str, str] | None = None, place: in
         "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2, "memory_bytes": 8 << 30,
                      "gpus": []},
         "data": {"manifest_sha256": _sha("manifest"), "tokenizer_sha256": _sha("tokenizer")},
-        "execution": {"launcher": "torchrun", "world_size": spec.world.size,
+        "execution": {"launcher": "fork" if spec.world.link else "torchrun",
+                      "world_size": spec.world.size,
                       "threads_per_rank": 1, "backend": "gloo", "network": spec.world.network,
                       "layout": {"data_parallel": spec.world.size}, "settings": {}}
         | _emulation(spec),
@@ -154,6 +155,7 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
             "shares_reason": None,
             "measured_cores": share,
             "link": asdict(link),
+            "mtu": 9000,
             "measured_mbits": rate if world.nodes > 1 else [],
         }
     }

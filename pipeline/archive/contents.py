@@ -42,7 +42,8 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     if not partial:
         made = layout.products(study)
         _check_finished(study, results, made, missing)
-        kept += [*made, *(n for n in [layout.REPORT_FILE] if (results / n).is_file())]
+        optional = (layout.REPORT_FILE, layout.VALIDATION_FILE)
+        kept += [*made, *(name for name in optional if (results / name).is_file())]
     check_inputs(records, results)
     for record in records:
         folder = f"runs/{record.spec.run_id.partition('/')[2]}"
@@ -138,7 +139,7 @@ def _readme(study: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         f"{code}{', changed since' if facts['git_dirty'] else ''}.",
         "",
         "- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs",
-        "- `study.json`: what was asked for",
+        "- `study.json`: what was asked for; `emulation.json`: how far emulated nodes go",
         "- `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records",
         "- `environment/`, `source/`: locked packages, workflow and manuscript that made them",
         "- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all",

@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 ARCHIVE_FILE, SUMS_FILE, CRATE_FILE = "archive.json", "SHA256SUMS", "ro-crate-metadata.json"
 README_FILE = "README.md"
 STUDY_FILE, MANIFEST_FILE, REPORT_FILE = "study.json", "tokens/manifest.json", "report.html"
+VALIDATION_FILE = "emulation.json"
+"""What `make bench` measured of emulated nodes when the paper was made; not every study has it."""
+
 METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
 WORKFLOW_FILE = "source/Snakefile"
@@ -43,7 +46,7 @@ _SOURCE = (
 _SINGLE = "|".join(
     re.escape(name)
     for name in (ARCHIVE_FILE, SUMS_FILE, CRATE_FILE, README_FILE, STUDY_FILE, MANIFEST_FILE,
-                 REPORT_FILE, LOCK_FILE, IMAGE_FILE)
+                 VALIDATION_FILE, REPORT_FILE, LOCK_FILE, IMAGE_FILE)
 )  # fmt: skip
 EXPECTED = re.compile(f"{_SINGLE}|{_RECORD}|{_PRODUCT}|{_SOURCE}", re.ASCII)
 PRODUCT = re.compile(_PRODUCT, re.ASCII)
@@ -51,7 +54,8 @@ PRODUCT = re.compile(_PRODUCT, re.ASCII)
 
 def is_needed(name: str) -> bool:
     """Whether a rebuild starts from this file; all others it makes anew or takes from here."""
-    return name in (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE) or name.startswith("runs/")
+    single = (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE, VALIDATION_FILE)
+    return name in single or name.startswith("runs/")
 
 
 def products(study: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,8 @@ from pipeline.errors import UnsupportedError
 from pipeline.spec import LinkSpec
 
 LEAST_RATE = 0.7
-"""Of a link's rate: other work on the machine may take the rest; the record has what was measured. Below, the rate is not reached."""
+"""Of a link's rate: other work on the machine may take the rest; the record has what was measured.
+Below, the rate is not reached."""
 
 LEAST_SHARE = 0.7
 """Of a node's cores: with less the machine is busy with something else."""

@@ -1,24 +1,36 @@
-"""`python -m pipeline figure NAME --metrics FILE --out DIR`."""
+"""`python -m pipeline figure NAME ... --metrics FILE --out DIR`."""
 
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from pipeline.figures import catalogue
 
-SUMMARY = "one figure as PDF, SVG and PNG from the table of metrics"
+SUMMARY = "figures as PDF, SVG and PNG from the table of metrics"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
     catalogue.add_arguments(parser, "{pdf,svg,png}")
+    parser.add_argument("--processes", type=int, default=1, help="figures drawn at once")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check equal work, draw, and write all three formats."""
-    module, inputs = catalogue.load(args)
+    if args.processes == 1:
+        _draw(args, args.names)
+        return 0
+    with ProcessPoolExecutor(args.processes) as pool:
+        for _ in pool.map(partial(_draw, args), ([name] for name in args.names)):
+            pass
+    return 0
+
+
+def _draw(args: argparse.Namespace, names: list[str]) -> None:
     from pipeline.figures import theme
 
     theme.apply()
-    theme.save(module.draw(*inputs), args.out, args.name)
-    return 0
+    for name, module, inputs in catalogue.load(names, args.metrics, args.verdicts):
+        theme.save(module.draw(*inputs), args.out, name)

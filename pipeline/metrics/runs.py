@@ -21,6 +21,9 @@ from pipeline.records.record import texts
 # Hoefler & Belli (SC15, section 4.2): a timer should cost less than this share of what it times.
 TIMER_SHARE = 0.05
 
+FORMER_MTU = 1500
+"""Bytes of a packet on emulated links, in records from before that was recorded."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -229,6 +232,7 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
     if (emulation := execution.get("emulation")) is not None:
         facts |= {name: emulation[name] for name in ("dilation", "copies", "shares")}
         facts["cores_per_node"] = emulation["cores_per_node"]
+        facts["mtu"] = emulation.get("mtu", FORMER_MTU)
         facts["measured_cores"] = min(emulation["measured_cores"])
         if emulation["measured_mbits"]:
             facts["measured_mbits"] = min(emulation["measured_mbits"])

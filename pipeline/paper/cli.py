@@ -1,6 +1,7 @@
 """`python -m pipeline paper --study --metrics --figures --tables --generated --out`.
 
-`--verdicts` too, where the study names claims, and `--manifest` for the size of the tokens.
+`--verdicts` too, where the study names claims, `--manifest` for the size of the tokens, and
+`--validation` for how far emulated nodes may be trusted.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", type=Path, required=True, help="folder of the tables")
     parser.add_argument("--verdicts", type=Path, help="verdicts.json, where the study has claims")
     parser.add_argument("--manifest", type=Path, help="manifest.json of the tokens, for their size")
+    parser.add_argument("--validation", type=Path, help="emulation.json that `make bench` wrote")
     parser.add_argument(
         "--generated", type=Path, required=True, help="folder for numbers and copies"
     )
@@ -40,8 +43,10 @@ def run(args: argparse.Namespace) -> int:
 
     generated, out = args.generated, args.out
     verdicts = read_verdicts(args.verdicts) if args.verdicts else []
-    manifest = _read_manifest(args.manifest) if args.manifest else None
-    numbers = collect(load_study(args.study), table.read(args.metrics), verdicts, manifest)
+    manifest = _read(args.manifest, "manifest", "python -m pipeline tokens")
+    validation = _read(args.validation, "emulation", "make bench")
+    frame = table.read(args.metrics)
+    numbers = collect(load_study(args.study), frame, verdicts, manifest, validation)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
     _copy(args.tables, generated / "tables", (".md", ".tex"))
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
@@ -49,24 +54,29 @@ def run(args: argparse.Namespace) -> int:
     stored = json.loads((generated / "numbers.json").read_text(encoding="utf-8"))
     source = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
     write_text(generated / "manuscript.md", render(source, stored, generated / "tables"))
-    export.write_pdf(generated, out / "paper.pdf", stored["date"])
-    export.write_latex(generated, out / "paper.tex", args.figures)
-    export.write_html(generated, out / "paper.html")
+    with ThreadPoolExecutor() as pool:
+        writing = [
+            pool.submit(export.write_pdf, generated, out / "paper.pdf", stored["date"]),
+            pool.submit(export.write_html, generated, out / "paper.html"),
+            pool.submit(export.write_latex, generated, out / "paper.tex", args.figures),
+        ]
+    for one in writing:
+        one.result()
     return 0
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest alone, so that a paper can be made where the shards are not."""
-    from pipeline.errors import CorpusError
+def _read(path: Path | None, schema: str, made_by: str) -> dict[str, Any] | None:
+    """A JSON file that fits its schema, or None where none was given."""
+    from pipeline.errors import RecordError
     from pipeline.schemas import validate
 
+    if path is None:
+        return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CorpusError(
-            f"{path} cannot be read ({error}); run `python -m pipeline tokens` first"
-        ) from None
-    validate(content, "manifest", path)
+        raise RecordError(f"{path} cannot be read ({error}); run `{made_by}` first") from None
+    validate(content, schema, path)
     return dict(content)
 
 

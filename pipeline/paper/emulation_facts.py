@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from pipeline.metrics.select import links, listed, pick
 from pipeline.tables.format import ratio_interval, significant
-
-VALIDATION = Path("bench") / "results" / "emulation.json"
-"""Written by `make bench`; it says itself when and on what it was measured."""
 
 CHECKS = {
     "dilated_over_undilated": (
@@ -33,15 +28,27 @@ FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
 
 
-def emulation_facts(table: pd.DataFrame, validation: Path = VALIDATION) -> dict[str, Any]:
-    """Facts of the runs on emulated nodes; `any` is false where there are none. JSON types only."""
+def emulation_facts(
+    table: pd.DataFrame, validation: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Facts of the runs on emulated nodes; `any` is false where there are none. JSON types only.
+
+    `validation` is what `make bench` wrote; it says itself when and on what it was measured.
+    """
     dilation = pick(table, "run", "dilation")
     if dilation.empty:
         reasons = pick(table, "run", "network_reason")["text"].unique()
         return {"any": False, "not_emulated": "; ".join(reasons)}
     found = {
         name: pick(table, "run", name)
-        for name in ("shares", "copies", "cores_per_node", "measured_cores", "measured_mbits")
+        for name in (
+            "shares",
+            "copies",
+            "cores_per_node",
+            "mtu",
+            "measured_cores",
+            "measured_mbits",
+        )
     }
     cores, rates = found["measured_cores"], found["measured_mbits"]
     share = cores["value"].to_numpy() / found["cores_per_node"]["value"].to_numpy()
@@ -49,6 +56,7 @@ def emulation_facts(table: pd.DataFrame, validation: Path = VALIDATION) -> dict[
         "any": True,
         "not_emulated": "",
         "links": listed(link for link in links(table) if link) or _one_link(table),
+        "mtu": listed(f"{value:g}" for value in sorted(found["mtu"]["value"].unique())),
         "cores": f"{found['cores_per_node']['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
         "horovod": bool(dilation["strategy"].eq("horovod").any()),
@@ -73,11 +81,10 @@ def _least_rates(rates: pd.DataFrame) -> str:
     return listed(f"{value:.0f} Mbit/s at {link}" for link, value in lowest.items())
 
 
-def _validation(path: Path) -> dict[str, Any]:
+def _validation(result: Mapping[str, Any] | None) -> dict[str, Any]:
     """The checks of `bench/emulation.py` as rows of text; none where they were not run."""
-    if not path.is_file():
+    if result is None:
         return {"rows": []}
-    result = json.loads(path.read_text(encoding="utf-8"))
     found = [(check, one) for check in CHECKS for one in _results(result[check])]
     return {
         "measured_at": result["measured_at"][:10],
@@ -101,6 +108,6 @@ def _row(check: str, one: Mapping[str, Any]) -> dict[str, str]:
     found = (
         f"not run: {one['not_run']}"
         if "not_run" in one
-        else ratio_interval(one["value"], one["low"], one["high"])
+        else ratio_interval(one["value"], one["low"], one["high"], decimals=3)
     )
     return {"what": what.format(**one), "expected": expected, "found": found}

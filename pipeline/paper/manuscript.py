@@ -29,8 +29,9 @@ class _Environment(Environment):
 def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
     """The manuscript as Markdown for pandoc; raises SamestepError on an unknown name.
 
-    The template gets the keys of `numbers` and four functions: `figure(name)`, `table(name)`,
-    and `see_figure(name)`, `see_table(name)` for the numbered reference in the text.
+    The template gets the keys of `numbers` and five functions: `figure(name)`, `table(name)`,
+    `caption(name, text)` below a table that stands in the template itself, and `see_figure(name)`,
+    `see_table(name)` for the numbered reference in the text.
     """
     environment = _Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
@@ -44,6 +45,7 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
             **numbers,
             figure=lambda name: shown["figure"].append(name),
             table=lambda name: shown["table"].append(name),
+            caption=lambda name, text: shown["table"].append(name),
             see_figure=lambda name: "",
             see_table=lambda name: "",
         )
@@ -52,6 +54,7 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
             **numbers,
             figure=lambda name: _figure(name),
             table=lambda name: _table(name, table_folder),
+            caption=_caption,
             see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
             see_table=lambda name: f"Table {_place(order['table'], name)}",
         )
@@ -87,7 +90,12 @@ def _table(name: str, folder: Path) -> str:
     path = folder / f"{name}.md"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline table {name}` first")
-    return f"{path.read_text(encoding='utf-8')}\n: {markdown_text(caption)} {{#tbl:{name}}}\n"
+    return f"{path.read_text(encoding='utf-8')}\n{_caption(name, markdown_text(caption))}"
+
+
+def _caption(name: str, text: str) -> str:
+    """What makes the table above it a numbered one."""
+    return f": {text} {{#tbl:{name}}}\n"
 
 
 def _known(captions: Mapping[str, str], name: str, kind: str) -> str:

@@ -44,8 +44,12 @@ def collect(
     table: pd.DataFrame,
     verdicts: Sequence[dict[str, Any]] = (),
     manifest: Mapping[str, Any] | None = None,
+    validation: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of numbers.json; JSON types only. `manifest` is that of the token shards."""
+    """The content of numbers.json; JSON types only.
+
+    `manifest` is that of the token shards, `validation` what the bench of the emulation wrote.
+    """
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -53,7 +57,7 @@ def collect(
         "optimiser": {key: _plain(value) for key, value in study["optimiser"].items()},
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
-        "emulation": emulation_facts(table),
+        "emulation": emulation_facts(table, validation),
         "runs": _runs(table),
         "measurement": measurement(table),
         "environment": _environment(table),

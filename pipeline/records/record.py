@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Step:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, a line of steps.jsonl; `phases` is left out where there are none."""
-        whole = asdict(self)
+        whole = dict(vars(self))
         if self.phases is None:
             del whole["phases"]
         return whole

@@ -1,4 +1,4 @@
-"""`python -m pipeline table NAME --metrics FILE --out DIR`."""
+"""`python -m pipeline table NAME ... --metrics FILE --out DIR`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from pipeline.tables import captions, catalogue
 
-SUMMARY = "one table as LaTeX, Markdown, CSV and HTML from the table of metrics"
+SUMMARY = "tables as LaTeX, Markdown, CSV and HTML from the table of metrics"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check equal work where cells are compared, and write all formats."""
-    module, inputs = catalogue.load(args)
     from pipeline.tables.write import write_all
 
-    raw = module.build(*inputs)
-    write_all(raw, module.show(raw), captions()[args.name], args.out, args.name)
+    for name, module, inputs in catalogue.load(args.names, args.metrics, args.verdicts):
+        raw = module.build(*inputs)
+        write_all(raw, module.show(raw), captions()[name], args.out, name)
     return 0

@@ -25,11 +25,11 @@ def with_interval(value: float, low: float, high: float, digits: int = 3) -> str
     return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
 
-def ratio_interval(value: float, low: float, high: float) -> str:
-    """`value [low, high]` of a ratio, with two decimals throughout a column."""
+def ratio_interval(value: float, low: float, high: float, decimals: int = 2) -> str:
+    """`value [low, high]` of a ratio, with as many decimals throughout a column."""
     if not math.isfinite(value):
         return significant(value)
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
 def scientific(value: float) -> str:

@@ -9,6 +9,9 @@ import torch
 from pipeline import strategies
 from pipeline.expansion import expand
 from pipeline.memory import (
+    CPU_BASE,
+    CPU_LOADED_LATER,
+    FORKED_LOADED_LATER,
     Memory,
     activation_bytes,
     formula_24,
@@ -88,6 +91,12 @@ def test_narrow_weights_keep_masters_and_their_gradients() -> None:
     found = predict(spec, layout_of(spec))
     count = num_parameters(spec.model)
     assert (found.parameters, found.gradients, found.optimiser) == (6 * count, 6 * count, 8 * count)
+
+
+def test_the_base_of_a_cpu_rank_hangs_on_whether_it_is_forked() -> None:
+    for study, later in (("smoke", FORKED_LOADED_LATER), ("one-node", CPU_LOADED_LATER)):
+        spec = run_of(study, "single", 1)
+        assert predict(spec, layout_of(spec)).base == CPU_BASE + later
 
 
 def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:

@@ -25,6 +25,7 @@ STUDY = config["study"]
 RESULTS = f"results/{UNDER}{STUDY}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
+VALIDATION = f"{RESULTS}/emulation.json"
 # The profiled runs come last, so that they stand between no two timed ones.
 RUNS = {
     run.run_id.partition("/")[2]: run
@@ -64,6 +65,4 @@ localrules:
     round,
     metrics,
     claims,
-    figure,
-    table,
     manuscript,

@@ -16,9 +16,7 @@ rule manuscript:
             "paper/style.css",
             "paper/template.typ",
         ],
-        validation=[
-            path for path in ["bench/results/emulation.json"] if Path(path).is_file()
-        ],
+        validation=VALIDATION if VALIDATED else [],
         code=[str(path) for path in Path("pipeline/paper").glob("*.py")],
     output:
         report(
@@ -38,11 +36,14 @@ rule manuscript:
         verdicts=lambda wildcards, input: (
             f"--verdicts {input.verdicts}" if input.verdicts else ""
         ),
+        validation=lambda wildcards, input: (
+            f"--validation {input.validation}" if input.validation else ""
+        ),
         caption="The paper, generated from the records of this study.",
     shell:
         "python -m pipeline paper --study {input.study} --metrics {input.metrics}"
         " --figures {params.figures} --tables {params.tables} {params.verdicts}"
-        " --manifest {input.manifest}"
+        " --manifest {input.manifest} {params.validation}"
         " --generated {params.generated} --out {params.folder} 2> >(tee {log} >&2)"
 
 

@@ -1,28 +1,5 @@
 # Figures and tables, one job each. A job lists its own module as an input, so editing a figure
 # redraws that figure; what all of them share (theme, axes, formats) redraws all.
-from pipeline.figures import (
-    captions as figure_captions,
-    needing_verdicts as figures_on_claims,
-)
-from pipeline.tables import (
-    captions as table_captions,
-    needing_verdicts as tables_on_claims,
-)
-
-FIGURE_CAPTIONS = figure_captions()
-FIGURES_ON_CLAIMS = figures_on_claims()
-TABLE_CAPTIONS = table_captions()
-TABLES_ON_CLAIMS = tables_on_claims()
-FIGURES = expand(
-    f"{RESULTS}/figures/{{name}}.{{kind}}",
-    name=[n for n in FIGURE_CAPTIONS if CLAIM_FILES or n not in FIGURES_ON_CLAIMS],
-    kind=["pdf", "svg", "png"],
-)
-TABLES = expand(
-    f"{RESULTS}/tables/{{name}}.{{kind}}",
-    name=[n for n in TABLE_CAPTIONS if CLAIM_FILES or n not in TABLES_ON_CLAIMS],
-    kind=["tex", "md", "csv", "html"],
-)
 
 # Files of the packages that are no figure or table of their own.
 FIGURE_CODE = [
@@ -38,7 +15,9 @@ TABLE_CODE = [
 ]
 
 
-report: "../report/workflow.rst"
+localrules:
+    figure,
+    table,
 
 
 rule figure:
@@ -104,13 +83,3 @@ rule table:
     shell:
         "python -m pipeline table {wildcards.name} --metrics {input.metrics}"
         " {params.verdicts} --out {params.folder} 2> >(tee {log} >&2)"
-
-
-rule figures:
-    input:
-        FIGURES,
-
-
-rule tables:
-    input:
-        TABLES,

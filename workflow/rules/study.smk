@@ -3,6 +3,12 @@ localrules:
     study_file,
     tokens_spec,
     run_spec,
+    validation,
+
+
+# How far emulated nodes may be trusted is copied, so that it goes into the archive of the study.
+BENCH = "bench/results/emulation.json"
+VALIDATED = config["cluster"]["network"] == "emulated" and Path(BENCH).is_file()
 
 
 # The three small files that split a study: a job re-runs only when its own part has changed.
@@ -37,3 +43,14 @@ rule run_spec:
         text=lambda wildcards: RUNS[wildcards.run].to_json(),
     shell:
         "printf '%s' {params.text:q} > {output} 2> {log}"
+
+
+rule validation:
+    input:
+        BENCH,
+    output:
+        VALIDATION,
+    log:
+        f"{RESULTS}/logs/validation.txt",
+    shell:
+        "cp {input} {output} 2> {log}"

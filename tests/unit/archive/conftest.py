@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from pipeline.archive.contents import contents
-from pipeline.archive.layout import MANIFEST_FILE, METRICS_FILE, STUDY_FILE, products
+from pipeline.archive.layout import (
+    MANIFEST_FILE,
+    METRICS_FILE,
+    STUDY_FILE,
+    VALIDATION_FILE,
+    products,
+)
 from pipeline.archive.pack import write_zip
 from pipeline.expansion import expand
 from pipeline.files import sha256_of_file, write_text
@@ -33,6 +39,7 @@ def finished_study(results: Path, **changes: Any) -> Path:
     study["cluster"] = study["cluster"] | {"nodes": [1]}
     write_text(results / STUDY_FILE, json.dumps(study, sort_keys=True) + "\n")
     write_text(results / MANIFEST_FILE, json.dumps(_manifest()))
+    write_text(results / VALIDATION_FILE, '{"stand-in": true}\n')
     tokens = sha256_of_file(results / MANIFEST_FILE)
     for spec in [*expand(study), *profiled(study)]:
         failure = ("unsupported", "no CUDA device") if spec.cell == "dps" else None

@@ -61,10 +61,10 @@ def test_the_records_come_back_with_their_bytes(
 ) -> None:
     folder = unpack(archive, tmp_path / "into")
     assert folder == tmp_path / "into" / "fake"
-    for path in [results / "study.json", *results.glob("runs/*/*/*/*")]:
+    for path in [results / "study.json", results / "emulation.json", *results.glob("runs/*/*/*/*")]:
         assert (folder / path.relative_to(results)).read_bytes() == path.read_bytes()
     names = {path.name for path in folder.iterdir()}
-    assert names == {"study.json", "runs", "tokens", "archive.json", "SHA256SUMS"}
+    assert names == {"study.json", "emulation.json", "runs", "tokens", "archive.json", "SHA256SUMS"}
 
 
 def test_unpacked_again_it_replaces_what_was_rebuilt(archive: Path, tmp_path: Path) -> None:

@@ -69,16 +69,24 @@ def test_asking_for_captions_imports_no_plotting() -> None:
     assert not {"seaborn", "matplotlib", "pandas", "numpy"} & set(done.stdout.split())
 
 
+@pytest.fixture(scope="module")
+def all_at_once(metrics: Path) -> Path:
+    out = metrics.parent / "at_once"
+    given = ["--metrics", str(metrics), "--out", str(out), "--processes", "2"]
+    assert main(["figure", *NAMES, *given]) == 0
+    return out
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_figure_is_the_same_bytes_twice(name: str, metrics: Path, tmp_path: Path) -> None:
-    for run in ("a", "b"):
-        args = ["figure", name, "--metrics", str(metrics), "--out", str(tmp_path / run)]
-        assert main(args) == 0
+def test_a_figure_is_the_same_bytes_alone_and_among_others(
+    name: str, metrics: Path, all_at_once: Path, tmp_path: Path
+) -> None:
+    assert main(["figure", name, "--metrics", str(metrics), "--out", str(tmp_path)]) == 0
     for kind in theme.FORMATS:
-        one, other = (tmp_path / run / f"{name}.{kind}" for run in ("a", "b"))
+        one, other = (folder / f"{name}.{kind}" for folder in (tmp_path, all_at_once))
         assert one.read_bytes() == other.read_bytes()
         assert len(one.read_bytes()) > 5000
-    assert b"CreationDate" not in (tmp_path / "a" / f"{name}.pdf").read_bytes()
+    assert b"CreationDate" not in (tmp_path / f"{name}.pdf").read_bytes()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -52,6 +52,16 @@ def test_what_must_be_there_depends_on_the_level_alone() -> None:
     assert {name for condition in conditions for name in condition} == {"level"}
 
 
+def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
+    """Else a row that breaks another rule of theirs would pass."""
+    schema: Any = validator("metrics").schema
+    rules = [rule.get(branch, {}) for rule in schema["allOf"] for branch in ("then", "else")]
+    required = {name for rule in [schema, *rules] for name in rule.get("required", [])}
+    assert not required & set(tidy._PER_ROW)
+    for name in tidy._PER_ROW:
+        assert set(schema["properties"].get(name, {})) <= {"type", "description"}, name
+
+
 def test_context_is_the_same_as_assigned() -> None:
     frame = pd.DataFrame({"step": [0, 1], "value": [0.5, 0.25]})
     context: dict[str, Any] = {"cell": "dps", "nodes": 2, "link": None}

@@ -39,13 +39,13 @@ def judge(root: Path) -> None:
     assert main(["claims", *args, "--out", str(root / "verdicts.json")]) == 0
 
 
-def make_paper(root: Path, out: Path) -> int:
+def make_paper(root: Path, out: Path, *more: str) -> int:
     args = ["paper", "--study", str(root / "study.yaml")]
     args += ["--metrics", str(root / "metrics.parquet"), "--figures", str(root / "figures")]
     args += ["--tables", str(root / "tables"), "--generated", str(out / "generated")]
     if (root / "verdicts.json").exists():
         args += ["--verdicts", str(root / "verdicts.json")]
-    return main([*args, "--out", str(out / "paper")])
+    return main([*args, "--out", str(out / "paper"), *more])
 
 
 def text_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:

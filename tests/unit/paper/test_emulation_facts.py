@@ -1,13 +1,16 @@
 import json
+import re
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from pipeline.paper.emulation_facts import CHECKS, emulation_facts
+from pipeline.paper.manuscript import render
+from pipeline.paper.numbers import collect
+from pipeline.schemas import validate
 from tests.fake_records import EMULATED, make_study, make_table
-from tests.unit.paper.papers import make_results, text_of
+from tests.unit.paper.papers import SOURCE, make_paper, make_results, text_of
 
 RATIO = {"value": 0.98, "low": 0.95, "high": 1.02, "n": 6, "how": "median"}
 RESULT = {
@@ -15,6 +18,7 @@ RESULT = {
     "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2},
     "repeats": 6,
     "num_parameters": 1_100_000,
+    "git_commit": None,
     "dilated_over_undilated": [{"cell": "dps", "rate_mbits": 200.0, **RATIO}],
     "bandwidth": [
         {"nodes": n, "rate_mbits": 1000.0, **RATIO, "dropped": n, "disturbed": n // 4}
@@ -30,20 +34,15 @@ def table() -> pd.DataFrame:
     return make_table(repeats=2, cluster=EMULATED)
 
 
-def facts(table: pd.DataFrame, path: Path, result: Any = None) -> dict[str, Any]:
-    if result is not None:
-        path.write_text(json.dumps(result))
-    return emulation_facts(table, path)
-
-
-def test_what_the_nodes_got_is_the_least_of_all_runs(table, tmp_path) -> None:
+def test_what_the_nodes_got_is_the_least_of_all_runs(table) -> None:
     own = table.copy()
     row = (own["metric"] == "measured_mbits") & (own["link"] == "1 Gbit/s")
     own.loc[own.index[row][0], "value"] = 812.0
-    found = facts(own, tmp_path / "none.json")
+    found = emulation_facts(own)
     assert found["any"] is True
     assert found["links"] == "200 Mbit/s and 1 Gbit/s"
     assert found["least_rates"] == "190 Mbit/s at 200 Mbit/s and 812 Mbit/s at 1 Gbit/s"
+    assert found["mtu"] == "9000"
     assert (found["dilation"], found["copies"], found["least_share"]) == ("2", "2", "0.97")
     assert found["runs_short"] == 0
 
@@ -54,13 +53,13 @@ def test_horovod_s_wait_is_stated_where_it_ran(horovod, tmp_path) -> None:
     if not horovod:
         study["cells"] = [cell for cell in study["cells"] if cell["strategy"] != "horovod"]
     made = make_table(repeats=1, cluster=EMULATED, cells=study["cells"])
-    assert facts(made, tmp_path / "none.json")["horovod"] is horovod
+    assert emulation_facts(made)["horovod"] is horovod
     text = text_of(study, made, make_results(tmp_path, study, made))
     assert ("Horovod's own wait" in text) is horovod
 
 
-def test_every_check_of_the_bench_is_a_row_with_what_is_expected(table, tmp_path) -> None:
-    rows = facts(table, tmp_path / "v.json", RESULT)["validation"]["rows"]
+def test_every_check_of_the_bench_is_a_row_with_what_is_expected(table) -> None:
+    rows = emulation_facts(table, RESULT)["validation"]["rows"]
     assert len(rows) == 5
     assert {row["expected"] for row in rows} == {expected for _, expected in CHECKS.values()}
     assert rows[0]["what"].endswith("dps, 200 Mbit/s")
@@ -68,17 +67,17 @@ def test_every_check_of_the_bench_is_a_row_with_what_is_expected(table, tmp_path
     assert rows[3]["found"] == "not run: needs 16 cores, this machine has 2"
 
 
-def test_what_was_dropped_or_kept_although_disturbed_is_counted(table, tmp_path) -> None:
-    found = facts(table, tmp_path / "v.json", RESULT)["validation"]
+def test_what_was_dropped_or_kept_although_disturbed_is_counted(table) -> None:
+    found = emulation_facts(table, RESULT)["validation"]
     assert (found["dropped"], found["disturbed"]) == (6, 1)
 
 
-def test_without_the_bench_the_paper_says_that_nothing_was_validated(table, tmp_path) -> None:
-    assert facts(table, tmp_path / "none.json")["validation"] == {"rows": []}
+def test_without_the_bench_the_paper_says_that_nothing_was_validated(table) -> None:
+    assert emulation_facts(table)["validation"] == {"rows": []}
 
 
-def test_nodes_that_could_not_be_emulated_say_why(tmp_path) -> None:
-    assert facts(make_table(repeats=1), tmp_path / "none.json") == {
+def test_nodes_that_could_not_be_emulated_say_why() -> None:
+    assert emulation_facts(make_table(repeats=1)) == {
         "any": False,
         "not_emulated": "",
     }
@@ -88,5 +87,39 @@ def test_the_section_shows_links_and_dilation(table, tmp_path) -> None:
     study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
     text = text_of(study, table, make_results(tmp_path, study, table))
     assert "## Emulated nodes" in text
-    assert "(200 Mbit/s and 1 Gbit/s)" in text
+    assert "(200 Mbit/s and 1 Gbit/s; packets of 9000 bytes)" in text
+    assert "was not validated" in text
     assert "190 Mbit/s at 200 Mbit/s and 950 Mbit/s at 1 Gbit/s, headers left out" in text
+
+
+def test_the_bench_is_shown_as_a_numbered_table(table, tmp_path) -> None:
+    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
+    root = make_results(tmp_path, study, table)
+    text = render(SOURCE, collect(study, table, (), None, RESULT), root / "tables")
+    (caption,) = [line for line in text.splitlines() if line.endswith("{#tbl:trust}")]
+    assert "2 cores of Synthetic CPU, 2026-01-02" in caption
+    order = re.findall(r"\{#tbl:(\w+)\}", text)
+    assert f"`make bench` (Table {order.index('trust') + 1})" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "cannot be read"),
+        (json.dumps({**RESULT, "repeats": 0}), "$.repeats: 0 breaks minimum"),
+        (json.dumps({**RESULT, "bandwidth": [RATIO]}), "'nodes' is a required property"),
+    ],
+)
+def test_a_validation_that_is_none_is_one_line(content, said, table, tmp_path, capsys) -> None:
+    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
+    root = make_results(tmp_path, study, table)
+    (tmp_path / "emulation.json").write_text(content)
+    given = ["--validation", str(tmp_path / "emulation.json")]
+    assert make_paper(root, tmp_path / "out", *given) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith("error: ") and "emulation.json" in line and said in line
+
+
+def test_the_bench_s_results_that_are_here_fit_their_schema() -> None:
+    path = Path("bench/results/emulation.json")
+    validate(json.loads(path.read_text()), "emulation", path)

@@ -61,7 +61,15 @@ def test_no_number_is_typed_by_hand() -> None:
 def test_every_figure_and_table_is_shown_once_and_referred_to() -> None:
     for kind, names in (("figure", figures.names()), ("table", tables.names())):
         assert sorted(re.findall(rf'\b{kind}\("(\w+)"\)', SOURCE)) == names
-        assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == set(names)
+        own = re.findall(r'\bcaption\("(\w+)"', SOURCE) if kind == "table" else []
+        assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == {*names, *own}
+
+
+def test_a_table_of_the_template_itself_is_numbered_too(tmp_path: Path) -> None:
+    table = '| a |\n|:--|\n| b |\n\n{{ caption("own", "What it is") }}\n'
+    text = render('See {{ see_table("own") }}.\n\n' + table, {}, tmp_path)
+    assert "See Table 1." in text
+    assert text.endswith("\n\n: What it is {#tbl:own}\n")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,15 @@ import pandas as pd
 import pytest
 
 from pipeline.expansion import expand
-from pipeline.memory import CPU_BASE, CPU_LOADED_LATER, formula_24, predict
+from pipeline.memory import (
+    CPU_BASE,
+    CPU_LOADED_LATER,
+    FORKED_LOADED_LATER,
+    formula_24,
+    predict,
+)
 from pipeline.tables import memory
-from tests.fake_records import make_study, make_table
+from tests.fake_records import EMULATED, make_study, make_table
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +39,11 @@ def test_both_predictions_are_those_of_the_spec(table) -> None:
     above = row["measured"] - CPU_BASE - CPU_LOADED_LATER
     assert row["model_ratio"] == pytest.approx(row["model"] / above)
     assert row["formula_24_ratio"] == pytest.approx(row["formula_24"] / above)
+
+
+def test_the_base_of_a_forked_rank_is_smaller() -> None:
+    base = memory.build(make_table(repeats=1, cluster=EMULATED))["base"].dropna().unique()
+    assert list(base) == [CPU_BASE + FORKED_LOADED_LATER]
 
 
 def test_a_cell_that_never_ran_keeps_its_line_of_dashes(table) -> None:
