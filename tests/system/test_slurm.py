@@ -108,7 +108,7 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_p
     without power ends its job in the same way is shown by test_slurm_cluster.
     """
     # It takes SLURM half a minute to give a node up; the run must be longer.
-    steps = 10_000
+    steps = 6_000
     workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 200}
     made = project(tmp_path / "cluster", workload=workload, timeout_seconds=400)
     study = slurm_cluster.popen(
