@@ -32,10 +32,12 @@ COPY envs/image/4-project.sh envs/image/
 RUN sh envs/image/4-project.sh
 
 COPY envs/image/5-seal.sh envs/image/check.py envs/image/content_digest.py envs/image/
-RUN sh envs/image/5-seal.sh
-
+# Buildah's cache looks at what a variable is in a RUN and not in a LABEL: above the last RUN, both are made
+# anew for another commit.
 ARG BASE_IMAGE
 ARG GIT_COMMIT=unknown
+RUN sh envs/image/5-seal.sh
+
 LABEL org.opencontainers.image.title="Samestep" \
     org.opencontainers.image.description="Parallel pre-training strategies that take the same step" \
     org.opencontainers.image.licenses="Apache-2.0" \

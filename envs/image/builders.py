@@ -22,7 +22,6 @@ from envs.build_horovod import last_error, run_logged
 from envs.image.squashfs import TIMESTAMP, pack_command, write_environment
 
 TAG = "localhost/samestep:latest"
-LABELS = "org.opencontainers.image"
 
 
 class ImageError(Exception):
@@ -49,16 +48,6 @@ class Recipe:
         }
         pairs = [f"{name}={value}" for name, value in values.items() if value]
         return [word for pair in pairs for word in ("--build-arg", pair)]
-
-    @property
-    def labels(self) -> list[str]:
-        """The Dockerfile's labels that hang on variables, as options.
-
-        Buildah's cache takes a LABEL of another commit for the same step: it compares the text.
-        """
-        values = {"base.name": self.base_image, "revision": self.git_commit or "unknown"}
-        pairs = [f"{LABELS}.{name}={value}" for name, value in values.items()]
-        return [word for pair in pairs for word in ("--label", pair)]
 
     def run(self, command: Sequence[str], label: str, hint: str = "") -> None:
         """Run with the output in the log; raises ImageError with its most telling line."""
@@ -174,8 +163,8 @@ class Buildah:
             fixed = ["--timestamp", TIMESTAMP, "--identity-label=false", "--pull-never", "--layers"]
             command = ["buildah", "build", "--tag", TAG, "--iidfile", str(digest), *fixed]
             # a step that fails leaves its container behind otherwise
-            command += ["--force-rm", *self._isolation(), *recipe.arguments, *recipe.options]
-            recipe.run([*command, *recipe.labels, "."], "building the image")
+            command += ["--force-rm", *self._isolation(), *recipe.arguments, *recipe.options, "."]
+            recipe.run(command, "building the image")
             self._image = digest.read_text(encoding="utf-8").strip()
         return self._image
 

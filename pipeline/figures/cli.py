@@ -6,6 +6,7 @@ import argparse
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+from pipeline.errors import SamestepError
 from pipeline.figures import catalogue
 
 SUMMARY = "figures as PDF, SVG and PNG from the table of metrics"
@@ -19,12 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check equal work, draw, and write all three formats."""
+    if args.processes < 1:
+        raise SamestepError(f"--processes {args.processes} is not at least 1; leave it out for 1")
     if args.processes == 1:
         _draw(args, args.names)
         return 0
     with ProcessPoolExecutor(args.processes) as pool:
-        for _ in pool.map(partial(_draw, args), ([name] for name in args.names)):
-            pass
+        list(pool.map(partial(_draw, args), ([name] for name in args.names)))
     return 0
 
 

@@ -89,16 +89,21 @@ def test_steps_from_the_cache_name_the_commit_of_this_build(
     if reason := why_no_build():
         pytest.skip(reason)
     lines = (ROOT / "Dockerfile").read_text().splitlines()
-    last = [line for line in lines[lines.index("ARG BASE_IMAGE") :] if line.strip()]
+    last = "\n".join(lines[lines.index("ARG BASE_IMAGE") :])
     recipe = tmp_path / "Labels"
-    recipe.write_text("\n".join([f"FROM {BASE}", *last]) + "\n")
+    recipe.write_text(f"FROM {BASE}\n{last.replace('sh envs/image/5-seal.sh', 'true')}\n")
     monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
     monkeypatch.chdir(tmp_path)
+
+    def build(commit: str, *options: str) -> str:
+        given = ("--file", str(recipe), *options)
+        return Buildah().build(Recipe(BASE, commit, "", given, tmp_path / "log"))
+
     for commit in ("first", "second", "first"):
-        options = ("--file", str(recipe))
-        built = Buildah().build(Recipe(BASE, commit, "", options, tmp_path / "log"))
+        built = build(commit)
         labels = json.loads(run("buildah", "inspect", "--type", "image", built))["OCIv1"]["config"]
         assert labels["Labels"]["org.opencontainers.image.revision"] == commit
+        assert build(commit, "--no-cache") == built
 
 
 def test_a_run_inside_is_recorded_with_the_image(

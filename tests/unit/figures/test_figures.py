@@ -89,6 +89,12 @@ def test_a_figure_is_the_same_bytes_alone_and_among_others(
     assert b"CreationDate" not in (tmp_path / f"{name}.pdf").read_bytes()
 
 
+def test_no_process_at_all_is_one_line(metrics: Path, tmp_path: Path, capsys) -> None:
+    args = ["figure", "speedup", "--metrics", str(metrics), "--out", str(tmp_path)]
+    assert main([*args, "--processes", "0"]) == 2
+    assert capsys.readouterr().err.startswith("error: --processes 0 is not at least 1")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_is_shown_or_named_as_missing(name: str, table: pd.DataFrame) -> None:
     said = texts(draw(name, table))
