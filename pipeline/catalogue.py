@@ -32,6 +32,10 @@ class Catalogue:
         needs = literals(self.folder, "NEEDS")
         return [name for name, what in needs.items() if what == "verdicts"]
 
+    def shown(self, claims: bool) -> list[str]:
+        """Names of those that a study has, with claims or without."""
+        return [name for name in self.names() if claims or name not in self.needing_verdicts()]
+
     def add_arguments(self, parser: argparse.ArgumentParser, formats: str) -> None:
         """Declare what the stage of every such package takes; `formats` as `{pdf,svg}`."""
         names = self.names()

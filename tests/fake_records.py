@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.expansion import expand, run_order
+from pipeline.metrics import table as tidy
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import run_folder
 from pipeline.profiling import profiled
@@ -103,6 +104,12 @@ def make_table(**changes: Any) -> pd.DataFrame:
     study = make_study(**changes)
     with TemporaryDirectory() as folder:
         return build(study, write_records(Path(folder), study))
+
+
+def write_table(table: pd.DataFrame, folder: Path) -> Path:
+    """The table as the stages of figures and tables read it; returns the file."""
+    tidy.write(table, folder / "metrics.parquet")
+    return folder / "metrics.parquet"
 
 
 def make_record(spec: RunSpec, failure: tuple[str, str] | None = None, place: int = 0) -> RunRecord:

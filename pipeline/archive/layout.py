@@ -61,8 +61,7 @@ def is_needed(name: str) -> bool:
 def products(study: Mapping[str, Any]) -> list[str]:
     """What a finished study has besides its records, by its names below results/<study>."""
     claims = bool(study.get("claims"))
-    drawn = [n for n in figures.names() if claims or n not in figures.needing_verdicts()]
-    tabled = [n for n in tables.names() if claims or n not in tables.needing_verdicts()]
+    drawn, tabled = figures.catalogue.shown(claims), tables.catalogue.shown(claims)
     return [
         METRICS_FILE,
         *([VERDICTS_FILE] if claims else []),

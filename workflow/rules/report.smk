@@ -1,6 +1,11 @@
 # Figures and tables, one job each. A job lists its own module as an input, so editing a figure
 # redraws that figure; what all of them share (theme, axes, formats) redraws all.
 
+FIGURE_CAPTIONS = figure_catalogue.captions()
+FIGURES_ON_CLAIMS = figure_catalogue.needing_verdicts()
+TABLE_CAPTIONS = table_catalogue.captions()
+TABLES_ON_CLAIMS = table_catalogue.needing_verdicts()
+
 # Files of the packages that are no figure or table of their own.
 FIGURE_CODE = [
     str(p)

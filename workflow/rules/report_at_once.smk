@@ -1,10 +1,4 @@
 # Figures and tables in two jobs: starting Python for each takes longer than making most of them.
-AT_ONCE = {
-    kind: list(dict.fromkeys(Path(path).stem for path in paths))
-    for kind, paths in [("figure", FIGURES), ("table", TABLES)]
-}
-
-
 localrules:
     all_figures,
     all_tables,
@@ -24,7 +18,7 @@ rule all_figures:
         f"{RESULTS}/logs/figures.txt",
     threads: EVERY_CORE
     params:
-        names=AT_ONCE["figure"],
+        names=FIGURE_NAMES,
         folder=f"{RESULTS}/figures",
         verdicts=lambda wildcards, input: (
             f"--verdicts {input.verdicts}" if input.verdicts else ""
@@ -45,7 +39,7 @@ rule all_tables:
     log:
         f"{RESULTS}/logs/tables.txt",
     params:
-        names=AT_ONCE["table"],
+        names=TABLE_NAMES,
         folder=f"{RESULTS}/tables",
         verdicts=lambda wildcards, input: (
             f"--verdicts {input.verdicts}" if input.verdicts else ""

@@ -1,25 +1,17 @@
 # What the figures and tables of a study are.
-from pipeline.figures import (
-    captions as figure_captions,
-    needing_verdicts as figures_on_claims,
-)
-from pipeline.tables import (
-    captions as table_captions,
-    needing_verdicts as tables_on_claims,
-)
+from pipeline.figures import catalogue as figure_catalogue
+from pipeline.tables import catalogue as table_catalogue
 
-FIGURE_CAPTIONS = figure_captions()
-FIGURES_ON_CLAIMS = figures_on_claims()
-TABLE_CAPTIONS = table_captions()
-TABLES_ON_CLAIMS = tables_on_claims()
+FIGURE_NAMES = figure_catalogue.shown(bool(CLAIM_FILES))
+TABLE_NAMES = table_catalogue.shown(bool(CLAIM_FILES))
 FIGURES = expand(
     f"{RESULTS}/figures/{{name}}.{{kind}}",
-    name=[n for n in FIGURE_CAPTIONS if CLAIM_FILES or n not in FIGURES_ON_CLAIMS],
+    name=FIGURE_NAMES,
     kind=["pdf", "svg", "png"],
 )
 TABLES = expand(
     f"{RESULTS}/tables/{{name}}.{{kind}}",
-    name=[n for n in TABLE_CAPTIONS if CLAIM_FILES or n not in TABLES_ON_CLAIMS],
+    name=TABLE_NAMES,
     kind=["tex", "md", "csv", "html"],
 )
 

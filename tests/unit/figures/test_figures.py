@@ -12,7 +12,7 @@ from pipeline import figures
 from pipeline.__main__ import main
 from pipeline.figures import theme
 from pipeline.metrics import table as tidy
-from tests.fake_records import make_study, make_table
+from tests.fake_records import make_study, make_table, write_table
 
 NAMES = ["loss_step", "loss_time", "memory", "speedup", "step_time", "throughput", "time_split"]
 PROFILE = {"steps": 8}
@@ -25,9 +25,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def metrics(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("metrics") / "metrics.parquet"
-    tidy.write(table, path)
-    return path
+    return write_table(table, tmp_path_factory.mktemp("metrics"))
 
 
 @pytest.fixture(scope="module")

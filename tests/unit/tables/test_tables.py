@@ -8,7 +8,6 @@ import pytest
 
 from pipeline import tables
 from pipeline.__main__ import main
-from pipeline.metrics import table as tidy
 from pipeline.tables.format import (
     limit,
     probability,
@@ -18,7 +17,7 @@ from pipeline.tables.format import (
     with_interval,
 )
 from pipeline.tables.write import latex_text, to_latex, to_markdown
-from tests.fake_records import make_table
+from tests.fake_records import make_table, write_table
 
 NAMES = [
     "comparisons",
@@ -53,9 +52,7 @@ def test_the_folder_says_which_tables_there_are() -> None:
 
 @pytest.fixture(scope="module")
 def metrics(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("metrics") / "metrics.parquet"
-    tidy.write(table, path)
-    return path
+    return write_table(table, tmp_path_factory.mktemp("metrics"))
 
 
 @pytest.fixture(scope="module")
