@@ -36,6 +36,18 @@ def write_text(final: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def whole_lines(path: Path) -> list[str]:
+    """Lines of a file that grows, ends included; one that a kill cut off is left out."""
+    whole, end, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    return (whole + end).splitlines(keepends=True)
+
+
+def to_disk(path: Path) -> None:
+    """Wait until a closed file is on the disk, or on the server of a shared folder."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
 def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as stream:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 
 from pipeline.errors import LaunchError
+
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Gloo's own variable: where a user names the interface between the nodes, it holds for all."""
 
 ANYWHERE = "192.0.2.1"
 """An address of no machine (RFC 5737): the way to it is the default route. Nothing is sent."""
@@ -19,22 +23,37 @@ def source_address(host: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise LaunchError(
-            f"no IPv4 way to {host} ({error.strerror or error}); set MASTER_ADDR to an address "
-            "that every node reaches"
+            f"no IPv4 way to {host} ({error.strerror or error}); set {INTERFACE} to the interface "
+            "that reaches the other nodes"
         ) from error
 
 
 def own_address() -> str:
     """The address under which other machines know this one.
 
-    It is what the host's name resolves to. Debian resolves it to 127.0.1.1; then the source address
-    of the default route is taken.
+    It is that of the interface which INTERFACE names, else what the host's name resolves to. Debian
+    resolves it to 127.0.1.1; then the source address of the default route is taken.
     """
+    if chosen := os.environ.get(INTERFACE, "").partition(",")[0]:
+        return address_of(chosen)
     try:
         named = socket.gethostbyname(socket.gethostname())
     except OSError:
         return source_address(ANYWHERE)
     return source_address(ANYWHERE) if is_loopback(named) else named
+
+
+def address_of(interface: str) -> str:
+    """The IPv4 address of an interface; raises LaunchError when it has none."""
+    import psutil
+
+    for entry in psutil.net_if_addrs().get(interface, []):
+        if entry.family == socket.AF_INET:
+            return str(entry.address)
+    raise LaunchError(
+        f"{INTERFACE} is {interface}, and this machine has no IPv4 address on an interface of that "
+        "name; `ip -4 address` lists those that it has"
+    )
 
 
 def interface_of(address: str) -> str:
@@ -49,8 +68,8 @@ def interface_of(address: str) -> str:
             if same or (is_loopback(address) and is_loopback(entry.address)):
                 return str(interface)
     raise LaunchError(
-        f"no network interface holds {address}; set GLOO_SOCKET_IFNAME to the one that reaches the "
-        "other nodes"
+        f"no network interface holds {address}; set {INTERFACE} to the one that reaches the other "
+        "nodes"
     )
 
 

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from pipeline.errors import SamestepError
+from pipeline.files import to_disk
 from pipeline.strategies.base import TrainState
 
 
@@ -38,6 +39,8 @@ def save(folder: Path, step: int, state: TrainState, owner: str) -> None:
         )
         about = {"step": step, "scalars": dict(state.scalars), "owner": owner}
         (temporary / "state.json").write_text(json.dumps(about))
+        for file in temporary.iterdir():
+            to_disk(file)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
     except (OSError, SafetensorError) as error:

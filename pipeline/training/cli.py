@@ -17,6 +17,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import LaunchError, LostError, SamestepError, StudyError
+from pipeline.files import whole_lines
 from pipeline.records import write_record
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
@@ -27,6 +28,7 @@ from pipeline.training.launcher import (
     RunPaths,
     free_port,
     here,
+    in_a_job,
     plan,
     port_was_taken,
 )
@@ -72,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
-    _clear(paths, checkpoint.key(spec.sha256(), manifest.sha256))
-    place = replace(place, token=fence.claim(paths.ranks))
+    done = _clear(spec, layout, paths, checkpoint.key(spec.sha256(), manifest.sha256))
+    place = replace(place, token=fence.claim(paths.ranks), done=done)
     launch = plan(spec, layout, paths, place)
     if launch.network_reason:
         print(
@@ -84,15 +86,16 @@ def run(args: argparse.Namespace) -> int:
     if launch.unsupported is None:
         with timed_alone(spec.run_id):
             ended = _follow_on_a_free_port(spec, layout, paths, launch, place)
-        _see_all_ranks(paths, layout, ended)
-        _start_again_if_lost(spec, paths, ended, place, args.attempt)
+        _see_all_ranks(paths, layout, ended, place)
+        _start_again_if_lost(spec, paths, ended, args.attempt)
     else:
         ended = Ended([], False, _now(), _now())
     record = make_record(spec, layout, launch, paths, ended)
     if not fence.holds(paths.ranks, place.token):
         raise LostError(f"{spec.run_id}: a later start of this run took over; it makes the record")
     write_record(paths.out, record)
-    shutil.rmtree(paths.ranks)
+    # Ranks on other nodes may still hold a file open; what is left the next start drops.
+    shutil.rmtree(paths.ranks, ignore_errors=True)
     shutil.rmtree(paths.checkpoints, ignore_errors=True)
     if record.status != "ok":
         print(f"{spec.run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
@@ -170,27 +173,30 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     return Ended(exit_codes, timed_out, started_at, _now())
 
 
-def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended) -> None:
-    """After a good end, wait until what the ranks of other nodes wrote is seen here too."""
+def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
+    """Wait until what the ranks of other nodes wrote is seen here: their parts, or one's reason."""
+    awaited = (
+        ("rank*.error.json", 1)
+        if any(ended.exit_codes)
+        else ("rank*[0-9].json", layout.num_processes)
+    )
     deadline = time.monotonic() + SHARED_FOLDER_SECONDS
     while (
-        not ended.timed_out
-        and not any(ended.exit_codes)
-        and len(list(paths.ranks.glob("rank*[0-9].json"))) < layout.num_processes
+        place.scheduler
+        and not ended.timed_out
+        and len(list(paths.ranks.glob(awaited[0]))) < awaited[1]
         and time.monotonic() < deadline
     ):
         time.sleep(POLL_SECONDS)
 
 
-def _start_again_if_lost(
-    spec: RunSpec, paths: RunPaths, ended: Ended, place: Place, attempt: int
-) -> None:
-    """Raise LostError, and make no record, where a node of an allocation went and tries are left.
+def _start_again_if_lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> None:
+    """Raise LostError, and make no record, where a job's ranks went and tries are left.
 
     The checkpoints stay, so the next attempt goes on from the last one.
     """
     verdict = judge(spec, paths, ended)
-    if verdict.lost and place.scheduler and attempt < ATTEMPTS:
+    if verdict.lost and in_a_job() and attempt < ATTEMPTS:
         raise LostError(
             f"{spec.run_id}: lost in attempt {attempt} of {ATTEMPTS} ({verdict.reason}); "
             "no record is written, start it again and it goes on from its last checkpoint"
@@ -204,19 +210,37 @@ def _wait(running: list[processes.Running], seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _clear(paths: RunPaths, owner: str) -> None:
-    """Drop what an earlier start left; its checkpoint and step files only stay if they are ours."""
+def _clear(spec: RunSpec, layout: Layout, paths: RunPaths, owner: str) -> int:
+    """Drop what an earlier start left, but for a checkpoint that is ours; returns its steps."""
     try:
-        if not checkpoint.latest_step(paths.checkpoints, owner):
+        done = checkpoint.latest_step(paths.checkpoints, owner)
+        if done and (torn := _torn(paths, layout, done)):
+            print(f"{spec.run_id}: starts anew, {torn}", file=sys.stderr)
+            done = 0
+        if not done:
             shutil.rmtree(paths.checkpoints, ignore_errors=True)
             shutil.rmtree(paths.ranks, ignore_errors=True)
         paths.ranks.mkdir(parents=True, exist_ok=True)
         for left in (*paths.ranks.glob("rank*.json"), paths.out / "run.json", paths.log):
             left.unlink(missing_ok=True)
+        return done
     except OSError as error:
         raise SamestepError(
             f"cannot use {paths.out} ({error.strerror}); fix it or free space"
         ) from None
+
+
+def _torn(paths: RunPaths, layout: Layout, done: int) -> str | None:
+    """Which rank's step file ends before a checkpoint's `done` steps; None where all are whole.
+
+    A node that loses its power takes the lines with it that a shared folder did not have yet.
+    """
+    for rank in range(layout.num_processes):
+        path = paths.ranks / f"rank{rank}.jsonl"
+        kept = len(whole_lines(path)) if path.is_file() else 0
+        if kept < done:
+            return f"the checkpoint is of step {done} and {path.name} ends at step {kept}"
+    return None
 
 
 def _raise_interrupt(signum: int, frame: FrameType | None) -> None:

@@ -126,8 +126,8 @@ def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:
     work = replace(spec.workload, steps=ENDLESS_STEPS, checkpoint_every=0)
     write_text(folder / "spec.json", replace(spec, workload=work).to_json())
     write_text(folder / fence.FILE, args.launch)
-    own = {"spec": folder / "spec.json", "out": folder, "checkpoints": folder / "checkpoints"}
-    return Namespace(**(vars(args) | own))
+    places = {"spec": folder / "spec.json", "out": folder, "checkpoints": folder / "checkpoints"}
+    return Namespace(**(vars(args) | places | {"resume_from": 0}))
 
 
 def _fork(work: Callable[[], int]) -> int:

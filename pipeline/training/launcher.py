@@ -41,7 +41,8 @@ class Place:
 
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
     file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
-    tells this launch from earlier ones of the same run (see `fence`).
+    tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
+    checkpoint of an earlier launch has done: every rank is told, so that all go on from the same.
     """
 
     num_cores: int
@@ -50,6 +51,7 @@ class Place:
     scheduler: tuple[str, ...] = ()
     image: Path | None = None
     token: str = ""
+    done: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,14 @@ def commands(
     inside = _runtime(spec, paths, place)
     python = "python" if inside else sys.executable
     if network == "emulated":
-        return ((*inside, python, *EMULATED, *worker_options(paths, place.token, digest)),)
+        return ((*inside, python, *EMULATED, *worker_options(paths, place, digest)),)
     meeting = (
         f"--nnodes={spec.world.nodes}",
         f"--nproc-per-node={layout.processes_per_node}",
         f"--master-addr={place.address if several else LOOPBACK}",
         f"--master-port={place.port}",
         "--max-restarts=0",
-        *worker_arguments(paths, place.token, digest),
+        *worker_arguments(paths, place, digest),
     )
     if several:
         return ((*place.scheduler, *inside, python, *NODE, *meeting),)
@@ -199,20 +201,21 @@ def _environment(network: str, threads: int) -> dict[str, str]:
 
 
 def worker_arguments(
-    paths: RunPaths, token: str, image_digest: str | None = None
+    paths: RunPaths, place: Place, image_digest: str | None = None
 ) -> tuple[str, ...]:
     """What comes after the launcher's own options, the same for torchrun and horovodrun."""
-    return ("-m", "pipeline.training.worker", *worker_options(paths, token, image_digest))
+    return ("-m", "pipeline.training.worker", *worker_options(paths, place, image_digest))
 
 
-def worker_options(paths: RunPaths, token: str, image_digest: str | None) -> tuple[str, ...]:
+def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
     """The worker's own options."""
     return (
         f"--spec={paths.spec}",
         f"--tokens={paths.tokens}",
         f"--out={paths.ranks}",
         f"--checkpoints={paths.checkpoints}",
-        f"--launch={token}",
+        f"--resume-from={place.done}",
+        f"--launch={place.token}",
         *([f"--image-digest={image_digest}"] if image_digest else []),
     )
 
@@ -228,7 +231,12 @@ def here(
 
 def has_allocation(scheduler: tuple[str, ...]) -> bool:
     """Whether the scheduler's command has nodes to start on."""
-    return bool(scheduler) and "SLURM_JOB_ID" in os.environ
+    return bool(scheduler) and in_a_job()
+
+
+def in_a_job() -> bool:
+    """Whether a scheduler started this process, which sends a job again that was lost."""
+    return "SLURM_JOB_ID" in os.environ
 
 
 def free_port(address: str = LOOPBACK) -> int:

@@ -16,7 +16,7 @@ from torch.optim import AdamW, Optimizer
 from pipeline.models import build_model
 from pipeline.precision import make_precision
 from pipeline.records import Step
-from pipeline.spec import RunSpec
+from pipeline.spec import RunSpec, WorkloadSpec
 from pipeline.strategies.base import (
     NOT_PROFILED,
     Batch,
@@ -79,12 +79,13 @@ class Loop:
         work = self.spec.workload
         if state is not None:
             self.trainable.load(state)
+        timed_from = first_timed(work, done)
         for step in range(done, work.steps):
             rate = learning_rate(step, work.steps, self.spec.optimiser)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
             microbatches, data_seconds = self._read(step)
-            if step == max(done, work.untimed_steps):
+            if step == timed_from:
                 self.sampler.start()
             result, seconds = self.clock.time(partial(self._step, microbatches))
             self.sampler.sample()
@@ -97,7 +98,7 @@ class Loop:
                     loss=result.loss if math.isfinite(result.loss) else None,
                     grad_norm=result.grad_norm if math.isfinite(result.grad_norm) else None,
                     learning_rate=rate,
-                    timed=step >= work.untimed_steps,
+                    timed=step >= timed_from,
                     phases=self.phases.split(seconds, data_seconds) if self.phases else None,
                 )
             )
@@ -129,6 +130,14 @@ class Loop:
         if self.phases is None:
             return self.trainable.step(microbatches)
         return self.phases.record(partial(self.trainable.step, microbatches))
+
+
+def first_timed(work: WorkloadSpec, done: int) -> int:
+    """The step from which on steps are timed: a run that goes on after `done` steps warms up anew.
+
+    The last step is timed in any case, so that what is left is measured.
+    """
+    return min(done + work.untimed_steps, work.steps - 1)
 
 
 def make_optimiser(model: nn.Module, spec: RunSpec) -> Optimizer:

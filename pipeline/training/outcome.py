@@ -12,6 +12,7 @@ from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
 from pipeline.emulation import REPORT
 from pipeline.errors import LaunchError
+from pipeline.files import whole_lines
 from pipeline.records import RunRecord, Step
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
@@ -132,8 +133,7 @@ def read_steps(folder: Path) -> list[Step]:
     """All ranks' whole step lines, by step and rank; a line cut off by a kill is left out."""
     steps = []
     for path in folder.glob("rank*.jsonl"):
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        steps += [Step(**json.loads(line)) for line in whole.splitlines()]
+        steps += [Step(**json.loads(line)) for line in whole_lines(path)]
     return sorted(steps, key=lambda step: (step.step, step.rank))
 
 
@@ -152,6 +152,8 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
     for kind in ("error", "unsupported", "oom", "failed", "lost"):
         # The rank that fell first drags others into a lost connection: worst kind first.
         found = [error for error in errors if error["kind"] == kind]
+        if kind == "lost" and ended.timed_out:
+            break  # out of time the launchers are stopped, and ranks lose peers that went earlier
         if kind == "error" and found:
             raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
         if found:

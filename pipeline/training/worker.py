@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline import network
 from pipeline.errors import LaunchError, SamestepError, UnsupportedError
-from pipeline.files import write_text
+from pipeline.files import whole_lines, write_text
 from pipeline.spec import RunSpec
 from pipeline.training import fence, image
 from pipeline.training.processes import die_with_parent, is_root
@@ -56,6 +56,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tokens", type=Path, required=True, help="folder of token shards")
     parser.add_argument("--out", type=Path, required=True, help="folder for the rank's files")
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of checkpoints")
+    parser.add_argument("--resume-from", type=int, default=0, help="steps done by a checkpoint")
     parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
     parser.set_defaults(dilation=1.0, share=nullcontext)
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Run one rank; every failure is left as a file for the launcher, then raised."""
     try:
         image.check_inside(args.image_digest)
-        places = Places(args.out, args.checkpoints, args.launch)
+        places = Places(args.out, args.checkpoints, args.resume_from, args.launch)
         train(read_spec(args), args.tokens, places, Machine(args.dilation, args.share))
     except Exception as error:
         leave_error(error, args, _rank())
@@ -106,10 +107,11 @@ def import_heavy() -> None:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a rank leaves its files, and the token of its launch."""
+    """Where a rank leaves its files, the steps that a checkpoint has done, the launch's token."""
 
     out: Path
     checkpoints: Path
+    done: int
     launch: str
 
     def check(self) -> None:
@@ -148,12 +150,14 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.dilation))
     owner = checkpoint.key(spec.sha256(), batches.manifest.sha256)
     places.check()
-    done = checkpoint.latest_step(places.checkpoints, owner)
+    done = places.done
     state = checkpoint.load(places.checkpoints, done) if done else None
 
     with _open_steps(places.out / f"rank{_rank()}.jsonl", done) as lines:
 
         def keep_checkpoint(step: int, captured: Any) -> None:
+            # A checkpoint is good for nothing without the lines of its steps.
+            os.fsync(lines.fileno())
             if captured is not None:
                 places.check()
                 checkpoint.save(places.checkpoints, step, captured, owner)
@@ -169,9 +173,9 @@ def _choose_interface(spec: RunSpec) -> None:
 
     By itself Gloo takes the address of the host's name: on Debian 127.0.1.1.
     """
-    if spec.world.num_machines > 1 and not os.environ.get("GLOO_SOCKET_IFNAME"):
+    if spec.world.num_machines > 1 and not os.environ.get(network.INTERFACE):
         own = network.source_address(os.environ["MASTER_ADDR"])
-        os.environ["GLOO_SOCKET_IFNAME"] = network.interface_of(own)
+        os.environ[network.INTERFACE] = network.interface_of(own)
 
 
 def _write_step(lines: Any, step: Any) -> None:
@@ -181,9 +185,12 @@ def _write_step(lines: Any, step: Any) -> None:
 
 def _open_steps(path: Path, done: int) -> Any:
     """The rank's step file, cut back to the steps that the checkpoint covers."""
-    kept: list[str] = []
-    if done and path.is_file():
-        kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:done]
+    kept = whole_lines(path)[:done] if path.is_file() else []
+    if len(kept) < done:
+        raise LaunchError(
+            f"{path.name} has {len(kept)} of the checkpoint's {done} steps as this node sees it; "
+            "start the run again"
+        )
     write_text(path, "".join(kept))
     return path.open("a", encoding="utf-8")
 

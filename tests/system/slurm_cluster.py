@@ -45,6 +45,8 @@ TaskPlugin=task/affinity
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=1000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=5
 SlurmdParameters=config_overrides
@@ -65,7 +67,8 @@ def why_missing() -> str | None:
 class SlurmCluster(Nodes):
     """`nodes` nodes of two cores, 8000 MB and `gpus` pretended GPUs each.
 
-    Partitions: `main`, the default, without a limit, and `short` with a limit of one minute.
+    Partitions: `main`, the default, without a limit, `short` with a limit of one minute, and
+    `urgent`, whose jobs preempt those of `main`.
     `settings` are lines of slurm.conf that replace SETTINGS or add to them. `folder` receives the
     configuration, the logs and `log/jobs.txt` with a line for every end of a job.
     """
@@ -147,6 +150,7 @@ class SlurmCluster(Nodes):
         lines += [
             "PartitionName=main Nodes=ALL Default=YES MaxTime=UNLIMITED",
             "PartitionName=short Nodes=ALL MaxTime=1",
+            "PartitionName=urgent Nodes=ALL PriorityTier=2",
         ]
         (etc / "slurm.conf").write_text("\n".join(lines) + "\n")
         gpus = "".join(f"Name=gpu File=/run/slurm/gpu{i}\n" for i in range(self.gpus))

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.strategies._horovod_env import why_unusable
 from pipeline.training import fence
-from pipeline.training.launcher import RunPaths, worker_arguments
+from pipeline.training.launcher import Place, RunPaths, worker_arguments
 from tests.parity.cases import STEPS, Case
 from tests.system.test_horovod import environment
 
@@ -26,7 +26,7 @@ def test_horovodrun_takes_the_arguments_of_torchrun(tmp_path: Path, small_tokens
     spec.write_text(Case("horovod").spec(2).to_json())
     paths = RunPaths(spec, small_tokens, tmp_path)
     paths.ranks.mkdir()
-    arguments = worker_arguments(paths, fence.claim(paths.ranks))
+    arguments = worker_arguments(paths, Place(1, 1, token=fence.claim(paths.ranks)))
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     done = subprocess.run(
         [horovodrun, "-np", "2", "-H", "localhost:2", sys.executable, *arguments],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.system.slurm_cluster import SlurmCluster
 from tests.workflow.project import ROOT, STUDY, Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -111,18 +112,7 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_p
     steps = 6_000
     workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 200}
     made = project(tmp_path / "cluster", workload=workload, timeout_seconds=400)
-    study = slurm_cluster.popen(
-        command(made, "metrics"),
-        cwd=made.folder,
-        env=made.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    folder = made.results / "runs/dps/n2/r0"
-    checkpoints = folder / "checkpoints"
-    slurm_cluster.wait_for(
-        "a checkpoint", lambda: checkpoints.is_dir() and any(checkpoints.iterdir()), 120
-    )
+    study = start_to_a_checkpoint(slurm_cluster, made)
     (job,) = [job for job, state in slurm_cluster.jobs().items() if state == "RUNNING"]
     nodes = slurm_cluster.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
     node = slurm_cluster.run(["scontrol", "show", "hostnames", nodes]).stdout.split()[1]
@@ -132,6 +122,41 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_p
     slurm_cluster.wait_idle()
     assert study.returncode == 0, said[-3000:]
     assert "NODE_FAIL" in said
+    check_gone_on(made, steps)
+
+
+def test_a_preempted_run_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
+    """Jobs of a partition with more priority take the nodes for some seconds."""
+    steps = 2_500
+    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 100}
+    made = project(tmp_path / "cluster", workload=workload, timeout_seconds=300)
+    study = start_to_a_checkpoint(slurm_cluster, made)
+    slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
+    said, _ = study.communicate(timeout=300)
+    assert study.returncode == 0, said[-3000:]
+    assert "ended with PREEMPTED: it is sent again" in said
+    check_gone_on(made, steps)
+
+
+def start_to_a_checkpoint(cluster: SlurmCluster, made: Project) -> subprocess.Popen[str]:
+    """The study, started on the cluster, as soon as its run has a checkpoint."""
+    study = cluster.popen(
+        command(made, "metrics"),
+        cwd=made.folder,
+        env=made.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    checkpoints = made.results / "runs/dps/n2/r0/checkpoints"
+    cluster.wait_for(
+        "a checkpoint", lambda: checkpoints.is_dir() and any(checkpoints.iterdir()), 120
+    )
+    return study
+
+
+def check_gone_on(made: Project, steps: int) -> None:
+    """The record is of a later launch and whole, and nothing else is left."""
+    folder = made.results / "runs/dps/n2/r0"
     record = json.loads((folder / "run.json").read_text())
     assert record["status"] == "ok"
     assert record["execution"]["resumed_from_step"] >= 100

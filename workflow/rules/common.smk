@@ -10,7 +10,7 @@ from pipeline.profiling import profiled
 from pipeline.expansion import expand as expand_study
 from pipeline.expansion import run_order, tokens_spec
 from pipeline.study import check_study, font_warning
-from pipeline.training import image, preloaded
+from pipeline.training import image, job_states, preloaded
 from pipeline.training.request import request
 
 check_study(config, "configuration")

@@ -7,6 +7,8 @@ onstart:
         workflow.scheduler.job_rate_limiter = None
     if config["cluster"]["network"] == "emulated" and not CONTAINED:
         preloaded.start(next(iter(RUNS.values())))
+    if "snakemake_executor_plugin_slurm" in sys.modules:
+        job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
 
 
 # One job trains one run. It takes every core (on a cluster: whole nodes), so that a timed run never
@@ -33,12 +35,13 @@ rule train:
         slurm_extra=lambda wildcards: REQUESTS[wildcards.run].slurm_extra,
         cpus_per_task=-1,
         image=f"--image {IMAGE}" if CONTAINED else "",
+        attempt=lambda wildcards, attempt: attempt,
     params:
         tokens=lambda wildcards, input: str(Path(input.manifest).parent),
         folder=lambda wildcards, output: str(Path(output.run).parent),
     shell:
         "python -m pipeline train --spec {input.spec} --tokens {params.tokens}"
-        " --out {params.folder} {resources.image}"
+        " --out {params.folder} {resources.image} --attempt {resources.attempt}"
 
 
 # A run over several machines enters the container on each of them by itself: srun, which starts its

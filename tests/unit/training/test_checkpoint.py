@@ -31,6 +31,17 @@ def test_the_newest_is_kept_and_another_spec_starts_anew(tmp_path) -> None:
     assert checkpoint.latest_step(tmp_path, "other") == 0
 
 
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch) -> None:
+    final, sent = tmp_path / "step-00000004", []
+    monkeypatch.setattr(
+        checkpoint, "to_disk", lambda path: sent.append((path.name, final.exists()))
+    )
+    checkpoint.save(tmp_path, 4, STATE, "abc")
+    names = ["optimiser.safetensors", "state.json", "weights.safetensors"]
+    assert sorted(sent) == [(name, False) for name in names]
+    assert sorted(path.name for path in final.iterdir()) == names
+
+
 def test_nothing_half_written_stays_when_the_disk_refuses(tmp_path, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")

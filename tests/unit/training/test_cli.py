@@ -1,13 +1,14 @@
-"""How the stage `train` goes on where launchers cannot meet."""
+"""How the stage `train` goes on: from a checkpoint, without a port, after a loss."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pipeline import strategies
-from pipeline.errors import LaunchError
+from pipeline.errors import LaunchError, LostError
 from pipeline.spec import RunSpec
 from pipeline.training import cli
 from pipeline.training.launcher import Launch, Place, RunPaths, plan
@@ -77,3 +78,82 @@ def test_nothing_else_starts_a_run_again(start, end) -> None:
     launchers = Launchers(end)
     assert start(launchers).exit_codes == [end[0]]
     assert launchers.ports == ["1"]
+
+
+RUN = Case("ddp").spec(2)
+LAYOUT = strategies.load("ddp", {}).layout(RUN.world)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A run of two ranks with a checkpoint of step 3."""
+    made = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
+    checkpoint = made.checkpoints / "step-00000003"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text(json.dumps({"step": 3, "owner": "ours"}))
+    made.ranks.mkdir()
+    return made
+
+
+def leave_steps(paths: RunPaths, *texts: str) -> None:
+    for rank, text in enumerate(texts):
+        (paths.ranks / f"rank{rank}.jsonl").write_text(text)
+
+
+def test_a_checkpoint_with_the_lines_of_its_steps_is_gone_on_from(paths) -> None:
+    leave_steps(paths, "0\n1\n2\n3\n", "0\n1\n2\n")
+    assert cli._clear(RUN, LAYOUT, paths, "ours") == 3
+    assert (paths.ranks / "rank0.jsonl").is_file() and paths.checkpoints.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (("0\n1\n2\n", "0\n1\n2"), "rank1.jsonl ends at step 2"),
+        (("0\n1\n2\n",), "rank1.jsonl ends at step 0"),
+    ],
+    ids=["a line cut off", "no file"],
+)
+def test_a_checkpoint_without_them_is_dropped_and_told(paths, capsys, texts, said) -> None:
+    leave_steps(paths, *texts)
+    assert cli._clear(RUN, LAYOUT, paths, "ours") == 0
+    assert not paths.checkpoints.exists() and not list(paths.ranks.iterdir())
+    assert f"starts anew, the checkpoint is of step 3 and {said}" in capsys.readouterr().err
+
+
+def test_another_run_s_checkpoint_is_dropped(paths) -> None:
+    leave_steps(paths, "0\n1\n2\n", "0\n1\n2\n")
+    assert cli._clear(RUN, LAYOUT, paths, "another's") == 0
+    assert not paths.checkpoints.exists()
+
+
+def test_a_lost_run_is_sent_again_inside_a_job_alone(paths, monkeypatch) -> None:
+    """On one node as on several; without a scheduler nobody would send it again."""
+    killed = Ended([-9], False, "", "")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    cli._start_again_if_lost(RUN, paths, killed, 1)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(LostError, match="lost in attempt 2 of 3"):
+        cli._start_again_if_lost(RUN, paths, killed, 2)
+    cli._start_again_if_lost(RUN, paths, killed, 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(1, "rank1.error.json"), (0, "rank1.json")], ids=["a reason", "its part"]
+)
+def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -> None:
+    (paths.ranks / "rank0.json").touch()
+    looks = []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            (paths.ranks / name).touch()
+
+    monkeypatch.setattr("time.sleep", look)
+    ended = Ended([code], False, "", "")
+    cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1, scheduler=("srun",)))
+    assert len(looks) == 3
+    (paths.ranks / name).unlink()
+    cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1))
+    assert len(looks) == 3, "on one machine all is seen at once"

@@ -18,9 +18,9 @@ def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
     assert fence.holds(tmp_path, first)
     second = fence.claim(tmp_path)
     assert fence.holds(tmp_path, second) and not fence.holds(tmp_path, first)
-    Places(tmp_path, tmp_path, second).check()
+    Places(tmp_path, tmp_path, 0, second).check()
     with pytest.raises(LaunchError, match="a later start of this run took over"):
-        Places(tmp_path, tmp_path, first).check()
+        Places(tmp_path, tmp_path, 0, first).check()
 
 
 def test_a_folder_that_is_gone_belongs_to_nobody(tmp_path) -> None:

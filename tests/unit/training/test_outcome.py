@@ -67,6 +67,11 @@ def test_wrong_input_makes_no_record(run, paths) -> None:
 
 def test_time_out_and_silent_kill(run, paths) -> None:
     assert judge(run, paths, ended(-9, timed_out=True)).status == "timeout"
+    leave(paths, 1, "lost", "connection closed by peer")
+    assert judge(run, paths, ended(-9, timed_out=True)).status == "timeout", "stopped, not lost"
+    leave(paths, 1, "oom")
+    assert judge(run, paths, ended(-9, timed_out=True)).status == "oom"
+    (paths.ranks / "rank1.error.json").unlink()
     silent = judge(run, paths, ended(0, -9))
     assert (silent.status, silent.lost) == ("failed", True)
     assert silent.reason is not None and "-9" in silent.reason

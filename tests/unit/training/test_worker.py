@@ -34,6 +34,16 @@ def test_the_kind_of_an_exception(error: Exception, kind: str) -> None:
     assert _kind(error) == kind
 
 
+def test_a_step_file_is_cut_back_to_the_checkpoint_or_refused(tmp_path) -> None:
+    path = tmp_path / "rank0.jsonl"
+    worker._open_steps(path, 0).close()
+    path.write_text("0\n1\n2\n3")
+    worker._open_steps(path, 2).close()
+    assert path.read_text() == "0\n1\n"
+    with pytest.raises(LaunchError, match=r"rank0\.jsonl has 2 of the checkpoint's 3 steps"):
+        worker._open_steps(path, 3)
+
+
 @pytest.fixture
 def gpu_run(monkeypatch, tmp_path) -> RunSpec:
     """A run that wants a GPU, where torch sees none; devices are files below `tmp_path`."""

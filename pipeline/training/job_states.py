@@ -1,0 +1,48 @@
+"""What Snakemake's SLURM executor is told of jobs that SLURM ended, so that each is sent again.
+
+Version 2.8.0 of the executor waits for ever for a job that was preempted (SLURM is to resume it,
+which the profile's `slurm-no-requeue` forbids) and for one that sacct calls `CANCELLED by 1000`.
+After a NODE_FAIL it keeps all nodes of that job, the good ones too, out of all later jobs; SLURM by
+itself keeps a node that is down out of new jobs. Told that such a job failed, it sends it again, as
+often as `retries` says, and the run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from logging import Logger
+from typing import Any
+
+States = dict[str, str] | None
+"""State of each job by its number; None where SLURM did not answer."""
+
+Query = Callable[[str, Logger], Awaitable[tuple[States, float | None]]]
+
+ENDED = {"PREEMPTED": "CANCELLED", "NODE_FAIL": "FAILED"}
+"""What the executor is told in place of a state that it would wait for or draw wrong from."""
+
+
+def send_again(executor: Any) -> None:
+    """Let the executor (its module) ask for the states of jobs through `settled`."""
+    executor.query_job_status = settled(executor.query_job_status)
+
+
+def settled(query: Query) -> Query:
+    """As `query`, with states that the executor takes for an end; each is logged once."""
+    told: set[str] = set()
+
+    async def ask(command: str, logger: Logger) -> tuple[States, float | None]:
+        states, seconds = await query(command, logger)
+        if states is None:
+            return None, seconds
+        # sacct adds who cancelled a job
+        short = {job: state.partition(" ")[0] for job, state in states.items()}
+        for job, state in short.items():
+            if state in ENDED and job not in told:
+                told.add(job)
+                logger.warning(
+                    f"SLURM job {job} ended with {state}: it is sent again if retries are left"
+                )
+        return {job: ENDED.get(state, state) for job, state in short.items()}, seconds
+
+    return ask
