@@ -32,7 +32,15 @@ from pathlib import Path
 from typing import Any
 
 from envs.build_horovod import stop
-from envs.image.builders import BUILDERS, Apptainer, Builder, ImageError, Recipe, refused
+from envs.image.builders import (
+    APPTAINER_BUILD,
+    BUILDERS,
+    Apptainer,
+    Builder,
+    ImageError,
+    Recipe,
+    refused,
+)
 
 BASE_IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
 SOURCES = (
@@ -63,7 +71,8 @@ def choose(wanted: str) -> Builder:
             reasons.append(f"{builder.name} {reason}")
     raise ImageError(
         f"nothing here can build an image: {'; '.join(reasons)}; install one of them "
-        "(Debian: `apt-get install buildah squashfs-tools`, or docker.io; Apptainer: apptainer.org)"
+        "(Debian: `apt-get install buildah squashfs-tools`, or docker.io with docker-buildx; "
+        "Apptainer: apptainer.org)"
     )
 
 
@@ -133,10 +142,11 @@ def make_file(builder: Builder, target: Path, recipe: Recipe) -> tuple[str | Non
         builder.pack(target, recipe)
         return digest, "squashfs"
     archive = target.with_suffix(".tar")
+    archive.unlink(missing_ok=True)  # of a killed build; Buildah writes over no archive
     try:
         builder.archive(archive, recipe)
         source = f"docker-archive:{archive}"
-        recipe.run(["apptainer", "build", "--force", str(target), source], "packing the image")
+        recipe.run([*APPTAINER_BUILD, str(target), source], "packing the image")
     finally:
         archive.unlink(missing_ok=True)
     return digest, "sif"

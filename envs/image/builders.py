@@ -2,7 +2,8 @@
 
 A builder says why it cannot be used here, fetches the base image, builds, hands over a file's text
 from inside the image, and packs the image into one file: by Apptainer where it is installed, else
-as squashfs (envs/image/squashfs.py). No text that was given reaches a shell.
+as squashfs (envs/image/squashfs.py). On this machine no text that was given reaches a shell; inside
+the build PIP_ARGS is a shell's words, so it is its caller who vouches for it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from envs.build_horovod import last_error, run_logged
 from envs.image.squashfs import TIMESTAMP, pack_command, write_environment
 
 TAG = "localhost/samestep:latest"
+APPTAINER_BUILD = ("env", f"SOURCE_DATE_EPOCH={TIMESTAMP}", "apptainer", "build", "--force")
+"""Without that variable a SIF holds the time and a random number."""
 
 
 class ImageError(Exception):
@@ -85,7 +88,7 @@ def refused(program: str, *question: str) -> str | None:
 
 
 class Docker:
-    """Docker with an engine that answers."""
+    """Docker with an engine that answers, and BuildKit."""
 
     name = "docker"
 
@@ -95,7 +98,18 @@ class Docker:
 
     def refusal(self) -> str | None:
         """Why it cannot be used here."""
-        return refused("docker", "info", "--format", "{{.ServerVersion}}")
+        # `docker info` ends well in some versions where no engine answers
+        question = ("docker", "version", "--format", "{{.Server.Version}}")
+        if reason := refused(*question):
+            return reason
+        if not output(*question):
+            return "is installed, but no engine answers; start it"
+        if refused("docker", "buildx", "version"):
+            return (
+                "is installed, but without BuildKit, which the Dockerfile needs "
+                "(package docker-buildx, of Docker's own docker-buildx-plugin)"
+            )
+        return None
 
     def build(self, recipe: Recipe) -> str:
         """Build and tag the image; returns its OCI digest."""
@@ -103,8 +117,9 @@ class Docker:
             hint = recipe.base_hint()
             recipe.run(["docker", "pull", recipe.base_image], "fetching the base image", hint)
         epoch = ["--build-arg", f"SOURCE_DATE_EPOCH={TIMESTAMP}"]
-        command = ["docker", "build", "--tag", TAG, *epoch, *recipe.arguments, *recipe.options, "."]
-        recipe.run(command, "building the image")
+        # `docker build` may be the old builder all the same, by a version or a variable
+        command = ["docker", "buildx", "build", "--load", "--tag", TAG, *epoch, *recipe.arguments]
+        recipe.run([*command, *recipe.options, "."], "building the image")
         self._image = output("docker", "image", "inspect", "--format", "{{.Id}}", TAG)
         return self._image
 
@@ -125,11 +140,7 @@ class Docker:
         with self._container() as container, tempfile.TemporaryDirectory() as folder:
             added = write_environment(json.loads(variables) or [], Path(folder))
             output("docker", "cp", str(added), f"{container}:/")
-            export = subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE)
-            command = pack_command("-", target, "-tar")
-            with recipe.log.open("ab") as log:
-                packed = subprocess.run(command, stdin=export.stdout, stdout=log, stderr=log)
-            if export.wait() != 0 or packed.returncode != 0:
+            if not _pack_export(container, pack_command("-", target, "-tar"), recipe.log):
                 raise ImageError(f"packing the image failed; the whole log is {recipe.log}")
 
     @contextmanager
@@ -139,6 +150,24 @@ class Docker:
             yield container
         finally:
             output("docker", "rm", container)
+
+
+def _pack_export(container: str, command: Sequence[str], log: Path) -> bool:
+    """Feed what `docker export` writes to `command`; True when both end well."""
+    with (
+        log.open("ab") as stream,
+        subprocess.Popen(
+            ["docker", "export", container], stdout=subprocess.PIPE, stderr=stream
+        ) as export,
+    ):
+        try:
+            packer = subprocess.run(command, stdin=export.stdout, stdout=stream, stderr=stream)
+            if packer.returncode == 0:
+                export.communicate()  # the padding behind the archive, and its end
+        finally:
+            # A packer that ended early, on a full disk, leaves it writing for ever.
+            export.kill()
+    return packer.returncode == 0 and export.returncode == 0
 
 
 class Buildah:
@@ -224,7 +253,7 @@ class Apptainer:
 
     def build_file(self, target: Path, recipe: Recipe) -> None:
         """Build straight into `target`."""
-        command = ["apptainer", "build", "--force", *recipe.arguments, *recipe.options]
+        command = [*APPTAINER_BUILD, *recipe.arguments, *recipe.options]
         recipe.run([*command, str(target), "envs/samestep.def"], "building the image")
         self._file = target
 

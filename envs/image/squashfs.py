@@ -55,4 +55,6 @@ def pack_command(source: str, target: Path, *options: str) -> Sequence[str]:
     quiet = ["-noappend", "-no-progress", "-quiet", "-no-xattrs"]
     # Buildah shows a root folder that its owner may not write: Apptainer could not unpack that.
     root = ["-root-mode", "755"]
-    return ["mksquashfs", source, str(target), *options, *quiet, *root, *times, *compression]
+    # It refuses times that are given twice, and a caller may have exported this one.
+    program = ["env", "--unset=SOURCE_DATE_EPOCH", "mksquashfs"]
+    return [*program, source, str(target), *options, *quiet, *root, *times, *compression]

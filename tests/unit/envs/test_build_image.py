@@ -30,11 +30,12 @@ VERSIONS: dict[str, object] = {
 FAKE_DOCKER = """#!/bin/sh
 echo "$@" >>"$CALLS"
 case $1-$2 in
-info-*) exit ${INFO:-0} ;;
+version-*) echo "${SERVER-27.0}" ;;
+buildx-version) exit ${BUILDX:-0} ;;
+buildx-build) case "$*" in *broken*) echo "error: it broke" >&2; exit 1 ;; esac ;;
 image-inspect) case $4 in {{*Id*) echo "$SHA" ;; {{*Env*) echo '["PATH=/usr/bin"]' ;; esac
     case $3 in gone) exit 1 ;; esac ;;
 pull-*) echo "Error: no such host" >&2; exit 1 ;;
-build-*) case "$*" in *broken*) echo "error: it broke" >&2; exit 1 ;; esac ;;
 create-*) echo c1 ;;
 save-*) echo archive >"$3" ;;
 cp-*) case $2 in
@@ -42,7 +43,8 @@ cp-*) case $2 in
     *digest) echo "$SHA" >"$3" ;;
     *) echo "$VERSIONS" >"$3" ;;
     esac ;;
-export-*) tar -cf - -C "$ROOTFS" . ;;
+export-*) [ -z "$ENDLESS" ] || while :; do echo more; done
+    tar -cf - -C "$ROOTFS" . ;;
 esac
 """
 
@@ -52,7 +54,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A PATH of this folder alone, with the few plain tools that the fakes need."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sh", "tar", "cp", "git"):
+    for name in ("sh", "tar", "cp", "git", "env"):
         (folder / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(folder))
     for name in ("BASE_IMAGE", "BUILDER", "BUILD_OPTIONS", "PIP_ARGS"):
@@ -106,9 +108,29 @@ def test_the_first_builder_that_works_is_taken(
     assert choose("").name == "buildah"
     add(tools, "docker", "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
     assert choose("").name == "buildah"
-    add(tools, "docker")
+    add(tools, "docker", FAKE_DOCKER)
     assert choose("").name == "docker"
     assert choose("apptainer").name == "apptainer"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("BUILDX", "1", "docker is installed, but without BuildKit.*docker-buildx"),
+        # some versions end well and say nothing where the engine cannot be reached
+        ("SERVER", "", "docker is installed, but no engine answers"),
+    ],
+)
+def test_a_docker_that_cannot_build_the_dockerfile_is_passed_over(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv("CALLS", os.devnull)
+    monkeypatch.setenv(variable, value)
+    add(tools, "docker", FAKE_DOCKER)
+    with pytest.raises(ImageError, match=told):
+        choose("docker")
+    add(tools, "buildah")
+    assert choose("").name == "buildah"
 
 
 def test_without_a_builder_every_reason_and_the_packages_are_named(tools: Path) -> None:
@@ -116,7 +138,7 @@ def test_without_a_builder_every_reason_and_the_packages_are_named(tools: Path) 
     with pytest.raises(ImageError) as caught:
         choose("")
     text = str(caught.value)
-    assert "docker is installed, but docker info failed: Cannot connect to the daemon" in text
+    assert "docker is installed, but docker version failed: Cannot connect to the daemon" in text
     assert "buildah is not installed" in text
     assert "apptainer is not installed" in text
     assert "apt-get install buildah squashfs-tools" in text
@@ -153,7 +175,7 @@ def test_an_image_of_the_same_inputs_is_not_built_again(
     assert docker.read_text() == before
     assert "up to date" in capsys.readouterr().out
     assert build_image.main(["--force"]) == 0
-    assert docker.read_text().count("build ") == 2
+    assert docker.read_text().count("buildx build ") == 2
     again = json.loads((project / "images" / "samestep.json").read_text())
     assert again == facts
     assert {path.name for path in (project / "images").iterdir()} == {
@@ -172,10 +194,50 @@ def test_the_packed_file_holds_the_files_and_the_environment(docker: Path, proje
         assert subprocess.run(command, capture_output=True, text=True).stdout == text
 
 
-def test_apptainer_makes_a_sif_of_what_another_builder_built(
+def test_a_packer_that_ends_early_ends_the_build(
+    docker: Path,
+    project: Path,
+    tools: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tools / "mksquashfs").unlink()
+    add(tools, "mksquashfs", "#!/bin/sh\necho 'No space left on device' >&2\nexit 1\n")
+    monkeypatch.setenv("ENDLESS", "yes")
+    assert build_image.main([]) == 2
+    assert "packing the image failed" in capsys.readouterr().err
+    assert "No space left" in (project / "images" / "build.log").read_text()
+    assert docker.read_text().splitlines()[-1] == "rm c1"
+
+
+def test_a_time_that_the_caller_exports_does_not_count(
+    docker: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = []
+    for seconds in (None, "1700000000"):
+        if seconds:
+            monkeypatch.setenv("SOURCE_DATE_EPOCH", seconds)
+        assert build_image.main(["--force"]) == 0
+        digests.append(build_image.file_digest(project / "images" / "samestep.sif"))
+    assert digests[0] == digests[1]
+
+
+def test_an_archive_of_a_killed_build_is_not_in_the_way(
     docker: Path, project: Path, tools: Path
 ) -> None:
     convert = '#!/bin/sh\n[ "$1" != build ] || cp "${4#docker-archive:}" "$3"\n'
+    add(tools, "apptainer", convert)
+    strict = FAKE_DOCKER.replace("save-*)", 'save-*) [ ! -e "$3" ] || exit 1;')
+    add(tools, "docker", strict)
+    (project / "images").mkdir()
+    (project / "images" / ".samestep.sif.tar").touch()
+    assert build_image.main([]) == 0
+
+
+def test_apptainer_makes_a_sif_of_what_another_builder_built(
+    docker: Path, project: Path, tools: Path
+) -> None:
+    convert = '#!/bin/sh\n[ "$1$SOURCE_DATE_EPOCH" != build0 ] || cp "${4#docker-archive:}" "$3"\n'
     add(tools, "apptainer", convert)
     assert build_image.main([]) == 0
     facts = json.loads((project / "images" / "samestep.json").read_text())
@@ -191,7 +253,7 @@ def test_apptainer_alone_builds_from_its_own_definition(
     script = """#!/bin/sh
 case $1 in
 build) for last; do before=$target target=$last; done
-    [ "$last" = envs/samestep.def ] && echo "$@" >"$before" ;;
+    [ "$last$SOURCE_DATE_EPOCH" = envs/samestep.def0 ] && echo "$@" >"$before" ;;
 exec) case $4 in *digest) echo "$SHA" ;; *) echo "$VERSIONS" ;; esac ;;
 esac
 """
@@ -212,7 +274,9 @@ def test_options_reach_the_builder_as_words(
     monkeypatch.setenv("BASE_IMAGE", "debian:12")
     monkeypatch.setenv("PIP_ARGS", "--index-url https://example.org/simple")
     assert build_image.main([]) == 0
-    (build,) = [line for line in docker.read_text().splitlines() if line.startswith("build ")]
+    (build,) = [
+        line for line in docker.read_text().splitlines() if line.startswith("buildx build ")
+    ]
     assert "--network host --label a=$(id) b ." in build
     assert "--build-arg BASE_IMAGE=debian:12" in build
     assert "--build-arg PIP_ARGS=--index-url https://example.org/simple" in build
