@@ -25,3 +25,9 @@ rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/cache/apt/*.bin \
     /var/cache/ldconfig/aux-cache /var/cache/debconf/*-old /var/lib/dpkg/*-old \
     /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid- /etc/subgid-
 if [ -e /etc/machine-id ]; then : >/etc/machine-id; fi
+
+# The Debian package follows the base's release; without this pip says late and at length what is amiss.
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "error: BASE_IMAGE brings $(python3 --version), expected 3.11 or later; give another base" >&2
+    exit 1
+fi

@@ -24,7 +24,8 @@ NOT_OF_THE_IMAGE = frozenset(
     {"/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp"}
     | {"/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/etc/mtab", "/etc/localtime"}
     | {DIGEST_FILE, f"{DIGEST_FILE}.new", "/.dockerenv"}
-    # what Apptainer adds to an image that it builds
+    # what Apptainer adds to an image that it builds, and has there while it does
+    | {"/.post.script", "/.build.labels"}
     | {"/.singularity.d", "/.exec", "/.run", "/.shell", "/.test", "/singularity", "/environment"}
 )
 

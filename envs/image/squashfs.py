@@ -1,7 +1,10 @@
 """A flattened image as one squashfs file that Apptainer runs like a SIF.
 
-The only thing that Apptainer's own conversion adds and a run needs is the environment that the
-image sets; it is written where Apptainer looks for it, below /.singularity.d/env.
+What Apptainer's own conversion adds and a run needs is the environment that the image sets; it is
+written where Apptainer looks for it, below /.singularity.d/env. Apptainer empties the environment,
+reads the scripts there in the order of their names, sets right after 99-base.sh what the caller
+gave by --env or APPTAINERENV_NAME, and last gives back the host's variables that nobody has set.
+So the caller wins over the image, and the image over the host.
 """
 
 from __future__ import annotations
@@ -11,7 +14,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-ENVIRONMENT_FILE = ".singularity.d/env/10-docker2singularity.sh"
+FOLDER = ".singularity.d"
+ENVIRONMENT_FILE = "env/10-docker2singularity.sh"
+LAST_FILE = "env/99-base.sh"
+"""Holds nothing, but without it nothing of the caller's is set."""
+
 TIMESTAMP = "0"
 """Seconds since 1970 of every file and of the file system, so that equal images are equal bytes."""
 
@@ -19,30 +26,25 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def environment_script(variables: Iterable[str]) -> str:
-    """Shell text that exports `NAME=value` lines of an OCI configuration.
-
-    As in Apptainer the image decides over PATH, and the caller's value wins for all others.
-    """
+    """Shell text that exports `NAME=value` lines of an OCI configuration."""
     lines = ["#!/bin/sh"]
     for variable in variables:
         name, _, value = variable.partition("=")
-        if not _NAME.fullmatch(name):
-            continue
-        if name == "PATH":
-            lines.append(f"export PATH={shlex.quote(value)}")
-        else:
-            lines.append(f'[ "${{{name}+set}}" ] || export {name}={shlex.quote(value)}')
+        if _NAME.fullmatch(name):
+            lines.append(f"export {name}={shlex.quote(value)}")
     return "\n".join(lines) + "\n"
 
 
 def write_environment(variables: Iterable[str], folder: Path) -> Path:
-    """Write the script into a tree below `folder`; returns what is to become /.singularity.d."""
-    script = folder / ENVIRONMENT_FILE
+    """Write the scripts into a tree below `folder`; returns what is to become /.singularity.d."""
+    top = folder / FOLDER
+    script, last = top / ENVIRONMENT_FILE, top / LAST_FILE
     script.parent.mkdir(parents=True)
     script.write_text(environment_script(variables), encoding="utf-8")
-    for path in (script, script.parent, script.parent.parent):
+    last.write_text(environment_script(()), encoding="utf-8")
+    for path in (top, script.parent, script, last):
         path.chmod(0o755)
-    return script.parent.parent
+    return top
 
 
 def pack_command(source: str, target: Path, *options: str) -> Sequence[str]:

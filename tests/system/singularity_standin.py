@@ -27,7 +27,10 @@ from typing import NoReturn
 VERSION = "singularity version 3.11.99-standin"
 HOST_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/passwd", "/etc/group", "/etc/localtime")
 HOST_FOLDERS = ("/proc", "/sys", "/dev", "/tmp", "/var/tmp")
-ENTER = 'for file in /.singularity.d/env/*.sh; do [ ! -f "$file" ] || . "$file"; done; exec "$@"'
+# The image wins over the host, and what the caller sets for the container wins over the image.
+ENTER = (
+    'for file in /.singularity.d/env/*.sh; do [ ! -f "$file" ] || . "$file"; done; exec env "$@"'
+)
 
 
 def fatal(message: str) -> NoReturn:
@@ -75,10 +78,6 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
     """The command's environment before the image's own scripts have their say."""
     inherited = {} if args.cleanenv else dict(os.environ)
     inherited.pop("LD_LIBRARY_PATH", None)
-    for prefix in ("SINGULARITYENV_", "APPTAINERENV_"):
-        for name in [name for name in os.environ if name.startswith(prefix)]:
-            inherited[name.removeprefix(prefix)] = os.environ[name]
-    inherited |= dict(pair.split("=", 1) for pair in args.env)
     source, _, place = args.home.partition(":")
     return inherited | {
         "HOME": place or source,
@@ -86,6 +85,15 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
         "SINGULARITY_CONTAINER": str(Path(args.image).resolve()),
         "SINGULARITY_NAME": Path(args.image).name,
     }
+
+
+def of_the_caller(args: argparse.Namespace) -> list[str]:
+    """`NAME=value` of what is set for the container, by --env or by a variable with a prefix."""
+    pairs = []
+    for prefix in ("SINGULARITYENV_", "APPTAINERENV_"):
+        names = [name for name in os.environ if name.startswith(prefix)]
+        pairs += [f"{name.removeprefix(prefix)}={os.environ[name]}" for name in names]
+    return [*pairs, *args.env]
 
 
 def unpacked(image: Path) -> Path:
@@ -126,7 +134,7 @@ def execute(args: argparse.Namespace) -> NoReturn:
         "image": str(image if image.is_dir() or is_root else unpacked(image)),
         "mounts": mounts(args),
         "pwd": args.pwd,
-        "command": args.command,
+        "command": [*of_the_caller(args), *args.command],
         "uid": os.getuid(),
         "gid": os.getgid(),
         "environment": environment(args),

@@ -98,6 +98,13 @@ def test_a_command_runs_in_the_image_as_its_caller(run: Run, root: Path, tmp_pat
     assert shown == [str(owner), "of the image", "/bin yes kept", str(tmp_path / "home")]
 
 
+def test_the_caller_wins_over_the_image_and_the_image_over_the_host(run: Run, root: Path) -> None:
+    ask = (str(root), "sh", "-c", "echo $FROM_IMAGE")
+    assert good(run("exec", *ask, FROM_IMAGE="of the host")) == "yes\n"
+    assert good(run("exec", *ask, APPTAINERENV_FROM_IMAGE="mine")) == "mine\n"
+    assert good(run("exec", "--env", "FROM_IMAGE=mine", *ask)) == "mine\n"
+
+
 def test_a_file_is_the_same_as_a_folder(run: Run, squashfs: Path) -> None:
     assert good(run("exec", str(squashfs), "cat", "/opt/name")) == "of the image\n"
 

@@ -189,6 +189,7 @@ def test_the_packed_file_holds_the_files_and_the_environment(docker: Path, proje
     for name, text in [
         ("etc/name", "in the image\n"),
         (".singularity.d/env/10-docker2singularity.sh", "#!/bin/sh\nexport PATH=/usr/bin\n"),
+        (".singularity.d/env/99-base.sh", "#!/bin/sh\n"),
     ]:
         command = [str(unsquashfs), "-cat", "images/samestep.sif", name]
         assert subprocess.run(command, capture_output=True, text=True).stdout == text

@@ -68,6 +68,8 @@ def test_times_and_what_a_runtime_mounts_do_not_change_it(root: Path) -> None:
     (root / "etc" / "hosts").write_text("127.0.0.1 here\n")
     (root / "etc" / "samestep-image-digest").write_text(before)
     (root / ".singularity.d").mkdir()
+    (root / ".post.script").write_text("cd /opt/samestep-build\n")
+    (root / ".build.labels").touch()
     assert digest(root) == before
 
 

@@ -24,12 +24,12 @@ def test_values_arrive_as_they_are(tmp_path: Path, value: str) -> None:
     assert sourced(tmp_path, [f"NAME={value}"])["NAME"] == value
 
 
-def test_the_image_decides_over_path_and_the_caller_over_the_rest(tmp_path: Path) -> None:
+def test_the_image_decides_over_the_host(tmp_path: Path) -> None:
     variables = ["PATH=/opt/samestep/bin:/usr/bin", "CUDA_HOME=/usr/local/cuda", "EMPTY=x"]
-    caller = {"PATH": "/home/me/bin:/usr/bin", "CUDA_HOME": "/mine", "EMPTY": ""}
-    shown = sourced(tmp_path, variables, **caller)
+    host = {"PATH": "/home/me/bin:/usr/bin", "CUDA_HOME": "/host", "EMPTY": ""}
+    shown = sourced(tmp_path, variables, **host)
     assert shown["PATH"] == "/opt/samestep/bin:/usr/bin"
-    assert (shown["CUDA_HOME"], shown["EMPTY"]) == ("/mine", "")
+    assert (shown["CUDA_HOME"], shown["EMPTY"]) == ("/usr/local/cuda", "x")
 
 
 def test_what_is_no_name_is_left_out() -> None:
@@ -40,3 +40,11 @@ def test_it_lies_where_apptainer_reads_it(tmp_path: Path) -> None:
     folder = write_environment(["A=b"], tmp_path)
     assert folder.name == ".singularity.d"
     assert (folder / "env" / "10-docker2singularity.sh").read_text() == environment_script(["A=b"])
+
+
+def test_apptainer_is_told_when_to_set_what_the_caller_gives(tmp_path: Path) -> None:
+    """It does so after a script of exactly this name, and never without one."""
+    last = write_environment(["A=b"], tmp_path) / "env" / "99-base.sh"
+    assert last.read_text() == "#!/bin/sh\n"
+    assert last == sorted(last.parent.iterdir())[-1]
+    assert last.stat().st_mode & 0o777 == 0o755
