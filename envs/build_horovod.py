@@ -110,7 +110,9 @@ def fetch_sdist(work: Path, log: Path, environment: Mapping[str, str]) -> Path:
     listing = work / "horovod.txt"
     listing.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n", encoding="utf-8")
     options = ["--no-deps", "--no-build-isolation", "--no-binary", "horovod", "--require-hashes"]
-    pip = [sys.executable, "-m", "pip", "download", *options]
+    # words as the shell parts them where the other packages are installed
+    given = environment.get("PIP_ARGS", "").split()
+    pip = [sys.executable, "-m", "pip", "download", *given, *options]
     command = [*pip, "--dest", str(work), "--requirement", str(listing)]
     if not run_logged(command, log, environment, label="downloading"):
         raise BuildError(f"horovod {VERSION} could not be downloaded: {last_error(log)}")
@@ -153,7 +155,7 @@ def build_wheel(target: Target, log: Path, environment: Mapping[str, str]) -> Pa
         print(f"horovod: building {target.full_version} (2 to 5 minutes)", flush=True)
         options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", str(work)]
         command = [sys.executable, "-m", "pip", "wheel", "--verbose", *options, str(source)]
-        compilation = build_environment(target, environment)
+        compilation = build_environment(target, environment, work)
         if not run_logged(command, log, compilation, label="building"):
             raise BuildError(
                 f"horovod {VERSION} does not build against torch {target.torch} ({target.kind}): "

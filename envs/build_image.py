@@ -11,7 +11,8 @@ works here (Docker, Buildah, Apptainer), builds the Dockerfile or envs/samestep.
 Both appear by a rename, so a failed build leaves the last image as it was. Where nothing that the
 image is made of has changed since, there is nothing to do. Variables: BASE_IMAGE, BUILDER (docker,
 buildah, apptainer), BUILD_OPTIONS (further options of the builder's `build`), PIP_ARGS (options of
-`pip install` inside).
+`pip install` and `pip download` inside, so one that both know, such as an index). PIP_ARGS stands
+in the image's history: a token belongs into a pip.conf or netrc that BUILD_OPTIONS mounts instead.
 """
 
 from __future__ import annotations

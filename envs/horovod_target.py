@@ -149,14 +149,25 @@ def find_nccl(environment: Mapping[str, str]) -> dict[str, str] | None:
     return {"HOROVOD_NCCL_INCLUDE": str(wheel / "include"), "HOROVOD_NCCL_LIB": str(library.parent)}
 
 
+def link_nccl(folder: str, scratch: Path) -> str:
+    """A folder that names NCCL as CMake looks for it; PyPI's wheel holds libnccl.so.2 alone."""
+    named = scratch / "nccl"
+    named.mkdir()
+    library = min(Path(folder).glob("libnccl.so*"))
+    (named / "libnccl.so").symlink_to(library)
+    return str(named)
+
+
 def num_jobs() -> int:
     """Compilers to run at once: one a core, as far as the memory reaches."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_COMPILER))
 
 
-def build_environment(target: Target, environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the compilation, without what an outer `make` left behind."""
+def build_environment(
+    target: Target, environment: Mapping[str, str], scratch: Path
+) -> dict[str, str]:
+    """Environment of the compilation in `scratch`, without what an outer `make` left behind."""
     inherited = {key: value for key, value in environment.items() if key not in _MAKE_VARIABLES}
     wanted = {
         "HOROVOD_WITH_PYTORCH": "1",
@@ -170,7 +181,10 @@ def build_environment(target: Target, environment: Mapping[str, str]) -> dict[st
     }
     if target.kind == "nccl":
         nvcc = find_nvcc(environment)
-        wanted["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+        # Shared, as torch has it, so that both load one NCCL.
+        wanted |= {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED"}
         wanted |= find_nccl(environment) or {}
+        if "HOROVOD_NCCL_LIB" in wanted:
+            wanted["HOROVOD_NCCL_LIB"] = link_nccl(wanted["HOROVOD_NCCL_LIB"], scratch)
         wanted |= {"HOROVOD_CUDA_HOME": str(nvcc.parents[1])} if nvcc else {}
     return inherited | wanted

@@ -3,7 +3,8 @@
 #
 #   sh envs/setup.sh STAMP    STAMP is written last, so a killed set-up is never taken for a done one
 #
-# PIP_ARGS adds options to `pip install`, such as an index of CPU-only wheels.
+# PIP_ARGS adds options to `pip install`, such as an index of CPU-only wheels. `pip download`, which
+# fetches Horovod, gets them too and must know them: not --upgrade or --user.
 set -eu
 
 stamp=$1

@@ -2,7 +2,8 @@
 # Step 2 of the image: the environment /opt/samestep with what envs/requirements.lock names.
 #
 # A base image that has torch keeps it, and only the rest of the lock is installed over it. PIP_ARGS adds
-# options to `pip install`, such as an index.
+# options to `pip install`, and in step 3 to `pip download`, such as an index. The image's history shows
+# it, so no token belongs into it: mount a pip.conf or netrc.
 set -eu
 . envs/image/environment.sh
 

@@ -81,13 +81,28 @@ def test_nccl_needs_a_cuda_torch_its_compiler_and_its_library(
     environment = fake_nvcc(home) if nvcc else {"PATH": ""}
     target = horovod_target.read_target(environment)
     assert target.kind == kind
-    variables = horovod_target.build_environment(target, environment)
+    variables = horovod_target.build_environment(target, environment, home)
     assert variables.get("HOROVOD_GPU_OPERATIONS") == ("NCCL" if kind == "nccl" else None)
+    assert variables.get("HOROVOD_NCCL_LINK") == ("SHARED" if kind == "nccl" else None)
+
+
+def test_cmake_finds_the_nccl_of_a_wheel_under_its_plain_name(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_torch(home, monkeypatch, CUDA_TORCH, nccl=True)
+    monkeypatch.setattr(horovod_target, "SYSTEM_NCCL", ())
+    environment = fake_nvcc(home)
+    (home / "work").mkdir()
+    target = horovod_target.read_target(environment)
+    variables = horovod_target.build_environment(target, environment, home / "work")
+    library = Path(variables["HOROVOD_NCCL_LIB"], "libnccl.so")
+    assert library.is_relative_to(home / "work")
+    assert library.resolve() == home / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
 
 
 def test_the_compilation_does_not_inherit_an_outer_make(home: Path) -> None:
     outer = {"MAKEFLAGS": "-j64 --jobserver-auth=3,4", "MAKELEVEL": "1", "HOME": "h"}
-    variables = horovod_target.build_environment(TARGET, outer)
+    variables = horovod_target.build_environment(TARGET, outer, home)
     assert variables["MAKEFLAGS"].startswith("-j")
     assert "jobserver" not in variables["MAKEFLAGS"]
     assert "MAKELEVEL" not in variables
@@ -129,6 +144,24 @@ def test_an_archive_with_another_hash_is_refused(
     with pytest.raises(BuildError, match="another SHA-256"):
         build_horovod.fetch_sdist(home / "work", home / "log", {})
     assert archive.read_text() == "cut short"
+
+
+def test_the_archive_comes_from_where_the_other_packages_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+
+    def refuse(command: list[str], log: Path, *_: object, **__: object) -> bool:
+        commands.append(command)
+        log.write_text("no such index\n")
+        return False
+
+    monkeypatch.setattr(build_horovod, "run_logged", refuse)
+    environment = {"PIP_ARGS": "--index-url https://example.org/simple  --no-cache-dir"}
+    with pytest.raises(BuildError, match="no such index"):
+        build_horovod.fetch_sdist(home, home / "log", environment)
+    (command,) = (" ".join(command) for command in commands)
+    assert "pip download --index-url https://example.org/simple --no-cache-dir --no-deps" in command
 
 
 def test_what_a_killed_build_left_is_swept_away(home: Path) -> None:
