@@ -72,11 +72,6 @@ def imported_versions() -> dict[str, str | None]:
 
     # a torch that was compiled against another NumPy imports well, and fails here
     assert torch.from_numpy(numpy.arange(3)).sum().item() == 3
-    try:
-        importlib.import_module("apex")
-        apex = importlib.metadata.version("apex")
-    except ModuleNotFoundError:
-        apex = None
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -84,9 +79,34 @@ def imported_versions() -> dict[str, str | None]:
         "numpy": numpy.__version__,
         "horovod": importlib.metadata.version("horovod"),
         "horovod_operations": "nccl" if hvd.nccl_built() else "gloo",
-        "apex": apex,
+        "apex": apex_version(),
         "samestep": importlib.metadata.version("samestep"),
     }
+
+
+def is_there(name: str) -> bool:
+    """Import the module `name`; False where it is absent, while a broken one raises its error."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return False
+    return True
+
+
+def apex_version() -> str | None:
+    """Apex's version, `unknown` where it states none, None where there is no Apex.
+
+    Says whether `apex.amp`, which newer ones lack and the study's cells need, is in it.
+    """
+    if not is_there("apex"):
+        return None
+    print(f"Apex's amp: {'present' if is_there('apex.amp') else 'absent'}", file=sys.stderr)
+    try:
+        return importlib.metadata.version("apex")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def imported_sources() -> list[str]:

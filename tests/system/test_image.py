@@ -61,7 +61,9 @@ def test_the_digest_inside_is_that_of_what_is_inside(image: Image) -> None:
 
 def test_two_builds_are_one_image(image: Image, tmp_path: Path) -> None:
     """Horovod's wheel comes from the builder's cache; every other step runs anew."""
-    same = ("image_digest", "oci_digest", "file_sha256", "inputs_sha256")
+    same = ["image_digest", "oci_digest", "inputs_sha256"]
+    # older Apptainers give every SIF a time and a random number, whatever they are told
+    same += ["file_sha256"] if image.facts["format"] == "squashfs" else []
     second = json.loads(REPEATED.read_text()) if REPEATED.exists() else {}
     if second.get("inputs_sha256") != image.facts["inputs_sha256"]:
         if reason := why_no_build():

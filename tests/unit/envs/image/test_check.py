@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,49 @@ def test_this_environment_brings_its_own_torch() -> None:
 def test_packages_outside_the_environment_are_the_base_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", "/opt/another")
     assert check.of_the_base() == {"torch", "numpy"}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for an `apex`, first on the path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "apex"]:
+        del sys.modules[name]
+
+
+def apex(folder: Path, **files: str) -> None:
+    (folder / "apex").mkdir()
+    for name, text in ({"__init__": ""} | files).items():
+        (folder / "apex" / f"{name}.py").write_text(text)
+
+
+def test_only_an_apex_that_is_not_there_is_absent(modules: Path) -> None:
+    assert check.apex_version() is None
+    apex(modules, __init__="import a_missing_dependency")
+    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
+        check.apex_version()
+
+
+def test_an_apex_without_metadata_is_there_all_the_same(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apex(modules)
+    assert check.apex_version() == "unknown"
+    monkeypatch.setitem(INSTALLED, "apex", "0.1")
+    assert check.apex_version() == "0.1"
+
+
+@pytest.mark.parametrize(("files", "told"), [({"amp": ""}, "present"), ({}, "absent")])
+def test_the_log_says_whether_apex_has_its_amp(
+    modules: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], told: str
+) -> None:
+    apex(modules, **files)
+    check.apex_version()
+    assert f"Apex's amp: {told}\n" in capsys.readouterr().err
+
+
+def test_a_broken_amp_is_not_an_absent_one(modules: Path) -> None:
+    apex(modules, amp="import a_missing_dependency")
+    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
+        check.apex_version()
