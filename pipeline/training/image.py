@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,11 @@ from pipeline.spec import RunSpec
 DIGEST_FILE = Path("/etc/samestep-image-digest")
 RUNTIMES = ("apptainer", "singularity")
 BUILD = "run `make image`"
+PYTHON_PLACES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
+"""Where Python looks for packages beside its own; a runtime carries the host's into the image."""
+
+FOR_THE_CONTAINER = ("", "APPTAINERENV_", "SINGULARITYENV_")
+"""Before a variable's name: what a runtime sets inside."""
 
 
 def digest_from_within() -> str | None:
@@ -81,6 +86,12 @@ def check_inside(required: str | None) -> None:
         f"the run must be inside image {required}, this one is {found}; {BUILD} or change the "
         "study's image_digest"
     )
+
+
+def without_host_packages(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what would put the host's packages before those of the image."""
+    places = {prefix + name for prefix in FOR_THE_CONTAINER for name in PYTHON_PLACES}
+    return {name: value for name, value in environment.items() if name not in places}
 
 
 def enter(image: Path, *, device: str, folders: Iterable[Path]) -> tuple[str, ...]:

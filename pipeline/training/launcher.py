@@ -111,7 +111,9 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
     threads = threads_per_rank(spec, layout, place.num_cores)
     digest = container.required_digest(spec, place.image)
     network, why = _network(spec.world)
-    launch = Launch((), _environment(network, threads), threads, digest, None, network, why)
+    contained = digest is not None or container.digest_from_within() is not None
+    environment = _environment(network, threads, contained=contained)
+    launch = Launch((), environment, threads, digest, None, network, why)
     if spec.world.num_machines > 1 and not has_allocation(place.scheduler):
         reason = (
             f"needs {spec.world.num_machines} machines (cluster.network real) and there is no "
@@ -185,15 +187,22 @@ def _runtime(spec: RunSpec, paths: RunPaths, place: Place) -> tuple[str, ...]:
     return container.enter(place.image, device=spec.world.device, folders=folders)
 
 
-def _environment(network: str, threads: int) -> dict[str, str]:
+def _environment(network: str, threads: int, *, contained: bool) -> dict[str, str]:
+    """The ranks' environment; a runtime carries it into the image."""
+    root = str(Path(__file__).parents[2])
+    if contained:
+        inherited = container.without_host_packages(os.environ)
+        paths = {"PYTHONPATH": root, "PYTHONNOUSERSITE": "1"}
+    else:
+        inherited = dict(os.environ)
+        own = (root, os.environ.get("PYTHONPATH", ""))
+        paths = {"PYTHONPATH": os.pathsep.join(filter(None, own))}
     environment = {
-        **os.environ,
+        **inherited,
+        **paths,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")))
-        ),
     }
     if network == "loopback":
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}

@@ -154,6 +154,36 @@ def test_inside_the_image_nothing_enters_it_again(run, monkeypatch) -> None:
     assert "--image-digest=sha256:1" in launch.commands[0]
 
 
+@pytest.fixture
+def host_packages(monkeypatch) -> None:
+    """What a person's shell may set for the Python of the host."""
+    for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
+        monkeypatch.setenv(f"{prefix}PYTHONPATH", "/home/me/packages")
+        monkeypatch.setenv(f"{prefix}PYTHONHOME", "/home/me/python")
+
+
+@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.usefixtures("host_packages")
+def test_no_package_of_the_host_comes_before_the_image_s(run, monkeypatch, within) -> None:
+    """On the host, before the image is entered, and inside of it."""
+    if within:
+        monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
+    else:
+        monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
+        monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec"))
+    environment = planned(run, Place(2, 1, image=None if within else Path("i.sif"))).environment
+    assert environment["PYTHONPATH"] == str(Path.cwd())
+    assert environment["PYTHONNOUSERSITE"] == "1"
+    assert not [value for value in environment.values() if value.startswith("/home/me")]
+
+
+@pytest.mark.usefixtures("host_packages")
+def test_on_the_host_a_person_s_packages_stay(run) -> None:
+    environment = planned(run, Place(2, 1)).environment
+    assert environment["PYTHONPATH"] == f"{Path.cwd()}:/home/me/packages"
+    assert environment["PYTHONHOME"] == "/home/me/python"
+
+
 def test_stated_threads_are_taken_as_they_are(run) -> None:
     run = replace(run, world=replace(run.world, threads_per_rank=3))
     assert planned(run, Place(2, 1)).environment["OMP_NUM_THREADS"] == "3"
