@@ -1,9 +1,9 @@
 # The exact environment of a study. BASE_IMAGE brings CUDA, and NVIDIA's PyTorch with Apex inside; any
 # image like Debian with Python 3.11 or later will do, then without Apex:
 #
-#   docker build --tag samestep .
-#   docker build --tag samestep --build-arg BASE_IMAGE=python:3.12-bookworm .
+#   docker build --tag samestep --build-arg GIT_COMMIT=$(git rev-parse HEAD) .
 #
+# and --build-arg BASE_IMAGE=python:3.12-bookworm for another base. It needs BuildKit (docker-buildx).
 # What each step does stands in envs/image/*.sh, which envs/samestep.def runs as well. `make image` builds
 # this and packs it into the one file images/samestep.sif.
 ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.04-py3

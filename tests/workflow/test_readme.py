@@ -35,7 +35,9 @@ ELSEWHERE = {
     "make archive": "tests/workflow/test_archive.py::archive",
     "make paper FROM=archives/smoke.zip": "tests/workflow/test_archive.py::rebuilt",
     "make image": "tests/system/image.py::make_image",
-    "docker build --tag samestep .": "tests/system/test_image.py::test_two_builds_are_one_image",
+    "docker build --tag samestep --build-arg GIT_COMMIT=$(git rev-parse HEAD) .": (
+        "tests/system/test_image.py::test_two_builds_are_one_image"
+    ),
     "snakemake --cores all --use-singularity": "tests/system/test_in_container.py::snakemake",
     f"{ON_SLURM} workflow/config/cluster-check.yaml": (
         "tests/system/test_slurm.py::test_the_cluster_check_inside_the_image_equals_the_local_run"

@@ -42,7 +42,16 @@ def test_editing_the_project_compiles_nothing_anew() -> None:
     assert DOCKERFILE.index("3-horovod.sh envs/image/\nRUN") < DOCKERFILE.index("COPY pipeline")
     before = DOCKERFILE[: DOCKERFILE.index("COPY pipeline")]
     assert not re.search(r"^COPY (\.|envs) ", before, re.MULTILINE)
-    assert "GIT_COMMIT" not in before
+    assert "ARG GIT_COMMIT" not in before
+
+
+@pytest.mark.parametrize("name", ["README.md", "Dockerfile", "envs/samestep.def"])
+def test_a_build_by_hand_names_the_commit(name: str) -> None:
+    """Else the image's label says `unknown`."""
+    lines = (ROOT / name).read_text().splitlines()
+    builds = [line for line in lines if re.match(r"(#   )?(docker|apptainer) build ", line)]
+    assert builds
+    assert all("--build-arg GIT_COMMIT=$(git rev-parse HEAD) " in line for line in builds)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
