@@ -30,6 +30,8 @@ CONFIGFILE ?= workflow/config/$(STUDY).yaml
 # The name that the study file gives itself is the name of its folder below results/.
 NAME = $(shell sed -n 's/^study:[[:space:]]*["'\'']\{0,1\}\([a-z0-9-]*\).*/\1/p' '$(CONFIGFILE)')
 RESULTS = results/$(NAME)
+# What a session of tests spent its time on.
+SLOWEST = --durations=15 --durations-min=10
 SNAKEMAKE = sh envs/run_workflow.sh --configfile '$(CONFIGFILE)'
 ARCHIVE = archives/$(NAME).zip
 
@@ -65,9 +67,9 @@ archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=s
 # What starts a cluster, a container or emulated nodes has the machine to itself.
 test: setup check ## set up, check, and run the whole test suite
 	@status=0; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile $(SLOWEST) \
 	    || status=1; \
-	$(BIN)/python -m pytest tests/system || status=1; \
+	$(BIN)/python -m pytest $(SLOWEST) tests/system || status=1; \
 	exit $$status
 
 check: setup ## linters, formats, types, boundaries

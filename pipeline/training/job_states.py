@@ -4,7 +4,8 @@ Version 2.8.0 of the executor waits for ever for a job that was preempted (SLURM
 which the profile's `slurm-no-requeue` forbids) and for one that sacct calls `CANCELLED by 1000`.
 After a NODE_FAIL it keeps all nodes of that job, the good ones too, out of all later jobs; SLURM by
 itself keeps a node that is down out of new jobs. Told that such a job failed, it sends it again, as
-often as `retries` says, and the run goes on from its last checkpoint.
+often as `retries` says, and the run goes on from its last checkpoint. And it waits in silence where
+sacct has no database to ask.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ ENDED = {"PREEMPTED": "CANCELLED", "NODE_FAIL": "FAILED"}
 """What the executor is told in place of a state that it would wait for or draw wrong from."""
 
 
+AGAIN = "it is sent again if retries are left"
+NO_ANSWER = (
+    "does not say how the jobs stand, and until it does none of them is seen to end; on a cluster "
+    "without an accounting database set `slurm-status-command: squeue` in "
+    "workflow/profiles/slurm/config.yaml"
+)
+
+
 def send_again(executor: Any) -> None:
     """Let the executor (its module) ask for the states of jobs through `settled`."""
     executor.query_job_status = settled(executor.query_job_status)
@@ -31,18 +40,21 @@ def settled(query: Query) -> Query:
     """As `query`, with states that the executor takes for an end; each is logged once."""
     told: set[str] = set()
 
+    def tell(about: str, text: str, logger: Logger) -> None:
+        if about not in told:
+            told.add(about)
+            logger.warning(text)
+
     async def ask(command: str, logger: Logger) -> tuple[States, float | None]:
         states, seconds = await query(command, logger)
         if states is None:
+            tell("query", f"{command.split()[0]} {NO_ANSWER}", logger)
             return None, seconds
         # sacct adds who cancelled a job
         short = {job: state.partition(" ")[0] for job, state in states.items()}
         for job, state in short.items():
-            if state in ENDED and job not in told:
-                told.add(job)
-                logger.warning(
-                    f"SLURM job {job} ended with {state}: it is sent again if retries are left"
-                )
+            if state in ENDED:
+                tell(job, f"SLURM job {job} ended with {state}: {AGAIN}", logger)
         return {job: ENDED.get(state, state) for job, state in short.items()}, seconds
 
     return ask

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -138,7 +139,25 @@ def test_a_preempted_run_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) ->
     check_gone_on(made, steps)
 
 
-def start_to_a_checkpoint(cluster: SlurmCluster, made: Project) -> subprocess.Popen[str]:
+def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
+    steps = 2_500
+    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 100}
+    cells = [{**DDP, "nodes": [1]}]
+    made = project(tmp_path / "cluster", cells=cells, workload=workload, timeout_seconds=300)
+    study = start_to_a_checkpoint(slurm_cluster, made, "dps/n1/r0")
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "pipeline.training.worker" in words and f"--out={made.results}" in " ".join(words):
+            process.kill()
+    said, _ = study.communicate(timeout=300)
+    assert study.returncode == 0, said[-3000:]
+    assert "Trying to restart job" in said
+    check_gone_on(made, steps, "dps/n1/r0")
+
+
+def start_to_a_checkpoint(
+    cluster: SlurmCluster, made: Project, run: str = "dps/n2/r0"
+) -> subprocess.Popen[str]:
     """The study, started on the cluster, as soon as its run has a checkpoint."""
     study = cluster.popen(
         command(made, "metrics"),
@@ -147,20 +166,20 @@ def start_to_a_checkpoint(cluster: SlurmCluster, made: Project) -> subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    checkpoints = made.results / "runs/dps/n2/r0/checkpoints"
+    checkpoints = made.results / "runs" / run / "checkpoints"
     cluster.wait_for(
         "a checkpoint", lambda: checkpoints.is_dir() and any(checkpoints.iterdir()), 120
     )
     return study
 
 
-def check_gone_on(made: Project, steps: int) -> None:
+def check_gone_on(made: Project, steps: int, run: str = "dps/n2/r0") -> None:
     """The record is of a later launch and whole, and nothing else is left."""
-    folder = made.results / "runs/dps/n2/r0"
+    folder = made.results / "runs" / run
     record = json.loads((folder / "run.json").read_text())
     assert record["status"] == "ok"
     assert record["execution"]["resumed_from_step"] >= 100
-    assert len(losses(made.results, "dps/n2/r0")) == 2 * steps
+    assert len(losses(made.results, run)) == record["execution"]["world_size"] * steps
     left = sorted(path.name for path in folder.iterdir())
     assert left == ["log.txt", "run.json", "spec.json", "steps.jsonl"]
 

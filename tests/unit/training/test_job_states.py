@@ -48,8 +48,12 @@ def test_each_job_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     assert line == "SLURM job 7 ended with PREEMPTED: it is sent again if retries are left"
 
 
-def test_no_answer_stays_no_answer() -> None:
-    assert ask(executor(None)) == (None, 0.5)
+def test_no_answer_stays_none_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    made = executor(None)
+    assert ask(made) == ask(made) == (None, 0.5)
+    (line,) = caplog.messages
+    assert line.startswith("squeue does not say how the jobs stand")
+    assert "set `slurm-status-command: squeue` in workflow/profiles/slurm" in line
 
 
 def test_the_executor_asks_by_the_name_that_is_replaced() -> None:
