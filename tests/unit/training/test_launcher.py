@@ -38,6 +38,11 @@ def test_one_torchrun_for_each_node(run) -> None:
     assert launch.environment["OMP_NUM_THREADS"] == "1"
 
 
+def test_every_rank_is_told_from_which_step_to_go_on(run) -> None:
+    for command in planned(run, Place(2, 1, token="t", done=7)).commands:
+        assert {"--resume-from=7", "--launch=t"} <= set(command)
+
+
 @pytest.mark.parametrize(
     ("cores", "network", "expected"),
     [(2, "loopback", 1), (8, "loopback", 2), (8, "real", 8), (1, "real", 1)],
