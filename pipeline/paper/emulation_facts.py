@@ -27,6 +27,9 @@ CHECKS = {
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
 
+METRICS = ("shares", "copies", "cores_per_node", "mtu", "measured_cores", "measured_mbits")
+"""What the table says of each run on emulated nodes, beside its dilation."""
+
 
 def emulation_facts(
     table: pd.DataFrame, validation: Mapping[str, Any] | None = None
@@ -39,17 +42,7 @@ def emulation_facts(
     if dilation.empty:
         reasons = pick(table, "run", "network_reason")["text"].unique()
         return {"any": False, "not_emulated": "; ".join(reasons)}
-    found = {
-        name: pick(table, "run", name)
-        for name in (
-            "shares",
-            "copies",
-            "cores_per_node",
-            "mtu",
-            "measured_cores",
-            "measured_mbits",
-        )
-    }
+    found = {name: pick(table, "run", name) for name in METRICS}
     cores, rates = found["measured_cores"], found["measured_mbits"]
     share = cores["value"].to_numpy() / found["cores_per_node"]["value"].to_numpy()
     return {

@@ -168,7 +168,7 @@ def start_to_a_checkpoint(
     )
     checkpoints = made.results / "runs" / run / "checkpoints"
     cluster.wait_for(
-        "a checkpoint", lambda: checkpoints.is_dir() and any(checkpoints.iterdir()), 120
+        "a checkpoint", lambda: next(checkpoints.glob("step-*"), None) is not None, 120
     )
     return study
 
