@@ -233,7 +233,7 @@ def _own_address(blackboard: _Blackboard, rank: int, size: int) -> str:
 
 def _interface(address: str) -> str:
     """Network interface for Horovod's Gloo: as torch's Gloo was told, else the address's own."""
-    for name in ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME"):
+    for name in ("HOROVOD_GLOO_IFACE", network.INTERFACE):
         if os.environ.get(name):
             return os.environ[name]
     return network.interface_of(address)

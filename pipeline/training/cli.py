@@ -175,16 +175,14 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
     """Wait until what the ranks of other nodes wrote is seen here: their parts, or one's reason."""
-    awaited = (
-        ("rank*.error.json", 1)
-        if any(ended.exit_codes)
-        else ("rank*[0-9].json", layout.num_processes)
-    )
+    pattern, count = "rank*[0-9].json", layout.num_processes
+    if any(ended.exit_codes):
+        pattern, count = "rank*.error.json", 1
     deadline = time.monotonic() + SHARED_FOLDER_SECONDS
     while (
         place.scheduler
         and not ended.timed_out
-        and len(list(paths.ranks.glob(awaited[0]))) < awaited[1]
+        and len(list(paths.ranks.glob(pattern))) < count
         and time.monotonic() < deadline
     ):
         time.sleep(POLL_SECONDS)

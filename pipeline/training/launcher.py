@@ -205,7 +205,7 @@ def _environment(network: str, threads: int, *, contained: bool) -> dict[str, st
         "OPENBLAS_NUM_THREADS": str(threads),
     }
     if network == "loopback":
-        environment |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        environment |= {addresses.INTERFACE: "lo", "NCCL_SOCKET_IFNAME": "lo"}
     return environment
 
 

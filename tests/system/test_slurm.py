@@ -110,9 +110,7 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_p
     without power ends its job in the same way is shown by test_slurm_cluster.
     """
     # It takes SLURM half a minute to give a node up; the run must be longer.
-    steps = 6_000
-    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 200}
-    made = project(tmp_path / "cluster", workload=workload, timeout_seconds=400)
+    made = with_checkpoints(tmp_path / "cluster", steps=6_000, every=200)
     study = start_to_a_checkpoint(slurm_cluster, made)
     (job,) = [job for job, state in slurm_cluster.jobs().items() if state == "RUNNING"]
     nodes = slurm_cluster.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
@@ -123,27 +121,22 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_p
     slurm_cluster.wait_idle()
     assert study.returncode == 0, said[-3000:]
     assert "NODE_FAIL" in said
-    check_gone_on(made, steps)
+    check_gone_on(made, steps=6_000)
 
 
 def test_a_preempted_run_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
     """Jobs of a partition with more priority take the nodes for some seconds."""
-    steps = 2_500
-    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 100}
-    made = project(tmp_path / "cluster", workload=workload, timeout_seconds=300)
+    made = with_checkpoints(tmp_path / "cluster", steps=2_500, every=100)
     study = start_to_a_checkpoint(slurm_cluster, made)
     slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
     said, _ = study.communicate(timeout=300)
     assert study.returncode == 0, said[-3000:]
     assert "ended with PREEMPTED: it is sent again" in said
-    check_gone_on(made, steps)
+    check_gone_on(made, steps=2_500)
 
 
 def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
-    steps = 2_500
-    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": 100}
-    cells = [{**DDP, "nodes": [1]}]
-    made = project(tmp_path / "cluster", cells=cells, workload=workload, timeout_seconds=300)
+    made = with_checkpoints(tmp_path / "cluster", steps=2_500, every=100, nodes=1)
     study = start_to_a_checkpoint(slurm_cluster, made, "dps/n1/r0")
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
@@ -152,7 +145,14 @@ def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(slurm_cluster, tmp
     said, _ = study.communicate(timeout=300)
     assert study.returncode == 0, said[-3000:]
     assert "Trying to restart job" in said
-    check_gone_on(made, steps, "dps/n1/r0")
+    check_gone_on(made, steps=2_500, run="dps/n1/r0")
+
+
+def with_checkpoints(folder: Path, steps: int, every: int, nodes: int = 2) -> Project:
+    """One run of `steps` steps on `nodes` nodes, with a checkpoint after every `every` of them."""
+    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": every}
+    cells = [{**DDP, "nodes": [nodes]}]
+    return project(folder, cells=cells, workload=workload, timeout_seconds=400)
 
 
 def start_to_a_checkpoint(

@@ -163,8 +163,8 @@ def test_inside_the_image_nothing_enters_it_again(run, monkeypatch) -> None:
 def host_packages(monkeypatch) -> None:
     """What a person's shell may set for the Python of the host."""
     for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
-        monkeypatch.setenv(f"{prefix}PYTHONPATH", "/home/me/packages")
-        monkeypatch.setenv(f"{prefix}PYTHONHOME", "/home/me/python")
+        monkeypatch.setenv(f"{prefix}PYTHONPATH", "/host/packages")
+        monkeypatch.setenv(f"{prefix}PYTHONHOME", "/host/python")
 
 
 @pytest.mark.parametrize("within", [True, False])
@@ -185,8 +185,8 @@ def test_no_package_of_the_host_comes_before_the_image_s(run, monkeypatch, withi
 @pytest.mark.usefixtures("host_packages")
 def test_on_the_host_a_person_s_packages_stay(run) -> None:
     environment = planned(run, Place(2, 1)).environment
-    assert environment["PYTHONPATH"] == f"{Path.cwd()}:/home/me/packages"
-    assert environment["PYTHONHOME"] == "/home/me/python"
+    assert environment["PYTHONPATH"] == f"{Path.cwd()}:/host/packages"
+    assert environment["PYTHONHOME"] == "/host/python"
 
 
 def test_stated_threads_are_taken_as_they_are(run) -> None:

@@ -26,7 +26,7 @@ def test_values_arrive_as_they_are(tmp_path: Path, value: str) -> None:
 
 def test_the_image_decides_over_the_host(tmp_path: Path) -> None:
     variables = ["PATH=/opt/samestep/bin:/usr/bin", "CUDA_HOME=/usr/local/cuda", "EMPTY=x"]
-    host = {"PATH": "/home/me/bin:/usr/bin", "CUDA_HOME": "/host", "EMPTY": ""}
+    host = {"PATH": "/host/bin:/usr/bin", "CUDA_HOME": "/host", "EMPTY": ""}
     shown = sourced(tmp_path, variables, **host)
     assert shown["PATH"] == "/opt/samestep/bin:/usr/bin"
     assert (shown["CUDA_HOME"], shown["EMPTY"]) == ("/usr/local/cuda", "x")
