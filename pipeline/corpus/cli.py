@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 
+from pipeline.control_groups import usable_cores
 from pipeline.errors import CorpusError
 
 SUMMARY = "turn a corpus into token shards and a manifest"
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-proc",
         type=int,
-        default=os.cpu_count() or 1,
+        default=len(usable_cores()),
         help="processes that read and encode; the result does not depend on it",
     )
 

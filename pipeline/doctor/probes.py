@@ -173,10 +173,13 @@ def emulated_network() -> Finding:
 
 
 def cores() -> Finding:
-    """Cores that this process may use."""
+    """Cores that this process may use, and the quota where one is set."""
+    from pipeline.control_groups import cpu_quota
     from pipeline.training.machine import hardware, usable_cores
 
-    return ok(f"{usable_cores()} of {os.cpu_count()}, {hardware()['cpu_model']}")
+    quota = cpu_quota()
+    limit = "" if quota is None else f" (a control group grants {quota:g})"
+    return ok(f"{usable_cores()} of {os.cpu_count()}{limit}, {hardware()['cpu_model']}")
 
 
 def memory() -> Finding:

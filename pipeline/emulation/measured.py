@@ -82,6 +82,18 @@ def _when_quiet(
         time.sleep(PAUSE_SECONDS)
 
 
+def check_cores(measured: dict[str, Any]) -> None:
+    """Raise UnsupportedError where a node did not get its cores: its times would be others'."""
+    wanted, had = measured["cores_per_node"], min(measured["measured_cores"])
+    if had >= LEAST_SHARE * wanted:
+        return
+    raise UnsupportedError(
+        f"a node of {wanted} cores got {had:.2f} of them for {PATIENCE_SECONDS:.0f} s (time "
+        f"dilated by {measured['dilation']:g}): other work or a quota has the rest; "
+        "end that work or lower cluster.nodes, then remove run.json"
+    )
+
+
 def check_rates(measured: dict[str, Any]) -> None:
     """Raise UnsupportedError where this machine cannot carry what the links are set to."""
     rate, rates = measured["link"]["rate_mbits"], measured["measured_mbits"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.control_groups import Group, lineage
+
 PERIOD_US, MIN_QUOTA_US = 10_000, 1_000
 """A node that has used its quota waits for the next period; the kernel grants no less than 1 ms."""
 
-MOUNTS = Path("/proc/self/mountinfo")
-OWN_GROUPS = Path("/proc/self/cgroup")
 PREFIX = "samestep-"
 OWN, QUOTA, PINNED = "own", "quota", "pinned"
 
@@ -37,13 +36,15 @@ _SWEEPER = (
 class Shares:
     """`kind` is `own`, `quota` (the groups are there) or `pinned`; `reason` says why only that.
 
-    `idle` is a group that gets what no node wants.
+    `idle` is a group that gets what no node wants, `home` one without a limit, for processes that
+    leave a node: version 2 keeps processes to the leaves of its tree, so the parent takes none.
     """
 
     kind: str
     groups: Sequence[Path] = ()
     places: Sequence[Sequence[int]] = ()
     idle: Path | None = None
+    home: Path | None = None
     reason: str | None = None
     _sweeper: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -56,8 +57,8 @@ class Shares:
         if self.groups:
             _move_to(self.groups[place])
         yield
-        if self.groups:
-            _move_to(self.groups[place].parent)
+        if self.home is not None:
+            _move_to(self.home)
         _pin(before)
 
     def close(self) -> None:
@@ -83,68 +84,40 @@ def make_shares(share: float, places: Sequence[Sequence[int]]) -> Shares:
     cores = [core for place in places for core in place]
     if len(cores) == len(set(cores)) and share == len(places[0]):
         return Shares(OWN, places=places)
-    for parent, version in _parents():
-        made = _make_groups(parent, version, share, len(places))
+    for parent in lineage():
+        made = _make_groups(parent, share, len(places)) if os.access(parent.path, os.W_OK) else []
         if made:
-            *nodes, idle = made
-            return Shares(QUOTA, nodes, idle=idle, _sweeper=_start_sweeper(made))
+            *nodes, idle, home = made
+            return Shares(QUOTA, nodes, idle=idle, home=home, _sweeper=_start_sweeper(made))
     reason = "no control group with a CPU quota may be made by this user"
     return Shares(PINNED, places=places, reason=reason)
 
 
-def _parents() -> list[tuple[Path, int]]:
-    """Groups that may take a new one below them, the nearest first, each with its version."""
-    mounts = _mounts()
-    found: list[tuple[Path, int]] = []
-    for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
-        _, controllers, own = line.split(":", 2)
-        version = 1 if controllers else 2
-        if version == 1 and "cpu" not in controllers.split(","):
-            continue
-        root = mounts.get(version)
-        if root is not None:
-            nearest = root / own.lstrip("/")
-            lineage = [p for p in (nearest, *nearest.parents) if p.is_relative_to(root)]
-            found += [(parent, version) for parent in lineage if os.access(parent, os.W_OK)]
-    return found
-
-
-def _mounts() -> dict[int, Path]:
-    """Where the hierarchies that can hold a CPU quota are mounted, by their version."""
-    found: dict[int, Path] = {}
-    for line in MOUNTS.read_text(encoding="utf-8").splitlines():
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
-        point = Path(left.split(" ")[4])
-        if kind == "cgroup2":
-            found.setdefault(2, point)
-        elif kind == "cgroup" and "cpu" in re.split("[, ]", options):
-            found.setdefault(1, point)
-    return found
-
-
-def _make_groups(parent: Path, version: int, share: float, count: int) -> list[Path]:
-    """Groups with the quota, then an idle one; none where anything is refused, and none left."""
+def _make_groups(parent: Group, share: float, count: int) -> list[Path]:
+    """Groups with the quota, an idle one, a home; none where anything is refused, and none left."""
     period = max(PERIOD_US, round(MIN_QUOTA_US / share))
     quota = round(period * share)
-    settings = (
+    limit = (
         {"cpu.max": f"{quota} {period}"}
-        if version == 2
+        if parent.version == 2
         else {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(quota)}
     )
     stem = f"{PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
     made: list[Path] = []
     try:
-        for place in range(count + 1):
-            group = parent / f"{stem}-{place}"
+        for name, settings in [
+            *((str(node), limit) for node in range(count)),
+            ("idle", {"cpu.idle": "1"}),
+            ("home", {}),
+        ]:
+            group = parent.path / f"{stem}-{name}"
             group.mkdir()
             made.append(group)
-            own = settings if place < count else {"cpu.idle": "1"}
-            for name, text in own.items():
-                if not (group / name).exists():
-                    raise FileNotFoundError(name)
-                (group / name).write_text(text, encoding="ascii")
-        _check_entry(made[0])
+            for setting, text in settings.items():
+                if not (group / setting).exists():
+                    raise FileNotFoundError(setting)
+                (group / setting).write_text(text, encoding="ascii")
+        _check_moves(made[0], made[-1])
     except OSError:
         for group in made:
             with contextlib.suppress(OSError):
@@ -153,12 +126,13 @@ def _make_groups(parent: Path, version: int, share: float, count: int) -> list[P
     return made
 
 
-def _check_entry(group: Path) -> None:
-    """Raise OSError where no process of ours may be moved into the group."""
+def _check_moves(group: Path, home: Path) -> None:
+    """Raise OSError where no process of ours may be moved into the group, or out of it."""
     child = os.fork()
     if child == 0:
         try:
-            (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+            _move_to(group)
+            _move_to(home)
         except OSError:
             os._exit(1)
         os._exit(0)

@@ -16,11 +16,11 @@ from argparse import Namespace
 from contextlib import closing
 from typing import NoReturn
 
-from pipeline import strategies
+from pipeline import control_groups, strategies
 from pipeline.emulation import REPORT
 from pipeline.emulation.awake import awake
 from pipeline.emulation.dilation import dilate, places
-from pipeline.emulation.measured import check_rates, measure
+from pipeline.emulation.measured import check_cores, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.emulation.shares import make_shares
 from pipeline.errors import LaunchError
@@ -55,16 +55,22 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
     world, link = spec.world, spec.world.link
     if link is None or world.cores_per_node is None:
         raise LaunchError(f"{spec.run_id}: an emulated network needs a link and cores_per_node")
-    cores = sorted(os.sched_getaffinity(0))
+    cores = control_groups.usable_cores()
     dilation = dilate(world.nodes, world.cores_per_node, len(cores))
     enter_private_network()
     stay_with(parent)  # a user namespace forgets it
     nodes = Nodes(world.nodes, dilation.copies, link, dilation.factor)
     count = world.nodes * dilation.copies
     places_of_nodes = places(count, world.cores_per_node, cores)
-    with closing(make_shares(dilation.share, places_of_nodes)) as shares, awake(cores, shares.idle):
+    # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
+    kept_awake = cores if control_groups.cpu_quota() is None else []
+    with (
+        closing(make_shares(dilation.share, places_of_nodes)) as shares,
+        awake(kept_awake, shares.idle),
+    ):
         measured = measure(link, world.cores_per_node, nodes, shares, dilation)
         write_text(args.out / REPORT, json.dumps(measured | {"cores": len(cores)}))
+        check_cores(measured)
         check_rates(measured)
         _import_heavy(spec)
         layout = strategies.load(spec.strategy, spec.options).layout(world)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 import sys
@@ -13,13 +12,14 @@ from typing import Any
 import psutil
 
 import pipeline
+from pipeline import control_groups
 
 PACKAGES = ("torch", "numpy", "safetensors", "horovod", "apex", "transformers", "tokenizers")
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Number of cores that this process may keep busy, by affinity and a container's quota."""
+    return len(control_groups.usable_cores())
 
 
 def loaded_versions() -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.control_groups import lineage
 from pipeline.emulation import shares
 from pipeline.emulation.available import why_not
 from pipeline.expansion import expand
@@ -80,9 +81,7 @@ def train(
 
 def left_behind() -> dict[str, Any]:
     """Bridges, cables, groups and processes of emulated nodes, outside of any of them."""
-    groups = [
-        str(group) for parent, _ in shares._parents() for group in parent.glob(f"{shares.PREFIX}*")
-    ]
+    groups = [str(left) for group in lineage() for left in group.path.glob(f"{shares.PREFIX}*")]
     names = sorted(path.name for path in Path("/sys/class/net").iterdir())
     running = []
     for entry in Path("/proc").iterdir():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.emulation import measured
+from pipeline.errors import UnsupportedError
 
 
 @pytest.fixture
@@ -64,3 +65,10 @@ def test_a_machine_that_stays_busy_is_measured_as_it_is(clock) -> None:
 
 def test_one_node_has_no_rate(clock) -> None:
     assert measured._when_quiet(answers(QUIET), answers([]), 0.7, 700) == (QUIET, [])
+
+
+def test_a_node_that_did_not_get_its_cores_is_no_result() -> None:
+    found = {"cores_per_node": 2, "dilation": 4.0, "measured_cores": [2.0, 1.3]}
+    with pytest.raises(UnsupportedError, match=r"a node of 2 cores got 1\.30 of them"):
+        measured.check_cores(found)
+    measured.check_cores(found | {"measured_cores": [2.0, 1.5]})

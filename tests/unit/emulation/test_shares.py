@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import control_groups
 from pipeline.emulation import shares
 
 V1 = "30 29 0:26 / {root} rw,relatime - cgroup cgroup rw,cpu\n"
@@ -20,9 +21,9 @@ def hierarchy(tmp_path, monkeypatch):
         (root / "mine").mkdir(parents=True)
         (tmp_path / "mountinfo").write_text(mount.format(root=root))
         (tmp_path / "cgroups").write_text(own)
-        monkeypatch.setattr(shares, "MOUNTS", tmp_path / "mountinfo")
-        monkeypatch.setattr(shares, "OWN_GROUPS", tmp_path / "cgroups")
-        monkeypatch.setattr(shares, "_check_entry", lambda group: None)
+        monkeypatch.setattr(control_groups, "MOUNTS", tmp_path / "mountinfo")
+        monkeypatch.setattr(control_groups, "OWN_GROUPS", tmp_path / "cgroups")
+        monkeypatch.setattr(shares, "_check_moves", lambda group, home: None)
         monkeypatch.setattr(shares, "_start_sweeper", lambda groups: None)
         return root
 

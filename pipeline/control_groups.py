@@ -1,0 +1,91 @@
+"""Control groups that this process is in, of both versions, and the CPU quota that they set.
+
+A container's `--cpus 2` is such a quota: the affinity still names every core of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+MOUNTS = Path("/proc/self/mountinfo")
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A control group of a hierarchy of `version` 1 or 2 that can limit the CPU."""
+
+    path: Path
+    version: int
+
+    def quota(self) -> float | None:
+        """Cores that its processes may use together; None where it sets no limit."""
+        try:
+            if self.version == 2:
+                limit, period = (self.path / "cpu.max").read_text(encoding="ascii").split()
+            else:
+                limit = (self.path / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+                period = (self.path / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return None  # the root of a hierarchy has no such file
+        return None if limit in ("max", "-1") else int(limit) / int(period)
+
+
+def lineage() -> list[Group]:
+    """The groups of this process that can limit the CPU, the nearest first, up to each mount."""
+    return [
+        Group(path, version)
+        for version, mount, own in _hierarchies()
+        for path in (own, *own.parents)
+        if path.is_relative_to(mount)
+    ]
+
+
+def cpu_quota() -> float | None:
+    """The smallest quota on this process's way to the root, in cores; None where there is none."""
+    quotas = [quota for group in lineage() if (quota := group.quota()) is not None]
+    return min(quotas, default=None)
+
+
+def usable_cores() -> list[int]:
+    """Numbers of the cores that this process may keep busy: its affinity, cut to its quota.
+
+    A quota of 2.5 cores gives two; under one core it gives one.
+    """
+    affinity = sorted(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    return affinity if quota is None else affinity[: max(1, int(quota))]
+
+
+def _hierarchies() -> Iterator[tuple[int, Path, Path]]:
+    """Version, mount point and own group of each hierarchy with the CPU controller."""
+    mounts = _mounts()
+    for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+        _, controllers, own = line.split(":", 2)
+        version = 1 if controllers else 2
+        if version == 1 and "cpu" not in controllers.split(","):
+            continue
+        if version in mounts:
+            root, mount = mounts[version]
+            # Without a cgroup namespace a container sees its path from the host's root.
+            inside = PurePosixPath(own)
+            below = inside.relative_to(root) if inside.is_relative_to(root) else inside
+            yield version, mount, mount / str(below).lstrip("/")
+
+
+def _mounts() -> dict[int, tuple[PurePosixPath, Path]]:
+    """What is mounted of the hierarchies that can hold a CPU quota, and where, by version."""
+    found: dict[int, tuple[PurePosixPath, Path]] = {}
+    for line in MOUNTS.read_text(encoding="utf-8").splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        root, point = PurePosixPath(left.split(" ")[3]), Path(left.split(" ")[4])
+        if kind == "cgroup2":
+            found.setdefault(2, (root, point))
+        elif kind == "cgroup" and "cpu" in re.split("[, ]", options):
+            found.setdefault(1, (root, point))
+    return found
