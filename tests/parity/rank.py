@@ -25,6 +25,7 @@ from pipeline.strategies.base import Layout, TrainState
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop, weights_sha256
+from tests.parity import apex_standin
 from tests.parity.cases import STEPS, Case, cases_of
 
 
@@ -35,7 +36,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
     # One group for all cases: torch cannot leave torchrun's store and join it again under one name.
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for case in cases_of(strategy):
-        with broken(case.mutation):
+        with precision_of(case), broken(case.mutation):
             steps, loop = train(case, world, tokens, out / f"{case.name}.checkpoints", rank)
         about = {
             "steps": steps,
@@ -98,6 +99,11 @@ def stop_after(count: int) -> Any:
             object.__setattr__(self.spec.workload, "checkpoint_every", 0)
 
     return mock.patch.object(Loop, "run", run)
+
+
+def precision_of(case: Case) -> Any:
+    """Where Apex is asked for, its stand-in."""
+    return apex_standin.installed() if case.precision.startswith("apex_") else nullcontext()
 
 
 def broken(mutation: str | None) -> Any:

@@ -33,6 +33,7 @@ from safetensors.torch import load_file
 
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
+from tests.parity import cases
 from tests.parity.cases import MUTATIONS, PRECISIONS, STEPS, Case, launches, worlds_of
 
 pytestmark = pytest.mark.system
@@ -155,7 +156,7 @@ def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world) 
             assert all(rank["tied"] for rank in ranks)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "amp_o2"])
+@pytest.mark.parametrize("precision", cases.RESUMED)
 @pytest.mark.parametrize(("strategy", "world"), [("single", 1), *[p.values for p in LAUNCHES]])
 def test_resuming_half_way_changes_nothing(launched, strategy, world, precision) -> None:
     runs = launched(strategy, world)
