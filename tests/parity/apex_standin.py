@@ -28,14 +28,15 @@ def installed() -> Iterator[None]:
     """Runs of this context in `apex_o2` find this module as `apex.amp`, and a CPU will do."""
     from pipeline.precision.apex import ApexAmp
 
-    package: Any = ModuleType("apex")
-    package.amp = sys.modules[__name__]
-    modules = {"apex": package, "apex.amp": package.amp}
-    make = mock.patch(
-        "pipeline.training.loop.make_precision", lambda name, _: ApexAmp(name, "cuda")
-    )
-    with mock.patch.dict(sys.modules, modules), make:
-        yield
+    make = "pipeline.training.loop.make_precision"
+    sys.modules["apex"] = ModuleType("apex")
+    sys.modules["apex.amp"] = sys.modules[__name__]
+    try:
+        with mock.patch(make, lambda name, _: ApexAmp(name, "cuda")):
+            yield
+    finally:
+        # Not mock.patch.dict, which would also drop what was imported meanwhile.
+        del sys.modules["apex"], sys.modules["apex.amp"]
 
 
 def initialize(
