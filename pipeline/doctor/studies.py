@@ -47,10 +47,10 @@ def why_not(spec: RunSpec) -> str | None:
     strategy = strategies.load(spec.strategy, spec.options)
     layout = strategy.layout(spec.world)
     if spec.world.device == "cuda":
-        own = layout.processes_per_node * layout.devices_per_process
+        own = layout.gpus_per_machine(spec.world)
         have = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if have < own:
-            return f"needs {plural(own, 'GPU')} a node, this machine has {have}"
+            return f"needs {plural(own, 'GPU')} on one machine, this one has {have}"
     try:
         strategy.check()
         make_precision(spec.precision, spec.world.device)

@@ -46,9 +46,20 @@ class ApexAmp(Precision):
 
     def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
         """`amp.initialize` patches model and optimiser in place."""
+        self.model = model
         _, patched = self.amp.initialize(model, optimiser, opt_level=self.level, verbosity=0)
         assert isinstance(patched, Optimizer)
         return patched
+
+    def zero_grad(self, optimiser: Optimizer) -> None:
+        """Drop the model's gradients, then let Apex drop those of its masters.
+
+        O2 patches `zero_grad` to detach and zero the model's gradients in place. DDP makes them
+        views of its buckets, which cannot be detached. Apex finds nothing to do where they are
+        None, as it sets them itself before a backward pass.
+        """
+        self.model.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Nothing: Apex has patched the functions (O1) or the model's forward (O2)."""

@@ -32,7 +32,8 @@ class PrecisionInfo:
 class Precision(ABC):
     """Used by every strategy in this order: `prepare`, then step by step the rest.
 
-    A step is `autocast` and `backward` for each micro-batch, `clip_parameters`, `step`.
+    A step is `zero_grad`, then `autocast` and `backward` for each micro-batch, `clip_parameters`,
+    `step`.
     """
 
     info: PrecisionInfo
@@ -40,6 +41,10 @@ class Precision(ABC):
     @abstractmethod
     def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
         """Cast the weights in place where the precision says so; returns the optimiser to use."""
+
+    def zero_grad(self, optimiser: Optimizer) -> None:
+        """Drop the gradients of the last step: every `.grad` of the model is None afterwards."""
+        optimiser.zero_grad()
 
     @abstractmethod
     def autocast(self) -> AbstractContextManager[Any]:

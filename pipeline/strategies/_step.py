@@ -72,7 +72,7 @@ class Stepper:
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
-        self.optimiser.zero_grad()
+        self.precision.zero_grad(self.optimiser)
         count, total = (
             len(microbatches),
             torch.zeros((), device=microbatches[0][0].device),

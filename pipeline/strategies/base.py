@@ -52,6 +52,16 @@ class Layout:
         start = (rank % self.data_parallel) * share
         return start, start + share
 
+    def processes_per_machine(self, world: WorldSpec) -> int:
+        """Ranks that share one machine: those of all its nodes."""
+        return self.num_processes // world.num_machines
+
+    def gpus_per_machine(self, world: WorldSpec) -> int:
+        """GPUs that the ranks on one machine take, none on a CPU."""
+        if world.device != "cuda":
+            return 0
+        return self.processes_per_machine(world) * self.devices_per_process
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, for the record."""
         return asdict(self)

@@ -69,21 +69,15 @@ class ParameterServer(Strategy):
 
 def _data_parallel(parts: Parts, faults: Faults) -> Trainable:
     """The shared step around torch.nn.DataParallel, whose first device is the root."""
-    from torch import cuda
     from torch.nn import DataParallel
 
     from pipeline.strategies._step import Stepper
 
-    num_devices = parts.layout.devices_per_process
     if parts.layout.device != "cuda":
         raise UnsupportedError(
             f"engine data_parallel needs CUDA devices, given {parts.layout.device}; "
             "use engine process_group"
         )
-    if num_devices > cuda.device_count():
-        raise UnsupportedError(
-            f"engine data_parallel needs {num_devices} GPUs in one process, "
-            f"this node has {cuda.device_count()}; set the cell's ranks_per_node"
-        )
+    num_devices = parts.layout.devices_per_process
     wrapped = DataParallel(parts.model, device_ids=list(range(num_devices)))
     return Stepper(parts, forward=wrapped, faults=faults)

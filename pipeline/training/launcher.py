@@ -101,9 +101,7 @@ def threads_per_rank(spec: RunSpec, layout: Layout, num_cores: int) -> int:
         return world.threads_per_rank
     if world.cores_per_node is not None:
         return max(1, world.cores_per_node // layout.processes_per_node)
-    several = spec.world.num_machines > 1
-    ranks_here = layout.processes_per_node if several else layout.num_processes
-    return max(1, num_cores // ranks_here)
+    return max(1, num_cores // layout.processes_per_machine(world))
 
 
 def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch:

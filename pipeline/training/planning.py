@@ -130,7 +130,7 @@ def _plan(runs: Sequence[RunSpec]) -> CellPlan:
     shape = layout.to_dict()
     memories = [predict(spec, shape, rank) for rank in range(layout.num_processes)]
     largest = max(memories, key=lambda memory: memory.peak)
-    on_first = layout.num_processes // spec.world.num_machines
+    on_first = layout.processes_per_machine(spec.world)
     shared = sum(memory.peak for memory in memories[:on_first])
     asked = request(spec)
     return CellPlan(

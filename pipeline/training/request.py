@@ -61,12 +61,10 @@ class Request:
 def request(spec: RunSpec) -> Request:
     """Nodes, GPUs, memory and time of one run."""
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    machines = spec.world.num_machines
-    ranks = layout.num_processes // machines
-    gpus = ranks * layout.devices_per_process if spec.world.device == "cuda" else 0
+    ranks = layout.processes_per_machine(spec.world)
     return Request(
-        nodes=machines,
-        gpus=gpus,
+        nodes=spec.world.num_machines,
+        gpus=layout.gpus_per_machine(spec.world),
         memory_mb=ranks * memory_per_rank_mb(spec, layout),
         minutes=math.ceil(spec.timeout_seconds / 60) + MINUTES_BESIDE,
     )

@@ -22,10 +22,9 @@ from pipeline import network
 from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
 from pipeline.spec import RunSpec
-from pipeline.training import fence, image
+from pipeline.training import devices, fence, image
 from pipeline.training.processes import die_with_parent, is_root
 
-DEVICES = Path("/dev")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
 LOST_PEER = (
@@ -145,7 +144,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     strategy = strategies.load(spec.strategy, spec.options)
     strategy.check()
-    device = _device(spec)
+    device = devices.choose(spec.world, strategy.layout(spec.world))
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.dilation))
     owner = checkpoint.key(spec.sha256(), batches.manifest.sha256)
@@ -239,35 +238,7 @@ def _settings() -> dict[str, str]:
 
 
 def _rank() -> int:
-    for name in ("RANK", "HOROVOD_RANK"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 0
-
-
-def _device(spec: RunSpec) -> Any:
-    import torch
-
-    if spec.world.device == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        if image.digest_from_within() and list(DEVICES.glob("nvidia[0-9]*")):
-            raise LaunchError(
-                "the machine has a GPU, but the container was started without its driver; add "
-                "`--nv` (the profile workflow/profiles/container does)"
-            )
-        raise UnsupportedError(
-            "the spec says device cuda, but torch sees no CUDA device; run on a GPU node "
-            "(in a container with --nv) or set cluster.device to cpu"
-        )
-    local = int(os.environ.get("LOCAL_RANK", os.environ.get("HOROVOD_LOCAL_RANK", "0")))
-    if local >= torch.cuda.device_count():
-        raise UnsupportedError(
-            f"local rank {local} has no GPU of its own, the node has {torch.cuda.device_count()}; "
-            "set cluster.ranks_per_node to the number of GPUs of a node"
-        )
-    torch.cuda.set_device(local)
-    return torch.device("cuda", local)
+    return devices.rank_of(os.environ)
 
 
 def _kind(error: Exception) -> str:

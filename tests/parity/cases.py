@@ -13,7 +13,9 @@ from pipeline.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, World
 
 STEPS = 20
 WORLDS = (1, 2, 4)
-PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2")
+PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
+"""`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
+RESUMED = ("fp32", "fp16", "amp_o2", "apex_o2")
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=2, context=16, vocab_size=300)
 OPTIMISER = OptimiserSpec(
     name="adamw",
@@ -84,7 +86,7 @@ class Case:
 def cases_of(strategy: str) -> list[Case]:
     """All trainings of one strategy in one world."""
     found = [Case(strategy, p, a) for p in PRECISIONS for a in (1, 2)]
-    found += [Case(strategy, p, resume=True) for p in ("fp32", "fp16", "amp_o2")]
+    found += [Case(strategy, p, resume=True) for p in RESUMED]
     found += [Case(strategy, mutation=name) for s, name in MUTATIONS if s == strategy]
     return found
 

@@ -1,6 +1,7 @@
 """One rank of the parity suite: trains every case of a strategy through the real loop.
 
-`python rank.py STRATEGY WORLD TOKENS OUT`, started by torchrun.
+`python rank.py STRATEGY WORLD TOKENS OUT`, started by torchrun. A rank that fails leaves
+`rank<r>.error.json`: when, how, and whether it only lost a peer.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -25,6 +28,9 @@ from pipeline.strategies.base import Layout, TrainState
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop, weights_sha256
+from pipeline.training.processes import die_with_parent
+from pipeline.training.worker import _kind
+from tests.parity import apex_standin
 from tests.parity.cases import STEPS, Case, cases_of
 
 
@@ -35,8 +41,13 @@ def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
     # One group for all cases: torch cannot leave torchrun's store and join it again under one name.
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for case in cases_of(strategy):
-        with broken(case.mutation):
-            steps, loop = train(case, world, tokens, out / f"{case.name}.checkpoints", rank)
+        try:
+            with precision_of(case), broken(case.mutation):
+                steps, loop = train(case, world, tokens, out / f"{case.name}.checkpoints", rank)
+        except Exception as error:
+            error.add_note(f"in the case {case.name}")
+            leave_error(error, rank, out)
+            raise
         about = {
             "steps": steps,
             "weights_sha256": weights_sha256(loop.model),
@@ -49,6 +60,17 @@ def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
             save_file(weights, out / f"{case.name}.safetensors")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def leave_error(error: Exception, rank: int, out: Path) -> None:
+    """Write it before this process ends, which is what the other ranks notice."""
+    about = {
+        "rank": rank,
+        "kind": _kind(error),
+        "seconds": time.monotonic(),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    (out / f"rank{rank}.error.json").write_text(json.dumps(about))
 
 
 def train(
@@ -74,6 +96,8 @@ def train(
         return steps, loop
     with stop_after(STEPS // 2):
         make().run(hooks)
+    # The other ranks may be here before rank 0 has saved; a strategy need not make them wait.
+    dist.barrier()
     loop = make()
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
     return steps, loop
@@ -98,6 +122,11 @@ def stop_after(count: int) -> Any:
             object.__setattr__(self.spec.workload, "checkpoint_every", 0)
 
     return mock.patch.object(Loop, "run", run)
+
+
+def precision_of(case: Case) -> Any:
+    """Where Apex is asked for, its stand-in."""
+    return apex_standin.installed() if case.precision.startswith("apex_") else nullcontext()
 
 
 def broken(mutation: str | None) -> Any:
@@ -130,4 +159,5 @@ def summed() -> Callable[..., None]:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))

@@ -12,28 +12,27 @@ x86-64 with AVX2; the rest is room for processors that sum in another order.
 - BAND_LOSS 1e-2 (2e-4) and BAND_NORM 3e-2 (4e-3) of a mixed single-device run against fp32:
   products are rounded too, and the two trainings drift apart on the same curve.
 - RESUMED 2e-5: one and two ranks resume bit for bit. With more, the sum of four numbers depends on
-  their order, and DDP lays out its buckets anew after its first step, also after a resume.
+  their order, and DDP lays out its buckets anew after its first step, also after a resume. Horovod
+  adds in the order of its fused buffers, which differs from run to run: with the fp16 gradients of
+  apex_o2 two runs of four ranks differ by 2e-6 in the norm of their first step, without fusion not.
 
 The bands of the paper (pipeline/metrics/parity.py) are wider: its runs may take thousands of steps.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
+from tests.parity import cases
 from tests.parity.cases import MUTATIONS, PRECISIONS, STEPS, Case, launches, worlds_of
+from tests.parity.launch import LaunchFailed, Runs, launch
 
 pytestmark = pytest.mark.system
 
@@ -43,47 +42,29 @@ BAND_LOSS, BAND_NORM = 1e-2, 3e-2
 WEIGHTS = 1e-4
 
 
-class Runs:
-    """Results of one launch, read case by case."""
-
-    def __init__(self, folder: Path, world: int) -> None:
-        self.folder, self.world = folder, world
-
-    def rank(self, case: Case, rank: int = 0) -> dict[str, Any]:
-        return json.loads((self.folder / f"{case.name}.rank{rank}.json").read_text())
-
-    def ranks(self, case: Case) -> list[dict[str, Any]]:
-        return [self.rank(case, rank) for rank in range(self.world)]
-
-    def weights(self, case: Case) -> dict[str, torch.Tensor]:
-        return load_file(self.folder / f"{case.name}.safetensors")
-
-
 @pytest.fixture(scope="session")
 def launched(tmp_path_factory: pytest.TempPathFactory, small_tokens: Path) -> Any:
-    """Start a strategy's ranks once a session, and hand out what they left."""
+    """Start a strategy's ranks once a session, and hand out what they left, or why they failed."""
 
     @cache
-    def launch(strategy: str, world: int) -> Runs:
+    def outcome(strategy: str, world: int) -> Runs | str:
         try:
             strategies.load(strategy, {}).check()
         except UnsupportedError as error:
             pytest.skip(str(error))
-        out = tmp_path_factory.mktemp(f"{strategy}-{world}")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={world}", str(Path(__file__).with_name("rank.py"))]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
-        done = subprocess.run(
-            [*command, strategy, str(world), str(small_tokens), str(out)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return Runs(out, world)
+        try:
+            out = tmp_path_factory.mktemp(f"{strategy}-{world}")
+            return launch(strategy, world, small_tokens, out)
+        except LaunchFailed as failure:
+            return str(failure)
 
-    return launch
+    def runs(strategy: str, world: int) -> Runs:
+        found = outcome(strategy, world)
+        if isinstance(found, str):
+            pytest.fail(found, pytrace=False)
+        return found
+
+    return runs
 
 
 def largest_deviation(a: list[dict[str, Any]], b: list[dict[str, Any]], key: str) -> float:
@@ -155,7 +136,7 @@ def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world) 
             assert all(rank["tied"] for rank in ranks)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "amp_o2"])
+@pytest.mark.parametrize("precision", cases.RESUMED)
 @pytest.mark.parametrize(("strategy", "world"), [("single", 1), *[p.values for p in LAUNCHES]])
 def test_resuming_half_way_changes_nothing(launched, strategy, world, precision) -> None:
     runs = launched(strategy, world)
@@ -169,8 +150,8 @@ def test_resuming_half_way_changes_nothing(launched, strategy, world, precision)
             assert [s[key] for s in halves["steps"]] == [s[key] for s in whole["steps"]], key
         assert halves["weights_sha256"] == whole["weights_sha256"]
     else:
-        tolerance = RESUMED if precision == "fp32" else MIXED
-        assert_same_steps(halves, whole, first=0.0, later=tolerance)
+        first, later = (FIRST_STEP, RESUMED) if precision == "fp32" else (MIXED_FIRST, MIXED)
+        assert_same_steps(halves, whole, first=first, later=later)
 
 
 @pytest.mark.parametrize(("strategy", "mutation"), MUTATIONS)

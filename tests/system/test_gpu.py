@@ -1,4 +1,4 @@
-"""On a machine with a GPU: one device at the size of `bai2022`, in four number formats."""
+"""On a machine with a GPU: a device at the size of `bai2022`; nodes that share the machine."""
 
 from __future__ import annotations
 
@@ -81,3 +81,19 @@ def test_the_phases_of_a_profiled_run_on_a_gpu_add_up(tokens, tmp_path, strategy
         assert step.phases is not None
         assert (step.phases["communication"] > 0) == (strategy != "single")
         assert step.phases["backward"] > step.phases["forward"] > 0
+
+
+def test_nodes_on_one_machine_take_a_gpu_each_or_are_unsupported(tokens, tmp_path) -> None:
+    alone = bai2022("fp32")
+    world = replace(alone.world, nodes=2, ranks_per_node=1, network="loopback")
+    spec = replace(alone, strategy="ddp", world=world)
+    (tmp_path / "spec.json").write_text(spec.to_json())
+    arguments = ["--spec", str(tmp_path / "spec.json"), "--tokens", str(tokens)]
+    assert main(["train", *arguments, "--out", str(tmp_path)]) == 0
+    run = read_record(tmp_path).run
+    if torch.cuda.device_count() < 2:
+        assert (run["status"], run["ranks"]) == ("unsupported", [])
+        assert "2 x 1 ranks need 2 GPUs on this machine, torch sees 1" in run["reason"]
+    else:
+        assert run["status"] == "ok", run["reason"]
+        assert [rank["device"] for rank in run["ranks"]] == ["cuda:0", "cuda:1"]

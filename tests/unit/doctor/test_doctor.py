@@ -119,7 +119,10 @@ def test_a_cell_without_gpus_is_refused(monkeypatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "needs 4 GPUs" in str(studies.why_not(run_of("bai2022", "sps", 1)))
-    assert "needs 1 GPU a" in str(studies.why_not(run_of("bai2022", "single", 1)))
+    assert "needs 1 GPU on" in str(studies.why_not(run_of("bai2022", "single", 1)))
+    two = run_of("bai2022", "dps", 2)
+    shared = replace(two, world=replace(two.world, network="loopback"))
+    assert "needs 8 GPUs on one machine, this one has 0" in str(studies.why_not(shared))
 
 
 def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:

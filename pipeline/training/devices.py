@@ -1,0 +1,73 @@
+"""The device of a rank: the CPU, or GPUs that no other rank of its machine takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import LaunchError, UnsupportedError
+from pipeline.spec import WorldSpec
+from pipeline.strategies.base import Layout
+from pipeline.training import image
+
+FILES = Path("/dev")
+
+
+def rank_of(environment: Mapping[str, str]) -> int:
+    """The rank in the whole run, as torchrun or horovodrun tells it; 0 without a launcher."""
+    return int(_first(environment, "RANK", "HOROVOD_RANK"))
+
+
+def gpu_index(
+    world: WorldSpec, layout: Layout, environment: Mapping[str, str], num_gpus: int
+) -> int:
+    """Index of the rank's first GPU among the `num_gpus` that torch sees on this machine.
+
+    The launchers' local rank starts at 0 on every node, so it tells ranks apart only where each
+    node is a machine. Where nodes share one, the rank itself does. Raises UnsupportedError where
+    the machine has not enough GPUs for all ranks on it.
+    """
+    needed = layout.gpus_per_machine(world)
+    if needed > num_gpus:
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        limited = f" with CUDA_VISIBLE_DEVICES={visible}" if visible is not None else ""
+        nodes = world.nodes // world.num_machines
+        raise UnsupportedError(
+            f"{nodes} x {world.ranks_per_node} ranks need {needed} GPUs on this machine, torch "
+            f"sees {num_gpus}{limited}; lower cluster.nodes or cluster.ranks_per_node"
+        )
+    if world.num_machines == 1:
+        place = rank_of(environment)
+    else:
+        place = int(_first(environment, "LOCAL_RANK", "HOROVOD_LOCAL_RANK"))
+    return place * layout.devices_per_process
+
+
+def choose(world: WorldSpec, layout: Layout) -> Any:
+    """This rank's torch.device, made current where it is a GPU.
+
+    Raises UnsupportedError where the machine lacks it, LaunchError where only the container does.
+    """
+    import torch
+
+    if world.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if image.digest_from_within() and list(FILES.glob("nvidia[0-9]*")):
+            raise LaunchError(
+                "the machine has a GPU, but the container was started without its driver; add "
+                "`--nv` (the profile workflow/profiles/container does)"
+            )
+        raise UnsupportedError(
+            "the spec says device cuda, but torch sees no CUDA device; run on a GPU node "
+            "(in a container with --nv) or set cluster.device to cpu"
+        )
+    index = gpu_index(world, layout, os.environ, torch.cuda.device_count())
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _first(environment: Mapping[str, str], *names: str) -> str:
+    return next((environment[name] for name in names if name in environment), "0")

@@ -1,0 +1,75 @@
+"""Starts the ranks of one strategy, and reads what they left: results, or which rank is at fault.
+
+A rank that fails leaves `rank<r>.error.json`, see `rank.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from tests.parity.cases import Case
+
+SECONDS = 600
+"""For all cases of a strategy in one world."""
+
+
+class LaunchFailed(Exception):
+    """The ranks did not train all cases; the text says which rank failed first, and how."""
+
+
+class Runs:
+    """Results of one launch, read case by case."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.folder, self.world = folder, world
+
+    def rank(self, case: Case, rank: int = 0) -> dict[str, Any]:
+        return json.loads((self.folder / f"{case.name}.rank{rank}.json").read_text())
+
+    def ranks(self, case: Case) -> list[dict[str, Any]]:
+        return [self.rank(case, rank) for rank in range(self.world)]
+
+    def weights(self, case: Case) -> dict[str, torch.Tensor]:
+        return load_file(self.folder / f"{case.name}.safetensors")
+
+
+def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
+    """Train all cases of a strategy; raises LaunchFailed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={world}", str(Path(__file__).with_name("rank.py"))]
+    try:
+        done = subprocess.run(
+            [*command, strategy, str(world), str(tokens), str(out)],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        fault = culprit(out) or "No rank gave a reason."
+        raise LaunchFailed(f"{strategy}-{world} is not done after {SECONDS} s. {fault}") from None
+    if done.returncode != 0:
+        fault = culprit(out) or f"No rank gave a reason of its own:\n{done.stderr[-3000:]}"
+        raise LaunchFailed(f"{strategy}-{world} failed. {fault}")
+    return Runs(out, world)
+
+
+def culprit(out: Path) -> str | None:
+    """The traceback of the rank that failed first for another reason than a lost peer, or None.
+
+    Where a rank raises, those that wait for it fail too, and print more.
+    """
+    errors = [json.loads(path.read_text()) for path in out.glob("rank*.error.json")]
+    own = [error for error in errors if error["kind"] != "lost"]
+    if not own:
+        return None
+    first = min(own, key=lambda error: error["seconds"])
+    return f"Rank {first['rank']} was the first:\n{first['traceback']}"

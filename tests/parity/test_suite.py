@@ -1,0 +1,124 @@
+"""The suite itself, in a copy of the checkout with two more strategy files, as the README says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copyfile, copytree, ignore_patterns
+
+import pytest
+
+from tests.parity.launch import culprit
+
+pytestmark = pytest.mark.system
+
+HEAD = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from pipeline.strategies._group import Group
+from pipeline.strategies._step import Stepper
+from pipeline.strategies.base import Strategy
+
+"""
+
+SILENT = """
+class Slow(Stepper):
+    def state(self):
+        if self.is_root:
+            time.sleep(1)
+        return super().state()
+
+
+@dataclass(frozen=True)
+class Silent(Strategy):
+    def build(self, parts):
+        group = Group.join(parts.layout)
+        parts = parts.prepare()
+
+        def reduce():
+            for parameter in parts.model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= group.size
+
+        return Slow(
+            parts,
+            data_parallel=group.size,
+            is_root=group.rank == 0,
+            reduce=reduce,
+            mean_over_ranks=group.mean,
+            leave=group.leave,
+        )
+"""
+"""It trains as it should; `build` and `close` exchange nothing, and its root is slow to save."""
+
+BROKEN = """
+@dataclass(frozen=True)
+class Broken(Strategy):
+    def build(self, parts):
+        group = Group.join(parts.layout)
+        if group.rank == 0:
+            with Path(__file__).with_name("launches.txt").open("a") as lines:
+                print("built", file=lines)
+
+        def reduce():
+            if group.rank == 1:
+                raise ValueError("wrong on purpose")
+            dist.barrier()
+
+        return Stepper(parts, data_parallel=group.size, reduce=reduce)
+"""
+
+
+def test_a_rank_that_lost_a_peer_is_not_at_fault(tmp_path) -> None:
+    def leave(rank: int, kind: str, seconds: float) -> None:
+        about = {"rank": rank, "kind": kind, "seconds": seconds, "traceback": f"from {rank}"}
+        (tmp_path / f"rank{rank}.error.json").write_text(json.dumps(about))
+
+    leave(0, "lost", 1.0)
+    assert culprit(tmp_path) is None
+    leave(1, "failed", 3.0)
+    leave(2, "oom", 2.0)
+    assert culprit(tmp_path) == "Rank 2 was the first:\nfrom 2"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of package and tests, with the two files; the suite's precisions are cut to fp32."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("envs", "pipeline", "tests"):
+        copytree(name, folder / name, ignore=ignore_patterns("__pycache__"))
+    copyfile("pyproject.toml", folder / "pyproject.toml")
+    (folder / "pipeline/strategies/silent.py").write_text(HEAD + SILENT)
+    (folder / "pipeline/strategies/broken.py").write_text(HEAD + BROKEN)
+    with (folder / "tests/parity/cases.py").open("a") as lines:
+        print('PRECISIONS = RESUMED = ("fp32",)', file=lines)
+    return folder
+
+
+def run_suite(checkout: Path, chosen: str) -> str:
+    """What pytest prints for the chosen tests of the suite."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/parity/test_parity.py", "-k", chosen]
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_a_new_file_is_found_and_may_save_late(checkout) -> None:
+    printed = run_suite(checkout, "silent-2")
+    assert "4 passed" in printed and "failed" not in printed, printed
+
+
+def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(checkout) -> None:
+    printed = run_suite(checkout, "broken-2 and fp32_takes")
+    assert "2 failed" in printed, printed
+    assert "ValueError: wrong on purpose" in printed
+    assert "broken-fp32-a1" in printed, "the case is named"
+    assert "closed by peer" not in printed and "ChildFailedError" not in printed
+    assert (checkout / "pipeline/strategies/launches.txt").read_text() == "built\n"

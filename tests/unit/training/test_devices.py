@@ -1,0 +1,115 @@
+"""Which device a rank takes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import strategies
+from pipeline.errors import LaunchError, UnsupportedError
+from pipeline.expansion import expand
+from pipeline.spec import RunSpec, WorldSpec
+from pipeline.study import load_study
+from pipeline.training import devices, image
+
+TORCHRUN = [
+    {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"},
+    {"RANK": "1", "LOCAL_RANK": "0", "GROUP_RANK": "1"},
+]
+"""What torchrun tells the ranks of two nodes with one rank each."""
+
+
+def world(nodes: int, ranks: int, network: str) -> WorldSpec:
+    return WorldSpec(nodes, ranks, "cuda", "nccl", network)
+
+
+def test_nodes_that_share_a_machine_share_no_gpu() -> None:
+    ddp = strategies.load("ddp", {})
+    shared, apart = world(2, 1, "loopback"), world(2, 1, "real")
+    found = [devices.gpu_index(shared, ddp.layout(shared), place, 2) for place in TORCHRUN]
+    assert found == [0, 1]
+    found = [devices.gpu_index(apart, ddp.layout(apart), place, 1) for place in TORCHRUN]
+    assert found == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "network", "environment", "index"),
+    [
+        (2, 2, "loopback", {"RANK": "3", "LOCAL_RANK": "1"}, 3),
+        (2, 2, "real", {"RANK": "3", "LOCAL_RANK": "1"}, 1),
+        (1, 4, "real", {"RANK": "2", "LOCAL_RANK": "2"}, 2),
+        (1, 4, "loopback", {"HOROVOD_RANK": "2", "HOROVOD_LOCAL_RANK": "2"}, 2),
+        (2, 2, "real", {"HOROVOD_RANK": "3", "HOROVOD_LOCAL_RANK": "1"}, 1),
+        (1, 1, "loopback", {}, 0),
+    ],
+)
+def test_the_index_of_a_rank(nodes, ranks, network, environment, index) -> None:
+    given = world(nodes, ranks, network)
+    layout = strategies.load("ddp", {}).layout(given)
+    assert devices.gpu_index(given, layout, environment, 4) == index
+
+
+def test_one_process_with_all_devices_begins_at_the_first() -> None:
+    given = world(1, 4, "loopback")
+    layout = strategies.load("parameter_server", {"engine": "data_parallel"}).layout(given)
+    assert devices.gpu_index(given, layout, TORCHRUN[0], 4) == 0
+    with pytest.raises(UnsupportedError, match="1 x 4 ranks need 4 GPUs"):
+        devices.gpu_index(given, layout, TORCHRUN[0], 3)
+
+
+def test_too_few_gpus_are_a_reason_that_every_rank_gives() -> None:
+    given = world(2, 1, "loopback")
+    layout = strategies.load("ddp", {}).layout(given)
+    for place in TORCHRUN:
+        with pytest.raises(UnsupportedError, match=r"2 x 1 ranks need 2 GPUs .* 1;"):
+            devices.gpu_index(given, layout, place, 1)
+    hidden = TORCHRUN[0] | {"CUDA_VISIBLE_DEVICES": "3"}
+    with pytest.raises(UnsupportedError, match="1 with CUDA_VISIBLE_DEVICES=3;"):
+        devices.gpu_index(given, layout, hidden, 1)
+
+
+@pytest.fixture
+def gpu_run(monkeypatch, tmp_path) -> RunSpec:
+    """A run that wants a GPU, where torch sees none; devices are files below `tmp_path`."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "FILES", tmp_path)
+    return expand(load_study(Path("workflow/config/bai2022.yaml")))[0]
+
+
+def choose(run: RunSpec):
+    return devices.choose(run.world, strategies.load(run.strategy, run.options).layout(run.world))
+
+
+def test_a_rank_of_a_second_node_is_put_on_the_second_gpu(gpu_run, monkeypatch) -> None:
+    import torch
+
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for name, value in TORCHRUN[1].items():
+        monkeypatch.setenv(name, value)
+    run = replace(gpu_run, strategy="ddp", world=world(2, 1, "loopback"))
+    assert choose(run) == torch.device("cuda", 1)
+    assert taken == [1]
+
+
+def test_a_container_without_the_driver_of_a_gpu_that_is_there_is_an_error(
+    gpu_run, monkeypatch, tmp_path
+) -> None:
+    """No record `unsupported` of a machine that could do it."""
+    monkeypatch.setattr(image, "digest_from_within", lambda: "sha256:1")
+    (tmp_path / "nvidia0").touch()
+    with pytest.raises(LaunchError, match="started without its driver; add `--nv`"):
+        choose(gpu_run)
+
+
+def test_a_machine_without_a_gpu_cannot_run_it(gpu_run, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(image, "digest_from_within", lambda: "sha256:1")
+    with pytest.raises(UnsupportedError, match="torch sees no CUDA device"):
+        choose(gpu_run)
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(image, "digest_from_within", lambda: None)
+    with pytest.raises(UnsupportedError, match="torch sees no CUDA device"):
+        choose(gpu_run)
