@@ -18,8 +18,8 @@ from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 
 # The largest shipped study has 3 KiB, 250 values and a depth of 4.
-MAX_BYTES = 256 * 1024
-MAX_VALUES = 100_000
+MAX_BYTES = 128 * 1024
+MAX_VALUES = 20_000
 MAX_DEPTH = 20
 # An integer in any other program that reads our JSON.
 MAX_BITS = 63
@@ -116,7 +116,7 @@ class _Loader(yaml.SafeLoader):
             raise _Refused(f"with its aliases it has over {MAX_VALUES} values; have fewer aliases")
         return node
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping; of two equal keys YAML's own readers keep the last in silence."""
         node = super().compose_mapping_node(anchor)
         found = set()

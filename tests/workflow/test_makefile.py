@@ -5,6 +5,7 @@ Nothing trains here: the workflow's script is one that writes down its arguments
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -73,14 +74,38 @@ def test_a_study_file_may_have_any_name(project: Project, variables: dict[str, s
 @pytest.mark.parametrize(
     "name", ["x'; touch made; echo '", "$(shell touch made)", '"; touch made"']
 )
-@pytest.mark.parametrize("target", ["paper", "archive", "clean-results"])
-def test_no_variable_is_run(project: Project, target: str, name: str) -> None:
-    for variable in ("CONFIGFILE", "STUDY"):
+def test_no_variable_is_run(project: Project, name: str) -> None:
+    for target, variable in [
+        ("paper", "CONFIGFILE"),
+        ("archive", "CONFIGFILE"),
+        ("clean-results", "CONFIGFILE"),
+        ("clean-results", "STUDY"),
+    ]:
         done = make(project, target, f"{variable}={name}", "CONFIRM=yes", "PARTIAL=yes")
         assert "does not exist" in refusal(done)
-    make(project, target, "CONFIGFILE=tiny.yaml", f"CONFIRM={name}", f"PARTIAL={name}")
-    assert make(project, "paper", f"FROM={name}").returncode == 2
+    make(project, "archive", "CONFIGFILE=tiny.yaml", f"PARTIAL={name}")
+    refusal(make(project, "clean-results", "CONFIGFILE=tiny.yaml", f"CONFIRM={name}"))
+    refusal(make(project, "paper", f"FROM={name}"))
     assert results(project) == ["from_archive", "smoke", "tiny"]
+
+
+@pytest.mark.parametrize("text", ["6.0", ".nan", ".inf", "1000000000", "&a [*a]"])
+def test_a_study_that_cannot_be_starts_no_workflow(project: Project, text: str) -> None:
+    study = project.study.read_text()
+    project.study.write_text(study.replace("repeats: 1\n", f"repeats: {text}\n"))
+    assert "tiny.yaml" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
+    assert not (project.folder / "arguments.txt").exists()
+
+
+def test_a_fifo_is_not_waited_for(project: Project) -> None:
+    os.mkfifo(project.folder / "fifo.yaml")
+    for target in ("paper", "archive", "clean-results"):
+        done = make(project, target, "CONFIGFILE=fifo.yaml", "CONFIRM=yes")
+        assert "it is a FIFO" in refusal(done)
+    (project.folder / "text.txt").unlink()
+    os.mkfifo(project.folder / "text.txt")
+    assert "text.txt: it is a FIFO" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
+    assert not (project.folder / "arguments.txt").exists()
 
 
 def test_the_image_s_variables_are_data(project: Project) -> None:
