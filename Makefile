@@ -13,27 +13,19 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-PYTHON ?=
-export PYTHON
-export PIP_ARGS
-export BASE_IMAGE
-export BUILDER
-export BUILD_OPTIONS
+# What a person gives is data: Make expands no `$` in it, and a recipe gets it as a variable of the
+# shell, in quotes, never as text of the command.
+$(foreach name,STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS BASE_IMAGE BUILDER \
+    BUILD_OPTIONS FORCE UPGRADE,$(if $(filter-out undefined,$(origin $(name))),\
+    $(eval override export $(name) := $$(value $(name)))))
+STUDY_FILE = "$${CONFIGFILE-workflow/config/$${STUDY-smoke}.yaml}"
 
-VENV := .venv
-BIN := $(VENV)/bin
+BIN := .venv/bin
 LOCK := envs/requirements.lock
-STAMP := $(VENV)/.stamp-$(shell { cat $(LOCK); pwd; } | sha256sum | cut -c1-16)
-
-STUDY ?= smoke
-CONFIGFILE ?= workflow/config/$(STUDY).yaml
-# The name that the study file gives itself is the name of its folder below results/.
-NAME = $(shell sed -n 's/^study:[[:space:]]*["'\'']\{0,1\}\([a-z0-9-]*\).*/\1/p' '$(CONFIGFILE)')
-RESULTS = results/$(NAME)
+STAMP := .venv/.stamp-$(shell { cat $(LOCK); pwd; } | sha256sum | cut -c1-16)
+PIPELINE := $(BIN)/python -m pipeline
 # What a session of tests spent its time on.
 SLOWEST = --durations=15 --durations-min=10
-SNAKEMAKE = sh envs/run_workflow.sh --configfile '$(CONFIGFILE)'
-ARCHIVE = archives/$(NAME).zip
 
 .PHONY: help paper archive test check bench image setup lock clean clean-results
 
@@ -44,25 +36,22 @@ help: ## list these commands
 ifdef FROM
 # Nothing is trained, so Horovod is not built; results/<study> is not touched.
 paper: $(STAMP)
-	@folder=$$($(BIN)/python -m pipeline unpack --archive '$(FROM)' --into results/from_archive) && \
+	@folder=$$($(PIPELINE) unpack --archive="$$FROM" --into results/from_archive) && \
 	sh envs/run_workflow.sh --snakefile from_archive.smk --configfile "$$folder/study.json" \
 	    --cores all && \
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" figures "$$folder/figures/" \
 	    tables "$$folder/tables/" && \
-	$(BIN)/python -m pipeline verify --results "$$folder"
+	$(PIPELINE) verify --results "$$folder"
 else
 paper: setup ## set up, run the study, build its report; STUDY=smoke
-	@test -f '$(CONFIGFILE)' || { \
-	    echo "error: no study file $(CONFIGFILE); see workflow/config" >&2; exit 2; }
-	@$(SNAKEMAKE) --cores all
-	@printf '%-8s %s\n' paper $(RESULTS)/paper/paper.pdf report $(RESULTS)/report.html \
-	    figures $(RESULTS)/figures/ tables $(RESULTS)/tables/
+	@folder=$$($(PIPELINE) check --study=$(STUDY_FILE)) && \
+	sh envs/run_workflow.sh --configfile=$(STUDY_FILE) --cores all && \
+	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" report "$$folder/report.html" \
+	    figures "$$folder/figures/" tables "$$folder/tables/"
 endif
 
 archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=smoke
-	@test -f $(RESULTS)/study.json || { \
-	    echo "error: there is no $(RESULTS); run make paper STUDY=$(STUDY) first" >&2; exit 2; }
-	@$(BIN)/python -m pipeline archive --results $(RESULTS) --out $(ARCHIVE) $(if $(PARTIAL),--partial)
+	@$(PIPELINE) archive --study=$(STUDY_FILE) $${PARTIAL:+--partial}
 
 # What starts a cluster, a container or emulated nodes has the machine to itself.
 test: setup check ## set up, check, and run the whole test suite
@@ -80,7 +69,7 @@ bench: setup ## run the benchmarks in bench/; numbers go to bench/results/
 	    $(BIN)/python -m "bench.$$name" --out "bench/results/$$name.json"; done
 
 image: ## the container image as one file, images/samestep.sif, without .venv; BASE_IMAGE=...
-	@$(or $(PYTHON),python3) -m envs.build_image $(FORCE)
+	@"$${PYTHON:-python3}" -m envs.build_image $${FORCE:+--force}
 
 setup: $(STAMP) ## make .venv from the lock, build Horovod once
 	@$(BIN)/python -m envs.build_horovod
@@ -89,13 +78,11 @@ $(STAMP):
 	@sh envs/setup.sh $(STAMP)
 
 lock: setup ## compile envs/*.lock from their .in files; UPGRADE=1 for newer versions
-	@sh envs/lock.sh $(if $(UPGRADE),--upgrade)
+	@sh envs/lock.sh $${UPGRADE:+--upgrade}
 
 clean: ## remove caches of the tools; results and .venv stay
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
-clean-results: ## remove results/<study>, measured runs included; needs CONFIRM=yes
-	@test '$(CONFIRM)' = yes || { \
-	    echo "error: this removes $(RESULTS) and its measured runs; add CONFIRM=yes" >&2; exit 2; }
-	rm -rf '$(RESULTS)'
+clean-results: $(STAMP) ## remove results/<study>, measured runs included; needs CONFIRM=yes
+	@$(PIPELINE) clean --study=$(STUDY_FILE) --confirm="$$CONFIRM"

@@ -13,6 +13,7 @@ import sys
 from pipeline.errors import SamestepError
 
 STAGES = {
+    "check": "pipeline.check",
     "tokens": "pipeline.corpus.cli",
     "doctor": "pipeline.doctor.cli",
     "plan": "pipeline.training.planning",
@@ -29,6 +30,7 @@ STAGES = {
     "archive": "pipeline.archive.pack",
     "unpack": "pipeline.archive.unpack",
     "verify": "pipeline.archive.verify",
+    "clean": "pipeline.clean",
 }
 
 
@@ -54,7 +56,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(stage.run(args))
     except SamestepError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # A path may hold a line end; an error is one line whatever was given.
+        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

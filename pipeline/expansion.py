@@ -15,6 +15,9 @@ from typing import Any
 from pipeline.errors import StudyError
 from pipeline.spec import LinkSpec, ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
+MAX_RUNS = 10_000
+"""More than any study has had (`smoke`: 246), and about what one Snakemake can schedule."""
+
 
 def repeat_bounds(study: Mapping[str, Any]) -> tuple[int, int]:
     """Fewest and most repeats of a cell; equal where the study fixes their number."""
@@ -38,12 +41,14 @@ def expand(study: Mapping[str, Any]) -> list[RunSpec]:
     for name in names:
         if names.count(name) > 1:
             raise StudyError(f"cell name {name!r} stands {names.count(name)} times; make it unique")
-    runs = [
-        _run(study, cell, nodes, repeat)
-        for cell in cells
-        for nodes in cell.get("nodes", study["cluster"]["nodes"])
-        for repeat in range(repeat_bounds(study)[1])
-    ]
+    worlds = [(cell, n) for cell in cells for n in cell.get("nodes", study["cluster"]["nodes"])]
+    repeats = repeat_bounds(study)[1]
+    if len(worlds) * repeats > MAX_RUNS:
+        raise StudyError(
+            f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
+            f"node counts of {repeats} repeats each; split it or have fewer repeats"
+        )
+    runs = [_run(study, cell, n, repeat) for cell, n in worlds for repeat in range(repeats)]
     for run in runs:
         run.check()
     return runs

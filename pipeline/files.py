@@ -1,14 +1,40 @@
-"""Writing files so that nothing half-written ever stands under its final name."""
+"""Writing files so that nothing half-written stands under its final name; opening regular files."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 from pipeline.errors import SamestepError
+
+_OTHER_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "FIFO",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFSOCK: "socket",
+}
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file that somebody named, for reading; raises OSError unless it is a regular file.
+
+    Opening a FIFO would wait for its writer, and a device may never end.
+    """
+    try:
+        kind = _OTHER_KINDS.get(stat.S_IFMT(path.stat().st_mode))
+    except ValueError:
+        raise OSError(errno.EINVAL, "a path holds no NUL and no half character") from None
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file")
+    # A FIFO that takes the file's place now is not waited for either.
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 @contextmanager

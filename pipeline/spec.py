@@ -14,6 +14,8 @@ from typing import Any
 from pipeline.errors import StudyError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o1", "apex_o2")
+NODES_OF_ONE_MACHINE = 254
+"""Emulated nodes have addresses of one /24 network."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,11 @@ def _check_world(spec: RunSpec) -> None:
         raise StudyError(
             f"{spec.run_id}: emulated nodes have no GPUs; set cluster.device to cpu or "
             "cluster.network to real"
+        )
+    if spec.world.network != "real" and spec.world.nodes > NODES_OF_ONE_MACHINE:
+        raise StudyError(
+            f"{spec.run_id}: one machine cannot be {spec.world.nodes} nodes, at most "
+            f"{NODES_OF_ONE_MACHINE}; lower cluster.nodes or set cluster.network to real"
         )
     pieces = size * work.accumulation_steps
     if work.global_batch % size:

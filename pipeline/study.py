@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import math
 import unicodedata
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
+from jsonschema.validators import extend
 
+from pipeline.documents import read_document
 from pipeline.errors import StudyError
 from pipeline.expansion import expand
 from pipeline.profiling import profiled
@@ -19,25 +22,45 @@ from pipeline.schemas import describe
 
 SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
 
+# JSON Schema takes 6.0 for an integer, and NaN breaks no bound.
+_Validator = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    ).redefine(
+        "number",
+        lambda _, value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        ),
+    ),
+)
+
 
 def load_study(path: Path) -> dict[str, Any]:
     """The validated mapping of a study file; raises StudyError naming the key, value and rule."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        # YAML 1.1 reads JSON's 1e-08 as a string, so JSON is read as what it is.
-        study = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except FileNotFoundError:
-        raise StudyError(f"study file {path} does not exist; see workflow/config") from None
-    except (yaml.YAMLError, json.JSONDecodeError) as error:
-        raise StudyError(f"study file {path} is not YAML: {' '.join(str(error).split())}") from None
+    study = read_document(path, "study file", StudyError)
     check_study(study, path)
     return dict(study)
 
 
+def results_folder(study_file: Path) -> Path:
+    """`results/<study>` by the name in a study file, the rest of which may be of another version.
+
+    Raises StudyError where it states none, so that no other folder can be meant.
+    """
+    content = read_document(study_file, "study file", StudyError)
+    name = content.get("study") if isinstance(content, dict) else None
+    if not _Validator(_schema()["$defs"]["name"]).is_valid(name):
+        raise StudyError(
+            f"study file {study_file}: study {name!r} is no name of a study; expected lower-case "
+            "letters, digits and hyphens"
+        )
+    return Path("results", str(name))
+
+
 def check_study(study: Any, where: Path | str) -> None:
     """Raise StudyError unless `study` fits the schema and every run of it is possible."""
-    schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
-    error = best_match(Draft202012Validator(schema).iter_errors(study))
+    error = best_match(_Validator(_schema()).iter_errors(study))
     if error is not None:
         raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
     tokenizer = study["tokenizer"]
@@ -48,6 +71,11 @@ def check_study(study: Any, where: Path | str) -> None:
         )
     expand(study)
     profiled(study)
+
+
+@cache
+def _schema() -> Any:
+    return yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
 
 
 def font_warning(study: Mapping[str, Any]) -> str | None:

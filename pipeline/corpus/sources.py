@@ -198,6 +198,13 @@ def source_of(corpus: Mapping[str, Any]) -> Source:
         ) from None
 
 
+def check_files(corpus: Mapping[str, Any]) -> None:
+    """Open every file that a study's `corpus` section lists; raises CorpusError, reads nothing."""
+    for path in corpus.get("paths", []):
+        with open_text(Path(path)):
+            pass
+
+
 def _names(paths: Iterable[str]) -> list[str]:
     return [Path(path).name for path in paths]
 

@@ -60,6 +60,17 @@ def test_weak_scaling_multiplies_the_global_batch(study) -> None:
         ("cluster", "device", "tpu", "tpu"),
         ("cluster", "device", "cuda", "backend gloo does not serve device cuda"),
         ("workload", "steps", 0, r"\$\.workload\.steps: 0 breaks minimum: 1"),
+        ("workload", "steps", 10.0, r"\$\.workload\.steps: 10.0 breaks type: \"integer\""),
+        ("workload", "steps", True, "steps: true breaks type"),
+        ("workload", "steps", 10**9, "steps: 1000000000 breaks maximum"),
+        ("workload", "global_batch", 10**9, "global_batch: 1000000000 breaks maximum"),
+        ("optimiser", "learning_rate", float("nan"), "learning_rate: NaN breaks type"),
+        ("optimiser", "max_grad_norm", float("inf"), "max_grad_norm: Infinity breaks type"),
+        ("model", "width", 10**9, "width: 1000000000 breaks maximum"),
+        ("model", "vocab_size", 10**9, "vocab_size: 1000000000 breaks maximum"),
+        ("cluster", "nodes", [10**9], "1000000000 breaks maximum"),
+        ("cluster", "nodes", [1.0], "1.0 breaks type"),
+        ("cluster", "nodes", [256], "one machine"),
     ],
 )
 def test_impossible_studies_are_refused_in_one_line(study, section, key, value, message) -> None:
@@ -73,6 +84,36 @@ def test_impossible_studies_are_refused_in_one_line(study, section, key, value, 
 def test_an_unknown_key_at_the_top_is_refused(study) -> None:
     with pytest.raises(StudyError, match="repaets"):
         check_study(study | {"repaets": 3}, "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("repeats", "message"),
+    [
+        (6.0, r"\$\.repeats: 6.0 breaks type"),
+        (float("nan"), r"\$\.repeats: NaN breaks type"),
+        (True, r"\$\.repeats: true breaks type"),
+        (0, r"\$\.repeats: 0 breaks minimum: 1"),
+        (10**9, r"\$\.repeats: 1000000000 breaks maximum"),
+        ({"at_least": 6}, "'at_most' is a required property"),
+        ({"at_least": 6, "at_most": 10**9, "within": 0.1}, "at_most: 1000000000 breaks maximum"),
+        ({"at_least": 6, "at_most": 9, "within": float("nan")}, "within: NaN breaks type"),
+    ],
+)
+def test_impossible_repeats_are_refused(study, repeats, message) -> None:
+    with pytest.raises(StudyError, match=message):
+        check_study(study | {"repeats": repeats}, "study.yaml")
+
+
+def test_too_many_runs_are_refused_before_they_are_listed(study) -> None:
+    cells = [study["cells"][0] | {"name": f"c{n}", "nodes": [1]} for n in range(200)]
+    with pytest.raises(StudyError, match="40000 runs, over 10000"):
+        check_study(study | {"cells": cells, "repeats": 200}, "study.yaml")
+
+
+@pytest.mark.parametrize("name", ["smoke\n", "a" * 65, "-a", "..", ""])
+def test_a_name_is_a_folder_s(study, name) -> None:
+    with pytest.raises(StudyError, match=r"\$\.study"):
+        check_study(study | {"study": name}, "study.yaml")
 
 
 def test_two_cells_of_one_name_are_refused(study) -> None:

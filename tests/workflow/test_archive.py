@@ -67,7 +67,9 @@ def no_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def rebuilt(elsewhere: Project, archive: Path, no_torch: dict[str, str]) -> Path:
-    done = make(elsewhere, "paper", f"FROM={archive}", **no_torch)
+    given = archive.with_name('it\'s a "tiny" $study `of` ü.zip')
+    given.write_bytes(archive.read_bytes())
+    done = make(elsewhere, "paper", f"FROM={given}", **no_torch)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "every one byte-identical to the archive" in done.stdout
     return elsewhere.folder / "results" / "from_archive" / "tiny"

@@ -173,8 +173,11 @@ def test_the_report_holds_all_figures_and_tables(finished: Project) -> None:
 
 
 def test_make_paper_says_where_results_lie(finished: Project) -> None:
+    """Also of a study file whose name a shell would take apart."""
+    name = 'it\'s a "tiny" $study `of` ü.yaml'
+    (finished.folder / name).write_text(finished.study.read_text())
     done = subprocess.run(
-        ["make", "paper", "CONFIGFILE=tiny.yaml", "STAMP="],
+        ["make", "paper", f"CONFIGFILE={name}", "STAMP="],
         cwd=finished.folder,
         env=finished.environment(),
         capture_output=True,
@@ -188,11 +191,20 @@ def test_make_paper_says_where_results_lie(finished: Project) -> None:
     assert "<h1>Tiny study for tests</h1>" in (finished.results / "report.html").read_text()
 
 
-def test_a_broken_study_stops_before_any_job(tmp_path: Path) -> None:
-    project = make_project(tmp_path, repaets=3)
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("repaets: 3", "'repaets' was unexpected"),
+        ("repeats: 6", "the key 'repeats' stands twice"),
+        ("compile: .nan", "at $.compile: nan"),
+    ],
+)
+def test_a_broken_study_stops_before_any_job(tmp_path: Path, line: str, words: str) -> None:
+    project = make_project(tmp_path)
+    project.study.write_text(f"{project.study.read_text()}{line}\n")
     done = project.run("--cores", "2", check=False)
-    assert done.returncode != 0
-    assert "repaets" in done.stderr
+    assert done.returncode == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
     assert not project.results.exists()
 
 

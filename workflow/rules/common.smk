@@ -5,6 +5,8 @@ import sys
 from snakemake.settings.types import DeploymentMethod
 
 from pipeline import strategies
+from pipeline.documents import read_document
+from pipeline.errors import SamestepError, StudyError
 from pipeline.metrics.adaptive import run_files
 from pipeline.profiling import profiled
 from pipeline.expansion import expand as expand_study
@@ -13,8 +15,15 @@ from pipeline.study import check_study, font_warning
 from pipeline.training import image, job_states, preloaded
 from pipeline.training.request import request
 
-check_study(config, "configuration")
-strategies.check(expand_study(config))
+# Snakemake has read the file already, with a reader that takes the last of two equal keys.
+try:
+    for path in workflow.configfiles:
+        read_document(Path(path), "study file", StudyError)
+    check_study(config, "configuration")
+    strategies.check(expand_study(config))
+except SamestepError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
 # Every job is a Snakemake of its own, which reads this file again; what is said is said once.
 if workflow.is_main_process and (warning := font_warning(config)):
     print(warning, file=sys.stderr)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,32 @@ def test_json_files_in_their_order(tmp_path: Path) -> None:
     source = source_of({"source": "json", "paths": paths})
     assert documents(source) == ["one", "two", "three"]
     assert source.describe() == {"source": "json", "files": ["b.json", "a.json"]}
+
+
+@pytest.mark.parametrize("source", ["text", "json"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fifo", "a FIFO, not a regular file"),
+        ("folder", "a folder, not a regular file"),
+        ("/dev/zero", "a device, not a regular file"),
+        ("latin", "byte 0xf6 is not UTF-8"),
+        ("binary", "a NUL byte"),
+        ("none", "No such file"),
+        ("nul\0", "NUL"),
+    ],
+)
+def test_what_is_no_text_file_is_one_line(
+    tmp_path: Path, source: str, name: str, words: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin").write_bytes("Größe".encode("latin-1"))
+    (tmp_path / "binary").write_bytes(b'["a\0"]')
+    paths = [str(tmp_path / name)]
+    with pytest.raises(CorpusError) as caught:
+        documents(source_of({"source": source, "paths": paths, "document": "block"}))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_python_docs_names_the_version() -> None:

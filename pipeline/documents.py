@@ -1,0 +1,173 @@
+"""Read YAML and JSON files that anyone may have written: the one door for them.
+
+What comes through is plain and small: mappings with string keys, lists, strings, finite numbers,
+booleans and null, as JSON has them. Everything else is one line: what is no regular file, too
+large, not UTF-8, has a key twice, is nested too deep, or grows by aliases beyond measure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.errors import SamestepError
+from pipeline.files import open_regular
+
+# The largest shipped study has 3 KiB, 250 values and a depth of 4.
+MAX_BYTES = 128 * 1024
+MAX_VALUES = 20_000
+MAX_DEPTH = 20
+# An integer in any other program that reads our JSON.
+MAX_BITS = 63
+
+
+class _Refused(ValueError):
+    """A document that could be read, but holds what none of ours does."""
+
+
+def read_document(
+    path: Path, what: str, error: type[SamestepError], max_bytes: int = MAX_BYTES
+) -> Any:
+    """The content of `path`, JSON where its suffix says so and YAML elsewhere.
+
+    `what` names the kind of file in the message of `error`, which is raised for all that is wrong.
+    """
+    name = f"{what} {path}"
+    form = "JSON" if path.suffix == ".json" else "YAML"
+    try:
+        text = _read_text(path, max_bytes)
+        content = _parse_json(text) if form == "JSON" else _parse_yaml(text)
+        _check_plain(content, "$", 0)
+    except FileNotFoundError:
+        raise error(f"{name} does not exist; give the path of a file") from None
+    except OSError as fault:
+        raise error(
+            f"{name} cannot be read: {fault.strerror or fault}; give a {form} file"
+        ) from None
+    except UnicodeDecodeError as fault:
+        byte = fault.object[fault.start]
+        raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; convert the file to UTF-8") from None
+    except _Refused as fault:
+        raise error(f"{name}: {fault}") from None
+    except RecursionError:
+        raise error(f"{name}: {_too_deep('$')}") from None
+    except (yaml.YAMLError, ValueError) as fault:
+        # ValueError: also dates that do not exist, and numbers too long for Python to read.
+        raise error(f"{name} is not {form}: {' '.join(str(fault).split())[:300]}") from None
+    return content
+
+
+def _read_text(path: Path, max_bytes: int) -> str:
+    with open_regular(path) as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise _Refused(f"the file is over {max_bytes // 1024} KiB; is it the right one?")
+    return content.decode("utf-8-sig")
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_without_duplicates)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Refused(_duplicate(key))
+        found[key] = value
+    return found
+
+
+def _parse_yaml(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, which also counts what aliases stand for and refuses duplicate keys."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._num_values = 0
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node; an alias counts as all that it stands for, so ten lines cannot become 10^9."""
+        is_alias = self.check_event(yaml.AliasEvent)
+        before = self._num_values
+        self._num_values += 1
+        node = super().compose_node(parent, index)
+        if node is None:
+            return None
+        if is_alias and node not in self._sizes:
+            raise _Refused(f"a value holds itself by an alias, in line {_line(node)}; write it out")
+        if is_alias:
+            self._num_values += self._sizes[node]
+        else:
+            self._sizes[node] = self._num_values - before
+        if self._num_values > MAX_VALUES:
+            raise _Refused(f"with its aliases it has over {MAX_VALUES} values; have fewer aliases")
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping; of two equal keys YAML's own readers keep the last in silence."""
+        node = super().compose_mapping_node(anchor)
+        found = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in found:
+                raise _Refused(_duplicate(key.value, _line(key)))
+            found.add(key.value)
+        return node
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _duplicate(key: str, line: int | None = None) -> str:
+    place = "" if line is None else f", again in line {line}"
+    return f"the key {key[:80]!r} stands twice{place}; keep one"
+
+
+def _too_deep(where: str) -> str:
+    return f"at {where[:80]} it is nested over {MAX_DEPTH} deep; expected a study's few levels"
+
+
+def _check_plain(value: Any, where: str, depth: int) -> None:
+    """Raise _Refused, naming the place, unless `value` is what JSON can hold and we can write."""
+    if depth > MAX_DEPTH:
+        raise _Refused(_too_deep(where))
+    match value:
+        case dict():
+            for key, child in value.items():
+                if not isinstance(key, str):
+                    raise _Refused(f"at {where}: the key {str(key)[:80]} is no text; quote it")
+                _check_plain(key, where, depth)
+                _check_plain(child, f"{where}.{key}", depth + 1)
+        case list():
+            for place, child in enumerate(value):
+                _check_plain(child, f"{where}[{place}]", depth + 1)
+        case str():
+            if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+                raise _Refused(f"at {where}: half a character ({value[:80]!a}); write it whole")
+        case bool() | None:
+            pass
+        case int():
+            if value.bit_length() > MAX_BITS:
+                raise _Refused(
+                    f"at {where}: an integer of {value.bit_length()} bits; the most is {MAX_BITS}"
+                )
+        case float():
+            if not math.isfinite(value):
+                raise _Refused(f"at {where}: {value} is no finite number; write one")
+        case _:
+            raise _Refused(
+                f"at {where}: a {type(value).__name__} is nothing that JSON has; put it in quotes"
+            )

@@ -1,0 +1,135 @@
+"""What a person gives to make reaches a program as it is, and never a shell as text.
+
+Nothing trains here: the workflow's script is one that writes down its arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.project import Project, make_project
+
+pytestmark = pytest.mark.system
+
+AWKWARD = 'it\'s a "new" $(touch made) $HOME `touch made` ü; touch made #.yaml'
+STAND_IN = """#!/bin/sh
+printf '%s\\n' "$@" >arguments.txt
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = make_project(tmp_path / "checkout")
+    (made.folder / "envs/run_workflow.sh").write_text(STAND_IN)
+    # Building Horovod is not what is tested.
+    (made.folder / "envs/build_horovod.py").write_text("")
+    for study in ("tiny", "smoke"):
+        (made.folder / "results" / study).mkdir(parents=True)
+        (made.folder / "results" / study / "run.json").write_text("{}")
+    return made
+
+
+def make(project: Project, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        ["make", *arguments, "STAMP="],
+        cwd=project.folder,
+        env=project.environment() | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert not list(project.folder.rglob("made")), "a value was run as a command"
+    return done
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line on stderr, besides that of make itself."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("make: ***")]
+    assert done.returncode == 2 and len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    return lines[0]
+
+
+def results(project: Project) -> list[str]:
+    return sorted(path.name for path in (project.folder / "results").iterdir())
+
+
+@pytest.mark.parametrize("variables", [{}, {"CONFIGFILE": AWKWARD}], ids=["argument", "exported"])
+def test_a_study_file_may_have_any_name(project: Project, variables: dict[str, str]) -> None:
+    project.study.rename(project.folder / AWKWARD)
+    given = [] if variables else [f"CONFIGFILE={AWKWARD}"]
+    done = make(project, "paper", *given, **variables)
+    assert done.returncode == 0, done.stderr
+    passed = (project.folder / "arguments.txt").read_text().splitlines()
+    assert AWKWARD in [argument.removeprefix("--configfile=") for argument in passed]
+    assert "results/tiny/paper/paper.pdf" in done.stdout
+    assert "tiny" in refusal(make(project, "archive", *given, **variables))
+    assert make(project, "clean-results", *given, "CONFIRM=yes", **variables).returncode == 0
+    assert results(project) == ["smoke"]
+
+
+@pytest.mark.parametrize(
+    "name", ["x'; touch made; echo '", "$(shell touch made)", '"; touch made"']
+)
+def test_no_variable_is_run(project: Project, name: str) -> None:
+    for target, variable in [
+        ("paper", "CONFIGFILE"),
+        ("archive", "CONFIGFILE"),
+        ("clean-results", "CONFIGFILE"),
+        ("clean-results", "STUDY"),
+    ]:
+        done = make(project, target, f"{variable}={name}", "CONFIRM=yes", "PARTIAL=yes")
+        assert "does not exist" in refusal(done)
+    make(project, "archive", "CONFIGFILE=tiny.yaml", f"PARTIAL={name}")
+    refusal(make(project, "clean-results", "CONFIGFILE=tiny.yaml", f"CONFIRM={name}"))
+    refusal(make(project, "paper", f"FROM={name}"))
+    assert results(project) == ["from_archive", "smoke", "tiny"]
+
+
+@pytest.mark.parametrize("text", ["6.0", ".nan", ".inf", "1000000000", "&a [*a]"])
+def test_a_study_that_cannot_be_starts_no_workflow(project: Project, text: str) -> None:
+    study = project.study.read_text()
+    project.study.write_text(study.replace("repeats: 1\n", f"repeats: {text}\n"))
+    assert "tiny.yaml" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
+    assert not (project.folder / "arguments.txt").exists()
+
+
+def test_a_fifo_is_not_waited_for(project: Project) -> None:
+    os.mkfifo(project.folder / "fifo.yaml")
+    for target in ("paper", "archive", "clean-results"):
+        done = make(project, target, "CONFIGFILE=fifo.yaml", "CONFIRM=yes")
+        assert "it is a FIFO" in refusal(done)
+    (project.folder / "text.txt").unlink()
+    os.mkfifo(project.folder / "text.txt")
+    assert "text.txt: it is a FIFO" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
+    assert not (project.folder / "arguments.txt").exists()
+
+
+def test_the_image_s_variables_are_data(project: Project) -> None:
+    (project.folder / "envs/build_image.py").write_text(
+        "import os, sys; print(os.environ['BASE_IMAGE'], os.environ['BUILDER'], sys.argv[1:])"
+    )
+    given = ("BASE_IMAGE=a'$(touch made)", "BUILDER=$(shell touch made)", "FORCE=--force")
+    done = make(project, "image", *given)
+    assert done.stdout == "a'$(touch made) $(shell touch made) ['--force']\n"
+
+
+@pytest.mark.parametrize(
+    "given", ["STUDY=typo", "STUDY=", "STUDY=.", "STUDY=..", "STUDY=../results", "CONFIGFILE="]
+)
+def test_what_is_no_study_removes_nothing(project: Project, given: str) -> None:
+    refusal(make(project, "clean-results", given, "CONFIRM=yes"))
+    assert results(project) == ["smoke", "tiny"]
+
+
+def test_clean_results_removes_one_study_and_asks_first(project: Project) -> None:
+    assert "CONFIRM=yes" in refusal(make(project, "clean-results", "STUDY=smoke"))
+    assert results(project) == ["smoke", "tiny"]
+    assert make(project, "clean-results", "STUDY=smoke", "CONFIRM=yes").returncode == 0
+    assert results(project) == ["tiny"]
+    assert "there is no results/smoke" in refusal(
+        make(project, "clean-results", "STUDY=smoke", "CONFIRM=yes")
+    )
