@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ pytestmark = pytest.mark.system
 emulation = pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
 
 
-def run_of(strategy: str, nodes: int, network: str, **workload: int) -> RunSpec:
+def run_of(strategy: str, nodes: int, network: str, steps: int = STEPS) -> RunSpec:
     """A run of a second or two on `nodes` nodes of one rank each."""
     run = Case(strategy).spec(nodes)
-    work = replace(run.workload, **({"steps": STEPS, "checkpoint_every": EVERY} | workload))
+    work = replace(run.workload, steps=steps, checkpoint_every=EVERY)
     world = replace(run.world, network=network, threads_per_rank=1)
     if network == "emulated":
         link = LinkSpec("200mbit", 200)
@@ -76,6 +77,9 @@ class Stage:
             return [child for child in children if _module(child) == victim]
 
         self.wait_for(of_the_run)[0].kill()
+
+    def has_lost(self, attempts: int) -> bool:
+        return self.log().count("lost in attempt") == attempts
 
     def end(self) -> tuple[dict[str, Any], str]:
         """The record and what the stage said."""
@@ -149,7 +153,7 @@ def test_on_the_loopback(victim, nodes, undisturbed, small_tokens, tmp_path) -> 
 def test_a_third_kill_is_the_result(small_tokens, tmp_path) -> None:
     stage = Stage(run_of("ddp", 1, "loopback", steps=10**6), small_tokens, tmp_path)
     for attempt in range(3):
-        stage.wait_for(lambda n=attempt: stage.log().count("lost in attempt") == n)
+        stage.wait_for(partial(stage.has_lost, attempt))
         stage.kill("torch.distributed.run")
     record, said = stage.end()
     assert record["status"] == "failed"
