@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipeline.errors import StudyError
@@ -192,8 +192,17 @@ class RunSpec:
         return json.dumps(self.to_dict(), sort_keys=True, indent=1) + "\n"
 
     def sha256(self) -> str:
-        """Hash of the canonical text."""
+        """Hash of the canonical text: of what a record says that it was made with."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def training(self) -> RunSpec:
+        """The spec without what only operates a run: the time limit and when state is kept."""
+        work = replace(self.workload, checkpoint_every=0)
+        return replace(self, timeout_seconds=0, workload=work)
+
+    def identity(self) -> str:
+        """Hash of `training()`: runs and checkpoints of equal identity are of the same training."""
+        return self.training().sha256()
 
     def check(self) -> None:
         """Raise StudyError where the numbers contradict one another."""

@@ -58,11 +58,11 @@ def _summary(faults: Sequence[str], total: int) -> str:
 
 
 def read_run(runs: Path, spec: RunSpec) -> RunRecord:
-    """The record of one run; raises RecordError where it is not that of this very spec."""
+    """The record of one run; raises RecordError where it is not that of this very training."""
     folder = run_folder(runs, spec)
     record = read_record(folder)
-    if record.run["spec_sha256"] != spec.sha256():
-        key = _first_difference(spec.to_dict(), record.run["spec"])
+    if record.spec.identity() != spec.identity():
+        key = _first_difference(spec.training().to_dict(), record.spec.training().to_dict())
         raise RecordError(
             f"{folder / 'run.json'} at $.spec.{key}: the run was made from another version of the "
             "study; delete the folder and run the training again"

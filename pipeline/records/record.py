@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import RecordError
+from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
 from pipeline.profiling import IN_STEP
 from pipeline.schemas import validate, validate_lines
@@ -91,6 +91,21 @@ def read_record(folder: Path) -> RunRecord:
     record = RunRecord(run=run, steps=[Step(**line) for _, line in numbered])
     _check_consistency(record, folder)
     return record
+
+
+def spec_to_write(spec: RunSpec, folder: Path) -> RunSpec:
+    """The spec that belongs into a run's folder: that of the record there, where it stands.
+
+    A record stands for every spec of the same training, but not where the run was out of time and
+    `spec` gives it more. So a time limit that was raised repeats the runs that ended by it alone.
+    """
+    try:
+        run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        found, status = RunSpec.from_dict(run["spec"]), run["status"]
+    except (OSError, ValueError, KeyError, TypeError, StudyError):
+        return spec
+    out_of_time = status == "timeout" and found.timeout_seconds < spec.timeout_seconds
+    return spec if out_of_time or found.identity() != spec.identity() else found
 
 
 def find_records(root: Path) -> Iterator[Path]:

@@ -15,9 +15,9 @@ from pipeline.files import to_disk
 from pipeline.strategies.base import TrainState
 
 
-def key(spec_sha256: str, manifest_sha256: str) -> str:
-    """What a checkpoint belongs to: a run spec and the tokens that it read."""
-    return f"{spec_sha256}:{manifest_sha256}"
+def key(identity: str, manifest_sha256: str) -> str:
+    """What a checkpoint belongs to: a training (`RunSpec.identity`) and the tokens that it read."""
+    return f"{identity}:{manifest_sha256}"
 
 
 def save(folder: Path, step: int, state: TrainState, owner: str) -> None:

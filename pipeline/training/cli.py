@@ -31,6 +31,7 @@ from pipeline.training.launcher import (
     in_a_job,
     plan,
     port_was_taken,
+    signals_of_ranks,
 )
 from pipeline.training.lock import timed_alone
 from pipeline.training.machine import usable_cores
@@ -40,7 +41,7 @@ from pipeline.training.progress import Progress
 SUMMARY = "train one run (cell x nodes x repeat) and write its validated record"
 POLL_SECONDS = 0.1
 ATTEMPTS = 3
-"""How often a run that was lost with a node is started before that is its result."""
+"""How often a run that was lost (killed, or with a node) is started before that is its result."""
 
 PORT_ATTEMPTS = 3
 """How often launchers are started while something else takes the port where they are to meet."""
@@ -74,8 +75,27 @@ def run(args: argparse.Namespace) -> int:
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
-    done = _clear(spec, layout, paths, checkpoint.key(spec.sha256(), manifest.sha256))
-    place = replace(place, token=fence.claim(paths.ranks), done=done)
+    owner = checkpoint.key(spec.identity(), manifest.sha256)
+    attempt, done = args.attempt, _clear(spec, layout, paths, owner)
+    while True:
+        place = replace(place, token=fence.claim(paths.ranks), done=done)
+        launch, ended = _start(spec, layout, paths, place)
+        if not _is_to_start_again(spec, paths, ended, attempt):
+            break
+        attempt, done = attempt + 1, _clear(spec, layout, paths, owner, keep_log=True)
+        place = replace(place, port=free_port(place.address))
+    record = make_record(spec, layout, launch, paths, ended)
+    if not fence.holds(paths.ranks, place.token):
+        raise LostError(f"{spec.run_id}: a later start of this run took over; it makes the record")
+    write_record(paths.out, record)
+    _drop_parts(paths, record.status)
+    if record.status != "ok":
+        print(f"{spec.run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
+    return 0
+
+
+def _start(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> tuple[Launch, Ended]:
+    """Start the ranks once, where the run can be made here at all, and follow them to their end."""
     launch = plan(spec, layout, paths, place)
     if launch.network_reason:
         print(
@@ -83,23 +103,22 @@ def run(args: argparse.Namespace) -> int:
             f"{launch.network_reason}",
             file=sys.stderr,
         )
-    if launch.unsupported is None:
-        with timed_alone(spec.run_id):
-            ended = _follow_on_a_free_port(spec, layout, paths, launch, place)
-        _see_all_ranks(paths, layout, ended, place)
-        _start_again_if_lost(spec, paths, ended, args.attempt)
-    else:
-        ended = Ended([], False, _now(), _now())
-    record = make_record(spec, layout, launch, paths, ended)
-    if not fence.holds(paths.ranks, place.token):
-        raise LostError(f"{spec.run_id}: a later start of this run took over; it makes the record")
-    write_record(paths.out, record)
+    if launch.unsupported is not None:
+        return launch, Ended([], False, _now(), _now())
+    with timed_alone(spec.run_id):
+        ended = _follow_on_a_free_port(spec, layout, paths, launch, place)
+    _see_all_ranks(paths, layout, ended, place)
+    return launch, ended
+
+
+def _drop_parts(paths: RunPaths, status: str) -> None:
+    """Drop what the ranks left; a run that did not end `ok` keeps its checkpoint and its steps."""
+    if status != "ok" and any(paths.checkpoints.glob("step-*")):
+        fence.release(paths.ranks)
+        return
     # Ranks on other nodes may still hold a file open; what is left the next start drops.
     shutil.rmtree(paths.ranks, ignore_errors=True)
     shutil.rmtree(paths.checkpoints, ignore_errors=True)
-    if record.status != "ok":
-        print(f"{spec.run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
-    return 0
 
 
 def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
@@ -140,13 +159,18 @@ def _follow_on_a_free_port(
             place = replace(place, port=free_port(place.address))
             launch = plan(spec, layout, paths, place)
             said = f"port {taken[-1]} was taken before its use; again with port {place.port}"
-            print(f"{spec.run_id}: {said}", file=sys.stderr)
-            with paths.log.open("a", encoding="utf-8") as log:
-                log.write(f"{said}\n")
+            _say(spec, paths, said)
     raise LaunchError(
         f"{spec.run_id}: ports {', '.join(taken)} were free when probed and taken when the "
         f"launchers of attempts 1 to {PORT_ATTEMPTS} came to use them; start the run again"
     )
+
+
+def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:
+    """A line for who watches, and in the log for who comes later."""
+    print(f"{spec.run_id}: {text}", file=sys.stderr)
+    with paths.log.open("a", encoding="utf-8") as log:
+        log.write(f"{text}\n")
 
 
 def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
@@ -154,12 +178,14 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     started_at, deadline = _now(), time.monotonic() + spec.timeout_seconds
     progress = Progress(spec, paths.ranks / "rank0.jsonl")
     signal.signal(signal.SIGTERM, _raise_interrupt)
+    said_before = paths.log.stat().st_size if paths.log.exists() else 0
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
     timed_out = False
     try:
         while None in (codes := [process.poll() for process in running]):
             if any(codes):
                 _wait(running, seconds=10)
+                codes = [process.poll() for process in running]
                 break
             if time.monotonic() > deadline:
                 timed_out = True
@@ -169,8 +195,10 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     finally:
         progress.close()
         processes.stop(running)
-    exit_codes = [process.returncode for process in running]
-    return Ended(exit_codes, timed_out, started_at, _now())
+    # Those that were stopped here say nothing about the run.
+    exit_codes = [code for code in codes if code is not None]
+    signals = signals_of_ranks(paths.log, said_before)
+    return Ended(exit_codes, timed_out, started_at, _now(), signals)
 
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
@@ -188,17 +216,22 @@ def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) 
         time.sleep(POLL_SECONDS)
 
 
-def _start_again_if_lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> None:
-    """Raise LostError, and make no record, where a job's ranks went and tries are left.
+def _is_to_start_again(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> bool:
+    """Whether the run was lost and attempts are left; they resume from the last checkpoint.
 
-    The checkpoints stay, so the next attempt goes on from the last one.
+    Raises LostError inside a job: the scheduler sends it again, where the fault may be the node's.
     """
     verdict = judge(spec, paths, ended)
-    if verdict.lost and in_a_job() and attempt < ATTEMPTS:
+    if not verdict.lost or attempt >= ATTEMPTS:
+        return False
+    lost = f"lost in attempt {attempt} of {ATTEMPTS} ({verdict.reason})"
+    if in_a_job():
         raise LostError(
-            f"{spec.run_id}: lost in attempt {attempt} of {ATTEMPTS} ({verdict.reason}); "
-            "no record is written, start it again and it goes on from its last checkpoint"
+            f"{spec.run_id}: {lost}; no record is written, start it again and it resumes from its "
+            "last checkpoint"
         )
+    _say(spec, paths, f"{lost}; it is started again and resumes from a checkpoint if it has one")
+    return True
 
 
 def _wait(running: list[processes.Running], seconds: float) -> None:
@@ -208,8 +241,13 @@ def _wait(running: list[processes.Running], seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _clear(spec: RunSpec, layout: Layout, paths: RunPaths, owner: str) -> int:
-    """Drop what an earlier start left, but for a checkpoint that is ours; returns its steps."""
+def _clear(
+    spec: RunSpec, layout: Layout, paths: RunPaths, owner: str, *, keep_log: bool = False
+) -> int:
+    """Drop what an earlier start left, but for a checkpoint that is ours and its step files.
+
+    Returns the checkpoint's steps, 0 where there is none.
+    """
     try:
         done = checkpoint.latest_step(paths.checkpoints, owner)
         if done and (torn := _torn(paths, layout, done)):
@@ -219,8 +257,13 @@ def _clear(spec: RunSpec, layout: Layout, paths: RunPaths, owner: str) -> int:
             shutil.rmtree(paths.checkpoints, ignore_errors=True)
             shutil.rmtree(paths.ranks, ignore_errors=True)
         paths.ranks.mkdir(parents=True, exist_ok=True)
-        for left in (*paths.ranks.glob("rank*.json"), paths.out / "run.json", paths.log):
+        for left in (paths.out / "run.json", *([] if keep_log else [paths.log])):
             left.unlink(missing_ok=True)
+        for left in paths.ranks.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif not left.match("rank*.jsonl"):
+                left.unlink()
         return done
     except OSError as error:
         raise SamestepError(

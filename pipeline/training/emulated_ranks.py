@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ from pipeline.files import write_text
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
 from pipeline.training import fence, worker
-from pipeline.training.processes import die_with_parent
+from pipeline.training.processes import die_with_parent, exit_status
 
 PORT = 29500
 """Where the ranks of a copy meet: every port of a new network is free."""
@@ -122,6 +123,7 @@ def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:
     if copy == 0:
         return Namespace(**vars(args))
     folder = args.out / f"copy{copy}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed attempt
     folder.mkdir()
     work = replace(spec.workload, steps=ENDLESS_STEPS, checkpoint_every=0)
     write_text(folder / "spec.json", replace(spec, workload=work).to_json())
@@ -160,9 +162,10 @@ def _leave(code: int) -> NoReturn:
 
 
 def follow(ranks: list[Rank]) -> int:
-    """Wait for the measured copy: 0 when all of it ended well, else 1.
+    """Wait for the measured copy: 0 when all of it ended well, 128 + n after a kill by signal n.
 
-    Raises RuntimeError where it did, but a copy that had to keep the machine busy ended before it.
+    Else 1. Raises RuntimeError where it ended well, but a copy that had to keep the machine busy
+    ended before it.
     """
     measured = [rank for rank in ranks if rank.copy == 0 and not rank.store]
     others = [rank for rank in ranks if rank not in measured]
@@ -171,6 +174,9 @@ def follow(ranks: list[Rank]) -> int:
             _wait(measured)
             break
         time.sleep(0.02)
+    if killed := [code for rank in ranks if (code := rank.poll()) is not None and code < 0]:
+        # Ranks that lose a peer may abort, which is a signal too.
+        return exit_status(-signal.SIGKILL if -signal.SIGKILL in killed else killed[0])
     if any(rank.poll() for rank in measured):
         return 1
     for rank in others:

@@ -21,6 +21,11 @@ def claim(folder: Path) -> str:
     return token
 
 
+def release(folder: Path) -> None:
+    """End the latest launch of `folder`: what is left of it leaves nothing there."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
 def holds(folder: Path, token: str) -> bool:
     """Whether no later launch has claimed `folder`; False also when the folder is gone."""
     try:

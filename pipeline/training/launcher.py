@@ -8,6 +8,8 @@ scheduler, such as `srun`, starts the launcher on every node. It is the same for
 from __future__ import annotations
 
 import os
+import re
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -30,6 +32,9 @@ NODE = ("-m", "pipeline.training.node")
 
 RANK_BYTES = 400 * 2**20
 """Memory of one forked rank beside what it shares with the others, generously."""
+
+REPORTED_SIGNAL = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
+"""A line of the report that torchrun makes of each rank that failed."""
 
 EMULATED = ("-m", "pipeline.training.emulated")
 """It builds the nodes and forks their ranks."""
@@ -251,6 +256,18 @@ def free_port(address: str = LOOPBACK) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def signals_of_ranks(log: Path, offset: int) -> list[int]:
+    """Signals that ended ranks, in the words of torchrun's report in `log` from `offset` on.
+
+    Without SIGTERM, with which torchrun itself ends the other ranks of a failed one.
+    """
+    with log.open("rb") as stream:
+        stream.seek(offset)
+        text = stream.read().decode(errors="replace")
+    found = {int(number) for number in REPORTED_SIGNAL.findall(text)}
+    return sorted(found - {signal.SIGTERM})
 
 
 def port_was_taken(log: Path, port: int | str) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 from pipeline import strategies
@@ -16,19 +17,35 @@ from pipeline.files import whole_lines
 from pipeline.records import RunRecord, Step
 from pipeline.spec import RunSpec
 from pipeline.strategies.base import Layout
+from pipeline.training import processes
 from pipeline.training.image import digest_from_within
-from pipeline.training.launcher import Launch, RunPaths
+from pipeline.training.launcher import Launch, RunPaths, in_a_job
 from pipeline.training.machine import hardware, loaded_versions, provenance
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the launchers ended: exit codes (negative: a signal), and whether time ran out."""
+    """How a start of the run ended, and whether time ran out.
+
+    `exit_codes` are those of the launchers that ended by themselves (negative: a signal),
+    `rank_signals` the signals that ended ranks below them.
+    """
 
     exit_codes: Sequence[int]
     timed_out: bool
     started_at: str
     ended_at: str
+    rank_signals: Sequence[int] = ()
+
+    @property
+    def killed_by(self) -> int | None:
+        """The signal that ended a launcher or a rank, None where there was none.
+
+        SIGKILL before others: ranks that lose a peer may abort, which is a signal too.
+        """
+        found = {processes.signal_of(code) for code in self.exit_codes} | {*self.rank_signals}
+        signals = sorted(number for number in found if number is not None)
+        return SIGKILL if SIGKILL in signals else next(iter(signals), None)
 
 
 def make_record(
@@ -149,6 +166,7 @@ class Verdict:
 def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
     """The verdict on an ended run; raises LaunchError for an error of the input."""
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
+    killed = None if ended.timed_out else _killed(ended, paths)
     for kind in ("error", "unsupported", "oom", "failed", "lost"):
         # The rank that fell first drags others into a lost connection: worst kind first.
         found = [error for error in errors if error["kind"] == kind]
@@ -156,22 +174,35 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
             break  # out of time the launchers are stopped, and ranks lose peers that went earlier
         if kind == "error" and found:
             raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
+        if found and kind == "lost":
+            return killed or Verdict("failed", _said(found[0]), lost=True)
         if found:
-            status = "failed" if kind == "lost" else kind
-            return Verdict(
-                status, f"{found[0]['type']}: {found[0]['message']}", lost=kind == "lost"
-            )
+            return Verdict(kind, _said(found[0]))
     if ended.timed_out:
         return Verdict(
             "timeout", f"not done after timeout_seconds = {spec.timeout_seconds}; raise it"
         )
     if any(code != 0 for code in ended.exit_codes):
+        codes = list(ended.exit_codes)
         reason = (
-            f"launchers ended with exit codes {list(ended.exit_codes)} and no rank said why "
-            f"(a kill by signal 9 is often the kernel's out-of-memory killer); see {paths.log.name}"
+            f"launchers ended with exit codes {codes} and no rank said why; see {paths.log.name}"
         )
-        return Verdict("failed", reason, lost=True)
+        # A scheduler's command says no more than that of a node that went.
+        return killed or Verdict("failed", reason, lost=in_a_job())
     return Verdict("ok", None)
+
+
+def _killed(ended: Ended, paths: RunPaths) -> Verdict | None:
+    """The verdict where a signal ended a launcher or a rank, None where there was none."""
+    number = ended.killed_by
+    if number is None:
+        return None
+    who = " (by the kernel's out-of-memory killer or by somebody)" if number == SIGKILL else ""
+    return Verdict("failed", f"killed by signal {number}{who}; see {paths.log.name}", lost=True)
+
+
+def _said(error: Mapping[str, str]) -> str:
+    return f"{error['type']}: {error['message']}"
 
 
 def _rank_of(path: Path) -> int:

@@ -25,7 +25,7 @@ from pipeline.spec import RunSpec
 from pipeline.training import image, processes
 from pipeline.training.launcher import threads_per_rank
 from pipeline.training.machine import usable_cores
-from pipeline.training.processes import die_with_parent
+from pipeline.training.processes import die_with_parent, exit_status
 
 VARIABLE = "SAMESTEP_PRELOADED"
 """Path of the socket, in the environment of Snakemake's jobs."""
@@ -54,7 +54,7 @@ def start(spec: RunSpec) -> None:
 
 
 def ask(arguments: Sequence[str]) -> int | None:
-    """Have the run done by the preloaded process; its exit code, None where there is no fit one.
+    """Have the run done by the preloaded process; its exit status, None where there is no fit one.
 
     When this process ends, however it ends, so does the run. Inside a container image nobody is
     asked, as whoever could be is outside.
@@ -70,13 +70,21 @@ def ask(arguments: Sequence[str]) -> int | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(path)
-        except OSError:
+        except OSError as error:
+            said = f"the preloaded process does not answer: the run loads for itself ({error})"
+            print(said, file=sys.stderr)
             return None
-        socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
-        answer = connection.recv(64)
+        try:
+            socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
+            answer = connection.recv(64)
+        except OSError:
+            answer = b""
     if answer == _OTHER:
         return None
-    return int(answer) if answer else 1
+    if not answer:
+        print("the preloaded process or its guard ended without an answer", file=sys.stderr)
+        return exit_status(-signal.SIGKILL)  # nothing else ends them so
+    return int(answer)
 
 
 def serve(path: Path, run: Callable[[], int]) -> None:
@@ -113,7 +121,7 @@ def _guard(connection: socket.socket, run: Callable[[], int]) -> int:
     if connection.fileno() in ready:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = exit_status(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     with contextlib.suppress(OSError):
         connection.send(str(code).encode())
     return 0

@@ -34,6 +34,18 @@ def is_root() -> bool:
     return inner == "0" and outer == "0"
 
 
+def exit_status(code: int) -> int:
+    """How a process ends that passes a child's end on: 128 + n for its death by signal n."""
+    return 128 - code if code < 0 else code
+
+
+def signal_of(code: int) -> int | None:
+    """The signal behind an exit code, of a child or as a shell or a runtime passes it on."""
+    if code < 0:
+        return -code
+    return code - 128 if 128 < code <= 128 + signal.SIGRTMAX else None
+
+
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Running:
     """Start `command` in a session of its own, its output appended to `log`."""
     with log.open("ab") as output:

@@ -147,7 +147,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     device = devices.choose(spec.world, strategy.layout(spec.world))
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.dilation))
-    owner = checkpoint.key(spec.sha256(), batches.manifest.sha256)
+    owner = checkpoint.key(spec.identity(), batches.manifest.sha256)
     places.check()
     done = places.done
     state = checkpoint.load(places.checkpoints, done) if done else None

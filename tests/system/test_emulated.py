@@ -251,7 +251,12 @@ def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
     spec = replace(spec, workload=replace(spec.workload, steps=100_000))
     with (tmp_path / "said.txt").open("wb") as said:
         stage = subprocess.Popen(
-            command(spec, small_tokens, tmp_path / "out"), cwd=ROOT, stdout=said, stderr=said
+            command(spec, small_tokens, tmp_path / "out"),
+            cwd=ROOT,
+            # In a job the scheduler starts a killed run again, not the stage.
+            env=os.environ | {"SLURM_JOB_ID": "1"},
+            stdout=said,
+            stderr=said,
         )
     try:
         steps = tmp_path / "out/ranks/rank0.jsonl"

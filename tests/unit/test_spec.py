@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ def test_a_spec_survives_json_and_its_hash_tells_any_change(study) -> None:
     assert again == run and again.sha256() == run.sha256()
     changed = json.loads(run.to_json()) | {"seed": run.seed + 1}
     assert RunSpec.from_dict(changed).sha256() != run.sha256()
+
+
+def test_a_time_limit_and_checkpoints_are_no_part_of_what_is_trained(study) -> None:
+    run = expand(study)[0]
+    work = replace(run.workload, checkpoint_every=7)
+    operated = replace(run, timeout_seconds=run.timeout_seconds + 1, workload=work)
+    assert operated.identity() == run.identity()
+    assert operated.sha256() != run.sha256(), "a record says what it was made with"
+    assert replace(run, seed=run.seed + 1).identity() != run.identity()
 
 
 def test_run_ids_are_unique_and_name_cell_nodes_and_repeat(study) -> None:

@@ -10,8 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline import figures, tables
+from pipeline.expansion import expand
+from pipeline.records import write_record
+from tests.fake_records import make_record
 from tests.workflow.project import Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -138,6 +142,33 @@ def test_a_changed_template_makes_the_page_anew_and_nothing_else(finished: Proje
     assert "<p>changed</p>" in (finished.results / "report.html").read_text()
     template.write_text(text)
     finished.run("--cores", "2")
+
+
+def test_another_time_limit_trains_only_what_ran_out_of_it(tmp_path: Path) -> None:
+    """The records are made up: what Snakemake would do depends on what they say."""
+    project = make_project(tmp_path, profile=None)
+    study = yaml.safe_load(project.study.read_text())
+    made = {spec.cell: spec for spec in expand(study) if spec.cell in ("single", "dps")}
+    folders = {
+        cell: project.results / "runs" / spec.run_id.partition("/")[2]
+        for cell, spec in made.items()
+    }
+    files = [str(folder.relative_to(tmp_path)) for folder in folders.values()]
+    manifest = "results/tiny/tokens/manifest.json"
+    project.run("--cores", "2", manifest, *(f"{file}/spec.json" for file in files))
+    write_record(folders["single"], make_record(made["single"]))
+    write_record(folders["dps"], make_record(made["dps"], ("timeout", "not done")))
+    targets = [f"{file}/run.json" for file in files]
+    assert project.jobs(*targets) == {}
+    study["timeout_seconds"] += 1
+    study["workload"]["checkpoint_every"] = 3
+    project.study.write_text(yaml.safe_dump(study))
+    jobs = project.jobs(*targets)
+    assert (jobs["train"], jobs["run_spec"]) == (1, 1)
+    assert project.jobs(targets[0]) == {}
+    study["timeout_seconds"] -= 2
+    project.study.write_text(yaml.safe_dump(study))
+    assert project.jobs(*targets) == {}
 
 
 def test_another_seed_trains_again_and_keeps_the_tokens(finished: Project) -> None:

@@ -11,6 +11,7 @@ from pipeline.metrics.adaptive import run_files
 from pipeline.profiling import profiled
 from pipeline.expansion import expand as expand_study
 from pipeline.expansion import run_order, tokens_spec
+from pipeline.records import spec_to_write
 from pipeline.study import check_study, font_warning
 from pipeline.training import image, job_states, preloaded
 from pipeline.training.request import request

@@ -34,13 +34,17 @@ rule tokens_spec:
         "printf '%s\\n' {params.text:q} > {output} 2> {log}"
 
 
+# A finished run keeps its spec where only its time limit or its checkpoints were changed. A function
+# that took `output` would make a derived parameter, whose changes Snakemake ignores.
 rule run_spec:
     output:
         f"{RESULTS}/runs/{{run}}/spec.json",
     log:
         f"{RESULTS}/logs/run_spec/{{run}}.txt",
     params:
-        text=lambda wildcards: RUNS[wildcards.run].to_json(),
+        text=lambda wildcards: spec_to_write(
+            RUNS[wildcards.run], Path(RESULTS, "runs", wildcards.run)
+        ).to_json(),
     shell:
         "printf '%s' {params.text:q} > {output} 2> {log}"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pipeline.errors import RecordError
 from pipeline.metrics.adaptive import run_files
 from pipeline.metrics.cli import build
 from pipeline.metrics.collect import collect, collect_profiled, run_folder
@@ -129,6 +130,16 @@ def test_the_profiled_runs_are_collected_apart(tmp_path: Path) -> None:
     assert not any(record.spec.profile for record in timed)
     assert [record.spec for record in short] == profiled(STUDY)
     assert collect_profiled(make_study(), runs) == []
+
+
+def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -> None:
+    runs = write_records(tmp_path, STUDY)
+    longer = {**STUDY, "timeout_seconds": STUDY["timeout_seconds"] + 1}
+    longer["workload"] = STUDY["workload"] | {"checkpoint_every": 3}
+    assert len(collect(longer, runs)) == len(collect(STUDY, runs))
+    other = {**longer, "workload": longer["workload"] | {"untimed_steps": 1}}
+    with pytest.raises(RecordError, match=r"workload\.untimed_steps is .*, the study says 1"):
+        collect(other, runs)
 
 
 def test_the_workflow_asks_for_them_with_the_whole_study_only() -> None:

@@ -9,8 +9,9 @@ import pytest
 from pipeline.errors import RecordError, SamestepError
 from pipeline.expansion import expand
 from pipeline.profiling import profiled
-from pipeline.records import RunRecord, find_records, read_record, write_record
+from pipeline.records import RunRecord, find_records, read_record, spec_to_write, write_record
 from pipeline.records.record import texts
+from pipeline.spec import RunSpec
 from tests.fake_records import make_record, make_study
 
 EXAMPLES = Path("tests/examples/records")
@@ -50,6 +51,38 @@ def test_an_edited_record_is_refused_with_file_path_value_and_rule(
     with pytest.raises(RecordError, match=message) as caught:
         read_record(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def longer(record) -> RunSpec:
+    """The record's run with a time limit that was raised."""
+    return replace(record.spec, timeout_seconds=2 * record.spec.timeout_seconds)
+
+
+def test_a_run_that_stands_keeps_its_spec_whatever_operates_it_now(
+    tmp_path, record, longer
+) -> None:
+    assert spec_to_write(longer, tmp_path) == longer
+    write_record(tmp_path, record)
+    assert spec_to_write(longer, tmp_path) == record.spec
+    often = replace(longer, workload=replace(longer.workload, checkpoint_every=3))
+    assert spec_to_write(often, tmp_path) == record.spec
+    other = replace(longer, seed=1)
+    assert spec_to_write(other, tmp_path) == other
+
+
+def test_a_run_out_of_time_is_run_again_with_a_longer_limit_only(tmp_path, record, longer) -> None:
+    write_record(tmp_path, record)
+    edit(tmp_path, status="timeout", reason="not done")
+    assert spec_to_write(longer, tmp_path) == longer
+    shorter = replace(longer, timeout_seconds=1)
+    assert spec_to_write(shorter, tmp_path) == record.spec
+
+
+def test_a_record_that_cannot_be_read_stands_for_nothing(tmp_path, longer) -> None:
+    for text in ("", "[]", "{}", '{"spec": {}, "status": "ok"}'):
+        (tmp_path / "run.json").write_text(text)
+        assert spec_to_write(longer, tmp_path) == longer
 
 
 def test_a_wrong_step_line_is_named_by_its_number(tmp_path, record) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import strategies
+from pipeline.corpus.manifest import Manifest
 from pipeline.errors import LaunchError, LostError
+from pipeline.files import write_text
+from pipeline.records import Step, read_record
 from pipeline.spec import RunSpec
-from pipeline.training import cli
+from pipeline.training import checkpoint, cli
 from pipeline.training.launcher import Launch, Place, RunPaths, plan
 from pipeline.training.outcome import Ended
 from tests.parity.cases import Case
@@ -127,15 +132,100 @@ def test_another_run_s_checkpoint_is_dropped(paths) -> None:
     assert not paths.checkpoints.exists()
 
 
-def test_a_lost_run_is_sent_again_inside_a_job_alone(paths, monkeypatch) -> None:
-    """On one node as on several; without a scheduler nobody would send it again."""
-    killed = Ended([-9], False, "", "")
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    cli._start_again_if_lost(RUN, paths, killed, 1)
+def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> None:
+    """Of a killed attempt: what its nodes were measured to get, folders of copies, its errors."""
+    leave_steps(paths, "0\n1\n2\n", "0\n1\n2\n")
+    (paths.ranks / "copy1").mkdir()
+    for name in ("copy1/rank0.jsonl", "emulation.json", "rank0.error.json", "rank1.json"):
+        (paths.ranks / name).write_text("old")
+    assert cli._clear(RUN, LAYOUT, paths, "ours") == 3
+    left = sorted(path.name for path in paths.ranks.iterdir())
+    assert left == ["rank0.jsonl", "rank1.jsonl"]
+
+
+NOW = "2026-01-01T00:00:00+00:00"
+KILLED = Ended([-9], False, NOW, NOW)
+
+
+def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(paths, monkeypatch) -> None:
+    """On one node as on several."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(LostError, match="lost in attempt 2 of 3"):
-        cli._start_again_if_lost(RUN, paths, killed, 2)
-    cli._start_again_if_lost(RUN, paths, killed, 3)
+        cli._is_to_start_again(RUN, paths, KILLED, 2)
+    assert not cli._is_to_start_again(RUN, paths, KILLED, 3)
+
+
+@pytest.fixture
+def stage(small_tokens, tmp_path, monkeypatch):
+    """The stage with stand-ins for its launchers: each start ends as told.
+
+    A start leaves a checkpoint of step 3 with its steps. Returns the steps that each start was
+    told to resume from.
+    """
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def run(spec: RunSpec, *ends: Ended | str) -> list[str]:
+        told: list[str] = []
+
+        def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
+            end = ends[len(told)]
+            told.extend(w for w in launch.commands[0] if w.startswith("--resume-from"))
+            owner = checkpoint.key(spec.identity(), Manifest.load(small_tokens).sha256)
+            write_text(
+                paths.checkpoints / "step-00000003/state.json",
+                json.dumps({"step": 3, "owner": owner}),
+            )
+            (paths.ranks / "rank0.jsonl").write_text(LINES)
+            paths.log.touch()
+            if isinstance(end, Ended):
+                return end
+            error = {"kind": end, "type": "SomeError", "message": "why"}
+            (paths.ranks / "rank0.error.json").write_text(json.dumps(error))
+            return replace(KILLED, exit_codes=[1])
+
+        monkeypatch.setattr(cli, "follow", follow)
+        file = tmp_path / "spec.json"
+        file.write_text(spec.to_json())
+        parser = argparse.ArgumentParser()
+        cli.add_arguments(parser)
+        words = ["--spec", str(file), "--tokens", str(small_tokens), "--out", str(tmp_path)]
+        assert cli.run(parser.parse_args(words)) == 0
+        return told
+
+    return run
+
+
+ONE = Case("single").spec(1)
+LINES = "".join(
+    json.dumps(Step(step, 0, 0.1, 8, 1.0, 1.0, 0.1, timed=True).to_dict()) + "\n"
+    for step in range(4)
+)
+
+
+def test_a_killed_run_is_started_again_from_its_checkpoint(stage, tmp_path, capsys) -> None:
+    told = stage(ONE, KILLED, "lost", KILLED)
+    assert told == ["--resume-from=0", "--resume-from=3", "--resume-from=3"]
+    record = read_record(tmp_path)
+    assert record.status == "failed" and "killed by signal 9" in record.run["reason"]
+    assert capsys.readouterr().err.count("it is started again") == 2
+    assert (tmp_path / "log.txt").read_text().count("lost in attempt") == 2
+
+
+@pytest.mark.parametrize("kind", ["failed", "unsupported", "oom"])
+def test_a_run_that_says_why_it_failed_is_started_once(stage, tmp_path, kind) -> None:
+    assert stage(ONE, kind) == ["--resume-from=0"]
+    assert read_record(tmp_path).status == kind
+
+
+def test_out_of_time_it_keeps_its_checkpoint_for_a_longer_limit(stage, tmp_path) -> None:
+    out_of_time = replace(KILLED, exit_codes=[], timed_out=True)
+    assert stage(ONE, out_of_time) == ["--resume-from=0"]
+    assert read_record(tmp_path).status == "timeout"
+    assert not (tmp_path / "ranks/launch").exists(), "a rank that is left leaves nothing"
+    work = replace(ONE.workload, checkpoint_every=3)
+    longer = replace(ONE, timeout_seconds=2 * ONE.timeout_seconds, workload=work)
+    assert stage(longer, out_of_time) == ["--resume-from=3"]
+    assert stage(replace(longer, seed=1), out_of_time) == ["--resume-from=0"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How an ended run is judged from what its ranks left."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,30 @@ def test_time_out_and_silent_kill(run, paths) -> None:
     (paths.ranks / "rank1.error.json").unlink()
     silent = judge(run, paths, ended(0, -9))
     assert (silent.status, silent.lost) == ("failed", True)
-    assert silent.reason is not None and "-9" in silent.reason
+    assert silent.reason is not None and "signal 9" in silent.reason
+
+
+@pytest.mark.parametrize(
+    ("codes", "signals"),
+    [((-9,), ()), ((137,), ()), ((1,), (9,)), ((1,), (6, 9)), ((0, -9), ())],
+    ids=["launcher", "as a shell says it", "rank", "its peer gave up", "one of two"],
+)
+def test_a_kill_is_named_also_where_a_peer_says_that_it_lost_it(run, paths, codes, signals) -> None:
+    for _ in range(2):
+        verdict = judge(run, paths, replace(ended(*codes), rank_signals=signals))
+        assert (verdict.status, verdict.lost) == ("failed", True)
+        assert verdict.reason is not None and "killed by signal 9 " in verdict.reason
+        assert "out-of-memory" in verdict.reason
+        leave(paths, 1, "lost", "connection closed by peer")
+
+
+def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(
+    run, paths, monkeypatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert judge(run, paths, ended(1)).lost is False
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert judge(run, paths, ended(1)).lost is True
 
 
 def test_a_step_line_cut_off_by_a_kill_is_left_out(paths) -> None:

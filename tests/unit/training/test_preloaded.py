@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.training import image, preloaded
@@ -75,12 +76,27 @@ def test_the_run_ends_with_the_asker_and_with_the_server(server, tmp_path, victi
     pid = int(file.read_text())
     assert alive(pid)
     os.kill((asker if victim == "asker" else server).pid, signal.SIGKILL)
-    asker.wait(timeout=20)
+    code = asker.wait(timeout=20)
+    assert victim == "asker" or code == 128 + signal.SIGKILL
+    wait_until(lambda: not alive(pid))
+
+
+@pytest.mark.parametrize("victim", ["guard", "run"])
+def test_a_kill_of_the_guard_or_of_the_run_is_told_as_such(server, tmp_path, victim) -> None:
+    file = tmp_path / "pid"
+    command = [sys.executable, "-c", ASK, str(file), "wait"]
+    asker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: file.is_file() and file.read_text())
+    pid = int(file.read_text())
+    os.kill(pid if victim == "run" else psutil.Process(pid).ppid(), signal.SIGKILL)
+    _, said = asker.communicate(timeout=20)
+    assert asker.returncode == 128 + signal.SIGKILL
+    assert ("ended without an answer" in said) == (victim == "guard")
     wait_until(lambda: not alive(pid))
 
 
 def test_nobody_is_asked_where_there_is_none_and_inside_an_image(
-    server, tmp_path, monkeypatch
+    server, tmp_path, monkeypatch, capsys
 ) -> None:
     digest = tmp_path / "digest"
     digest.write_text("sha256:1\n")
@@ -91,6 +107,7 @@ def test_nobody_is_asked_where_there_is_none_and_inside_an_image(
     assert preloaded.ask(["x", "0"]) is None
     monkeypatch.setenv(preloaded.VARIABLE, str(tmp_path / "gone"))
     assert preloaded.ask(["x", "0"]) is None
+    assert "does not answer: the run loads for itself" in capsys.readouterr().err
 
 
 def test_other_threads_than_torch_was_loaded_with_are_refused(server, monkeypatch) -> None:

@@ -1,0 +1,210 @@
+"""SIGKILL in the middle of a run, outside of any job: it resumes and ends as if undisturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipeline.emulation.available import why_not
+from pipeline.spec import LinkSpec, RunSpec
+from pipeline.training import preloaded
+from tests.parity.cases import Case
+
+ROOT = Path(__file__).parents[2]
+STEPS, EVERY = 120, 20
+REASON = why_not()
+
+pytestmark = pytest.mark.system
+emulation = pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
+
+
+def run_of(strategy: str, nodes: int, network: str, steps: int = STEPS) -> RunSpec:
+    """A run of a second or two on `nodes` nodes of one rank each."""
+    run = Case(strategy).spec(nodes)
+    work = replace(run.workload, steps=steps, checkpoint_every=EVERY)
+    world = replace(run.world, network=network, threads_per_rank=1)
+    if network == "emulated":
+        link = LinkSpec("200mbit", 200)
+        world = replace(world, threads_per_rank=None, link=link, cores_per_node=1)
+    return replace(run, world=world, workload=work)
+
+
+class Stage:
+    """`python -m pipeline train`, started; `end` waits for its record."""
+
+    def __init__(self, spec: RunSpec, tokens: Path, out: Path) -> None:
+        self.out = out
+        out.mkdir(exist_ok=True)
+        (out / "spec.json").write_text(spec.to_json())
+        words = [f"--spec={out}/spec.json", f"--tokens={tokens}", f"--out={out}"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "train", *words],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, found: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + 300
+        while not (value := found()):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
+        return value
+
+    def wait_for_a_checkpoint(self) -> None:
+        self.wait_for(lambda: list(self.out.glob("checkpoints/step-*/state.json")))
+
+    def kill(self, victim: str) -> None:
+        """Kill the first process of the run that was started with `-m victim`."""
+
+        def of_the_run() -> list[psutil.Process]:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            return [child for child in children if _module(child) == victim]
+
+        self.wait_for(of_the_run)[0].kill()
+
+    def has_lost(self, attempts: int) -> bool:
+        return self.log().count("lost in attempt") == attempts
+
+    def end(self) -> tuple[dict[str, Any], str]:
+        """The record and what the stage said."""
+        _, said = self.process.communicate(timeout=200)
+        assert self.process.returncode == 0, said + self.log()
+        return json.loads((self.out / "run.json").read_text()), said
+
+    def losses(self) -> list[tuple[int, int, float, float]]:
+        lines = map(json.loads, (self.out / "steps.jsonl").read_text().splitlines())
+        return [(s["step"], s["rank"], s["loss"], s["grad_norm"]) for s in lines]
+
+    def log(self) -> str:
+        path = self.out / "log.txt"
+        return path.read_text()[-3000:] if path.is_file() else ""
+
+
+def _module(process: psutil.Process) -> str:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return ""
+    return words[words.index("-m") + 1] if "-m" in words else ""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small_tokens, tmp_path_factory) -> Callable[[str, int], list[Any]]:
+    """Losses and gradient norms of a run of a strategy that nothing happens to."""
+    made: dict[tuple[str, int], list[Any]] = {}
+
+    def losses(strategy: str, nodes: int) -> list[Any]:
+        if (strategy, nodes) not in made:
+            out = tmp_path_factory.mktemp("undisturbed")
+            stage = Stage(run_of(strategy, nodes, "loopback"), small_tokens, out)
+            assert stage.end()[0]["status"] == "ok"
+            made[strategy, nodes] = stage.losses()
+        return made[strategy, nodes]
+
+    return losses
+
+
+def check_resumed(stage: Stage, expected: list[Any]) -> None:
+    """The record is `ok`, of two attempts, with the losses of an undisturbed run to the bit."""
+    record, said = stage.end()
+    assert record["status"] == "ok", record["reason"] + stage.log()
+    assert record["execution"]["resumed_from_step"] >= EVERY
+    assert stage.losses() == expected
+    assert said.count("lost in attempt") == 1 and "attempt 1 of 3 (killed by signal 9" in said
+    assert "lost in attempt 1 of 3" in (stage.out / "log.txt").read_text()
+    assert sorted(path.name for path in stage.out.iterdir()) == [
+        "log.txt",
+        "run.json",
+        "spec.json",
+        "steps.jsonl",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("victim", "nodes"),
+    [("pipeline.training.worker", 2), ("torch.distributed.run", 1)],
+    ids=["rank", "torchrun"],
+)
+def test_on_the_loopback(victim, nodes, undisturbed, small_tokens, tmp_path) -> None:
+    expected = undisturbed("ddp", nodes)
+    stage = Stage(run_of("ddp", nodes, "loopback"), small_tokens, tmp_path)
+    stage.wait_for_a_checkpoint()
+
+    stage.kill(victim)
+    check_resumed(stage, expected)
+
+
+def test_a_third_kill_is_the_result(small_tokens, tmp_path) -> None:
+    stage = Stage(run_of("ddp", 1, "loopback", steps=10**6), small_tokens, tmp_path)
+    for attempt in range(3):
+        stage.wait_for(partial(stage.has_lost, attempt))
+        stage.kill("torch.distributed.run")
+    record, said = stage.end()
+    assert record["status"] == "failed"
+    assert "killed by signal 9" in record["reason"] and "out-of-memory" in record["reason"]
+    assert said.count("lost in attempt") == 2
+
+
+@pytest.fixture
+def served(monkeypatch) -> Iterator[psutil.Process]:
+    """A preloaded process, which the stages of a test ask."""
+    monkeypatch.setenv(preloaded.VARIABLE, "")
+    ended: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", ended.append)
+    preloaded.start(run_of("single", 1, "emulated"))
+    (end,) = ended
+    (process,) = [
+        child
+        for child in psutil.Process().children()
+        if _module(child) == "pipeline.training.preloaded"
+    ]
+    deadline = time.monotonic() + 60
+    while not Path(os.environ[preloaded.VARIABLE]).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield process
+    end()
+
+
+@emulation
+@pytest.mark.parametrize(
+    ("victim", "depth"), [("preloaded", 0), ("guard", 1), ("run", 2)], ids=lambda v: str(v)
+)
+def test_of_what_is_preloaded(victim, depth, served, undisturbed, small_tokens, tmp_path) -> None:
+    """One node, so that copies of it fill the machine and leave their folders behind."""
+    expected = undisturbed("single", 1)
+    stage = Stage(run_of("single", 1, "emulated"), small_tokens, tmp_path)
+    stage.wait_for_a_checkpoint()
+    process = served
+    for _ in range(depth):
+        (process,) = process.children()
+    process.send_signal(signal.SIGKILL)
+    check_resumed(stage, expected)
+
+
+@emulation
+def test_a_rank_on_emulated_nodes(undisturbed, small_tokens, tmp_path) -> None:
+    expected = undisturbed("ddp", 2)
+    stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path)
+    stage.wait_for_a_checkpoint()
+    writing = tmp_path / "ranks" / "rank1.jsonl"
+    (builder,) = psutil.Process(stage.process.pid).children()
+    ranks = [c for c in builder.children() if str(writing) in [f.path for f in c.open_files()]]
+    ranks[0].kill()
+    check_resumed(stage, expected)
