@@ -44,7 +44,7 @@ SIX_CELLS = (
     ("horovod-apex", "Horovod + Apex", "horovod", "apex_o1", None),
 )
 
-EMULATED = {
+EMULATED: dict[str, Any] = {
     "device": "cpu", "ranks_per_node": 1, "nodes": [1, 2, 4], "backend": "gloo",
     "network": "emulated", "cores_per_node": 1,
     "links": [

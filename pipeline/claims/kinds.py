@@ -132,7 +132,7 @@ def efficiency(claim: Claim, evidence: Evidence) -> Found:
         shares.append(
             Estimate(times.value / factor, times.low / factor, times.high / factor, times.how)
         )
-    cells = ", ".join(dict.fromkeys(place.cell for place in found))
+    cells = ", ".join(place.cell for place in found if place.nodes > 1)
     what = f"largest efficiency of {cells} on {found[0].nodes} nodes against one"
     return Found(found, what, largest(shares))
 

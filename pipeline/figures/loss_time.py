@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.figures import theme
@@ -32,6 +33,7 @@ def draw(table: pd.DataFrame) -> Figure:
     both = loss.merge(time[[*keys, "value"]].rename(columns={"value": "seconds"}), on=keys)
     shown: set[str] = set()
     on_link = cells(table).set_index("cell")["link"]
+    lowest: dict[int, Axes] = {}
     for link, panels in zip(compared, blocks, strict=True):
         own = both[both["cell"].isin(over_link(table, link))]
         filled = []
@@ -41,10 +43,15 @@ def draw(table: pd.DataFrame) -> Figure:
                 axes.set_visible(False)
                 continue
             filled.append(axes)
+            lowest[count] = axes
             draw_lines(axes, here, table, x="seconds")
             panel_title(axes, count, link if (on_link[here["cell"]] == link).any() else "")
             axes.set_xlabel("Training time [s]")
         shown |= set(own["cell"])
         filled[0].set_ylabel("Loss [nats/token]")
         filled[0].tick_params(labelleft=True)
+    for axes in lowest.values():
+        # Where the panel below is left out, this one has the axis that they share.
+        axes.tick_params(labelbottom=True)
+        axes.xaxis.label.set_visible(True)
     return theme.finish(figure, table, shown, "Time of a step: its slowest rank.")

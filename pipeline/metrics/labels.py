@@ -35,7 +35,8 @@ def precision_as_ran(run: Mapping[str, Any]) -> str:
 
 def fell_back(record: RunRecord) -> bool:
     """Whether the nodes of a run were to be emulated and shared the loopback instead."""
-    return record.spec.world.network == "emulated" != record.run["execution"]["network"]
+    had = str(record.run["execution"]["network"])
+    return record.spec.world.network == "emulated" and had != "emulated"
 
 
 def label_of(labels: Labels, record: RunRecord) -> Mapping[str, Any]:

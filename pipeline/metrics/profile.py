@@ -79,8 +79,8 @@ def _ranks(steps: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
     """How far the profiled run is from the timed one of its repeat, in training and in time."""
-    own = (record.spec.cell, record.spec.repeat)
-    timed = next((r for r in group.ok if (r.record.spec.cell, r.record.spec.repeat) == own), None)
+    asked = (record.spec.cell, record.spec.repeat)
+    timed = next((r for r in group.ok if (r.record.spec.cell, r.record.spec.repeat) == asked), None)
     if timed is None:
         return []
     own, count = load_run(record, {}), record.spec.workload.steps

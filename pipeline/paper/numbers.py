@@ -83,8 +83,7 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     shown = [
         {"cell": row["arm"], "label": row["arm_label"], "strategy": row["strategy"],
          "precision_ran": row["precision_ran"],
-         "over": listed(f"`{c}`" for c in names.loc[names["arm"] == row["arm"], "cell"]
-                        if c != row["arm"])}
+         "names": [str(name) for name in names.loc[names["arm"] == row["arm"], "cell"]]}
         for row in records(names.drop_duplicates("arm"))
     ]  # fmt: skip
     chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"

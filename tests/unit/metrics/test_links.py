@@ -1,5 +1,7 @@
 """Cells over several links: one node is measured once, and a loopback is no link."""
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -81,7 +83,7 @@ def test_what_ran_on_the_loopback_is_one_cell_with_all_its_repeats(fallen: pd.Da
 
 
 @pytest.mark.parametrize("cluster", [EMULATED, LINE], ids=["two links", "one link"])
-def test_runs_over_different_networks_are_never_compared(cluster: dict) -> None:
+def test_runs_over_different_networks_are_never_compared(cluster: dict[str, Any]) -> None:
     table = make_table(repeats=2, cluster=cluster, fell_back=lambda spec: spec.repeat == 1)
     kinds = table.drop_duplicates("cell").set_index("cell")["network"]
     pairs = pick(table, "comparison", "speed_verdict")

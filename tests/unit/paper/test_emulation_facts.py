@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from tests.fake_records import EMULATED, make_study, make_table
 from tests.unit.paper.papers import SOURCE, make_paper, make_results, text_of
 
 RATIO = {"value": 0.98, "low": 0.95, "high": 1.02, "n": 6, "how": "median"}
-RESULT = {
+RESULT: dict[str, Any] = {
     "measured_at": "2026-01-02T03:04:05+00:00",
     "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2},
     "repeats": 6,
