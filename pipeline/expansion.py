@@ -2,7 +2,7 @@
 
 A study is the mapping of a `workflow/config/*.yaml` file after validation by
 `workflow/schemas/config.schema.yaml`. It becomes one `RunSpec` for each cell x link x node count x
-repeat.
+repeat; one node uses no link, so over several links its runs are made once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from pipeline.errors import StudyError
 from pipeline.spec import LinkSpec, ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 MAX_RUNS = 10_000
-"""More than any study has had (`smoke`: 246), and about what one Snakemake can schedule."""
+"""More than any study has had (`smoke`: 216), and about what one Snakemake can schedule."""
+
+FALLBACK = "loopback"
+"""Stands for the link of runs that were to be emulated and were made on the loopback."""
 
 
 def repeat_bounds(study: Mapping[str, Any]) -> tuple[int, int]:
@@ -37,21 +40,38 @@ def expand(study: Mapping[str, Any]) -> list[RunSpec]:
     of them are called for.
     """
     cells = cells_of(study)
-    names = [cell["name"] for cell in cells]
-    for name in names:
-        if names.count(name) > 1:
-            raise StudyError(f"cell name {name!r} stands {names.count(name)} times; make it unique")
-    worlds = [(cell, n) for cell in cells for n in cell.get("nodes", study["cluster"]["nodes"])]
+    _check_names(study, [cell["name"] for cell in cells])
+    worlds = [(cell, nodes) for cell in cells for nodes in cell["nodes"]]
     repeats = repeat_bounds(study)[1]
     if len(worlds) * repeats > MAX_RUNS:
         raise StudyError(
             f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
             f"node counts of {repeats} repeats each; split it or have fewer repeats"
         )
-    runs = [_run(study, cell, n, repeat) for cell, n in worlds for repeat in range(repeats)]
+    runs = [_run(study, cell, nodes, repeat) for cell, nodes in worlds for repeat in range(repeats)]
     for run in runs:
         run.check()
     return runs
+
+
+def _check_names(study: Mapping[str, Any], names: list[str]) -> None:
+    """Every cell has a name of its own, also where it falls back to the loopback."""
+    for name in names:
+        if names.count(name) > 1:
+            raise StudyError(f"cell name {name!r} stands {names.count(name)} times; make it unique")
+    if any(link.name == FALLBACK for link in links_of(study)):
+        raise StudyError(f"link name {FALLBACK!r} is that of no link; give it another name")
+    for cell in study["cells"] if links_of(study) else []:
+        if fallback_name(cell["name"]) in names:
+            raise StudyError(
+                f"cell name {fallback_name(cell['name'])!r} is that of {cell['name']!r} where it "
+                "is run on the loopback; give it another name"
+            )
+
+
+def fallback_name(arm: str) -> str:
+    """The cell of an arm's runs that were to be emulated and were made on the loopback."""
+    return f"{arm}-{FALLBACK}"
 
 
 def links_of(study: Mapping[str, Any]) -> list[LinkSpec]:
@@ -68,18 +88,27 @@ def links_of(study: Mapping[str, Any]) -> list[LinkSpec]:
 
 
 def cells_of(study: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The cells of a study; over several links each is one cell a link, its `link` in its name.
+    """The cells of a study, each with its `nodes`; `arm` is the name that the study gave.
 
-    `arm` is the name that the study gave. A cell of one node uses no link, so it stands once, with
-    the first.
+    Over several links an arm is one cell for each, with the link in its name, on several nodes.
+    One node sends nothing over a link: it is a cell once, under the arm's own name, and the first
+    link stands in its spec.
     """
-    links, found = links_of(study), []
+    links = links_of(study)
+    found: list[dict[str, Any]] = []
     for cell in study["cells"]:
-        alone = cell.get("nodes", study["cluster"]["nodes"]) == [1]
-        own: list[dict[str, Any]] = [{"link": asdict(link)} for link in links]
-        if len(links) > 1 and not alone:
-            own = [o | {"name": f"{cell['name']}-{o['link']['name']}"} for o in own]
-        found += [{"arm": cell["name"], **cell, **o} for o in (own[:1] if alone else own) or [{}]]
+        nodes = cell.get("nodes", study["cluster"]["nodes"])
+        arm = {"arm": cell["name"], **cell, "nodes": nodes}
+        if len(links) < 2:
+            found += [arm | {"link": asdict(link)} for link in links] or [arm]
+            continue
+        if 1 in nodes:
+            found.append(arm | {"link": asdict(links[0]), "nodes": [1]})
+        if several := [count for count in nodes if count > 1]:
+            found += [
+                arm | {"link": asdict(x), "nodes": several, "name": f"{cell['name']}-{x.name}"}
+                for x in links
+            ]
     return found
 
 

@@ -44,7 +44,7 @@ SIX_CELLS = (
     ("horovod-apex", "Horovod + Apex", "horovod", "apex_o1", None),
 )
 
-EMULATED = {
+EMULATED: dict[str, Any] = {
     "device": "cpu", "ranks_per_node": 1, "nodes": [1, 2, 4], "backend": "gloo",
     "network": "emulated", "cores_per_node": 1,
     "links": [
@@ -53,6 +53,10 @@ EMULATED = {
     ],
 }  # fmt: skip
 """The `cluster` of a study on emulated nodes over two links."""
+
+
+NO_NODES = "the kernel lets no user make network namespaces"
+"""Why runs fell back to the loopback."""
 
 
 def make_study(**changes: Any) -> dict[str, Any]:
@@ -92,18 +96,25 @@ def fail(spec: RunSpec) -> tuple[str, str] | None:
     return None
 
 
-def write_records(root: Path, study: Mapping[str, Any], failures: Any = fail) -> Path:
-    """Write one record for every run of `study` below `root`; returns `root`."""
+def write_records(
+    root: Path, study: Mapping[str, Any], failures: Any = fail, fell_back: Any = None
+) -> Path:
+    """Write one record for every run of `study` below `root`; returns `root`.
+
+    `fell_back(spec)` says which runs were to be emulated and were made on the loopback.
+    """
     for place, spec in enumerate([*run_order(expand(study)), *profiled(study)]):
-        write_record(run_folder(root, spec), make_record(spec, failures(spec), place))
+        here = fell_back is not None and fell_back(spec)
+        record = make_record(spec, failures(spec), place, fell_back=here)
+        write_record(run_folder(root, spec), record)
     return root
 
 
-def make_table(**changes: Any) -> pd.DataFrame:
+def make_table(*, fell_back: Any = None, **changes: Any) -> pd.DataFrame:
     """The table of metrics of the synthetic study, through the real stage."""
     study = make_study(**changes)
     with TemporaryDirectory() as folder:
-        return build(study, write_records(Path(folder), study))
+        return build(study, write_records(Path(folder), study, fell_back=fell_back))
 
 
 def write_table(table: pd.DataFrame, folder: Path) -> Path:
@@ -112,11 +123,19 @@ def write_table(table: pd.DataFrame, folder: Path) -> Path:
     return folder / "metrics.parquet"
 
 
-def make_record(spec: RunSpec, failure: tuple[str, str] | None = None, place: int = 0) -> RunRecord:
+def make_record(
+    spec: RunSpec,
+    failure: tuple[str, str] | None = None,
+    place: int = 0,
+    *,
+    fell_back: bool = False,
+) -> RunRecord:
     """One synthetic record; `failure` is (status, reason) of a run that did not finish.
 
-    `place` is how many runs came before, each of which took half a minute.
+    `place` is how many runs came before, each of which took half a minute; a run that `fell_back`
+    was to be on emulated nodes and ran on the loopback.
     """
+    emulated = spec.world.network == "emulated" and not fell_back
     status, reason = failure or ("ok", None)
     start = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + place * timedelta(seconds=30)
     ok = failure is None
@@ -134,17 +153,20 @@ def make_record(spec: RunSpec, failure: tuple[str, str] | None = None, place: in
         "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2, "memory_bytes": 8 << 30,
                      "gpus": []},
         "data": {"manifest_sha256": _sha("manifest"), "tokenizer_sha256": _sha("tokenizer")},
-        "execution": {"launcher": "fork" if spec.world.link else "torchrun",
+        "execution": {"launcher": "fork" if emulated else "torchrun",
                       "world_size": spec.world.size,
-                      "threads_per_rank": 1, "backend": "gloo", "network": spec.world.network,
+                      "threads_per_rank": 1, "backend": "gloo",
+                      "network": "loopback" if fell_back else spec.world.network,
                       "layout": {"data_parallel": spec.world.size}, "settings": {}}
-        | _emulation(spec),
+        | ({"network_reason": NO_NODES} if fell_back else {})
+        | (_emulation(spec) if emulated else {}),
         "precision": _precision(spec) if ok else None,
         "model": {"num_parameters": 1_071_616, "flops_per_token": 7.1e6} if ok else None,
         "ranks": [_rank(spec, rank) for rank in range(spec.world.size)] if ok else [],
         "provenance": {"git_commit": "0" * 40, "git_dirty": False, "image_digest": None},
     }  # fmt: skip
-    return RunRecord(run=run, steps=_steps(spec) if ok else [])
+    world = spec.world if emulated else replace(spec.world, link=None)
+    return RunRecord(run=run, steps=_steps(replace(spec, world=world)) if ok else [])
 
 
 def _emulation(spec: RunSpec) -> dict[str, Any]:

@@ -110,8 +110,7 @@ class Runs:
 
     def spec(self, cell: str, nodes: int, rate: float) -> RunSpec:
         """A run of `cell` on so many nodes, with links of `rate` Mbit/s, the model as above."""
-        names = (cell, f"{cell}-1gbit")
-        found = next(run for run in expand(self.study) if run.cell in names)
+        found = next(run for run in expand(self.study) if run.cell == cell)
         return replace(
             found,
             world=replace(found.world, nodes=nodes, link=LinkSpec("bench", rate)),

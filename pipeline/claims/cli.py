@@ -25,13 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge every claim, write the verdicts, and print how many there are of each."""
     from pipeline.claims import readme
+    from pipeline.claims.counts import counted
     from pipeline.claims.judge import judge_all
     from pipeline.claims.load import files_of, load_claims
-    from pipeline.claims.types import VERDICTS
     from pipeline.claims.worlds import Evidence
     from pipeline.claims.write import to_dict, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
+    from pipeline.metrics.counts import run_counts
     from pipeline.study import load_study
 
     study = load_study(args.study)
@@ -39,10 +40,11 @@ def run(args: argparse.Namespace) -> int:
     if not files:
         raise ClaimError(f"study {study['study']!r} names no claims; add the key `claims` to it")
     claims = [claim for path in files for claim in load_claims(path)]
-    verdicts = judge_all(claims, Evidence(study, table.read(args.metrics)))
+    metrics = table.read(args.metrics)
+    verdicts = judge_all(claims, Evidence(study, metrics))
     write_verdicts(study["study"], verdicts, args.out)
+    shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        readme.update(args.readme, study["study"], [to_dict(verdict) for verdict in verdicts])
-    counts = [f"{sum(v.verdict == one for v in verdicts)} {one}" for one in VERDICTS]
-    print(f"claims: {', '.join(counts)}")
+        readme.update(args.readme, study["study"], shown, run_counts(metrics).text)
+    print(counted(shown))
     return 0

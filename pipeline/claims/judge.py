@@ -150,7 +150,9 @@ def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
 def _notes(places: Sequence[Place]) -> list[str]:
     """What differs from the publication in the cells themselves."""
     notes = []
-    for place in {p.cell: p for p in places}.values():
+    # Over several links the one node of an arm is a cell of its own, of which the same holds.
+    first = {p.row["arm"]: p for p in reversed(places)}
+    for place in reversed(first.values()):
         for key, (published, here) in differences(place).items():
             if key == "precision":
                 notes.append(f"{place.cell} ran in {place.row['precision_ran']}, not {published}")

@@ -132,17 +132,17 @@ def efficiency(claim: Claim, evidence: Evidence) -> Found:
         shares.append(
             Estimate(times.value / factor, times.low / factor, times.high / factor, times.how)
         )
-    cells = ", ".join(dict.fromkeys(place.cell for place in found))
+    cells = ", ".join(place.cell for place in found if place.nodes > 1)
     what = f"largest efficiency of {cells} on {found[0].nodes} nodes against one"
     return Found(found, what, largest(shares))
 
 
 def _is_base(place: Place, many: Place) -> bool:
-    """The same cell on one node with the same work in all, or for each rank under weak scaling."""
+    """The same arm on one node with the same work in all, or for each rank under weak scaling."""
     share = place.ranks if place.row["scaling"] == "weak" else 1
     others = many.ranks if many.row["scaling"] == "weak" else 1
     same = place.row["global_batch"] / share == many.row["global_batch"] / others
-    return bool(place.cell == many.cell and place.nodes == 1 and same)
+    return bool(place.beside(many) and place.nodes == 1 and same)
 
 
 def utilisation(claim: Claim, evidence: Evidence) -> Found:
@@ -195,7 +195,7 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     """
     test = claim.test
     places = evidence.places(test["a"])
-    cell = [p for p in places if p.row["status"] == "ok" and p.cell == places[0].cell]
+    cell = [p for p in places if p.row["status"] == "ok" and p.beside(places[0])]
     by_batch = {float(p.row["global_batch"] / p.ranks): p for p in cell}
     if len(by_batch) < 2:
         raise NotTestableError(f"the study has no two batches a rank of {test['a']}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.claims.counts import counted, outcome
 from pipeline.claims.types import NOT_TESTABLE
 from pipeline.errors import ClaimError
 from pipeline.files import write_text
@@ -16,11 +17,14 @@ def marks(study: str) -> tuple[str, str]:
     return f"<!-- verdicts of {study}: begin -->", f"<!-- verdicts of {study}: end -->"
 
 
-def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each claim that has an effect or a verdict, and how many have neither."""
-    shown = [one for one in verdicts if one["effect"] or one["verdict"] != NOT_TESTABLE]
+def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
+    """A row for each claim that could be tested, and how many came out in each way.
+
+    `runs` says how many runs the study has.
+    """
+    shown = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
     rows = [
-        f"| {one['sentence']} | {_verdict(one)} | {_effect(one)} | {_claimed(one)} | "
+        f"| {one['sentence']} | {outcome(one)} | {_effect(one)} | {_claimed(one)} | "
         f"{'; '.join([one['scale'], *one['notes']])} |"
         for one in shown
     ]
@@ -29,26 +33,18 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
         "| scale, and what else differs |",
         "|---|---|---|---|---|",
     ]
-    rest = (
-        f"{len(verdicts) - len(shown)} of the {len(verdicts)} claims could not be tested by the "
-        f"study `{study}`; its paper says why."
-    )
+    rest = f"The study `{study}`, {runs}. {counted(verdicts)}; its paper says why."
     return "\n".join([*(head + rows if rows else []), "", rest])
 
 
-def update(path: Path, study: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
+def update(path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> None:
     """Put the table between the marks of a file; raises ClaimError where it has none."""
     first, last = marks(study)
     before, begin, rest = path.read_text(encoding="utf-8").partition(first)
     _, end, after = rest.partition(last)
     if not begin or not end:
         raise ClaimError(f"{path} has no lines {first} and {last}; add them where the table is due")
-    write_text(path, f"{before}{first}\n{block(study, verdicts)}\n{last}{after}")
-
-
-def _verdict(one: Mapping[str, Any]) -> str:
-    """An effect whose interval settles nothing is no verdict."""
-    return "undecided" if one["verdict"] == NOT_TESTABLE else str(one["verdict"])
+    write_text(path, f"{before}{first}\n{block(study, verdicts, runs)}\n{last}{after}")
 
 
 def _effect(one: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.claims.types import Claim, NotTestableError, Selector
-from pipeline.expansion import cells_of
+from pipeline.expansion import links_of
 from pipeline.metrics.comparison import unequal_fields
 from pipeline.metrics.parity import NOT_EQUAL
 from pipeline.metrics.select import listed, pick, plural, records
@@ -43,13 +43,18 @@ class Place:
     options: Mapping[str, Any]
     selector: Selector
 
+    rate_mbits: float = 0.0
+    """Of its link, where its nodes are emulated and several."""
+
     @property
     def ranks(self) -> int:
         """Size of the world."""
         return int(self.row["world_size"])
 
-    rate_mbits: float = 0.0
-    """Of its link, where its nodes are emulated."""
+    def beside(self, many: Place) -> bool:
+        """Whether it is the same arm over the same network, and over the same link if any."""
+        alike = all(self.row[key] == many.row[key] for key in ("arm", "network"))
+        return alike and (self.cell == many.cell or 1 in (self.nodes, many.nodes))
 
     @property
     def key(self) -> tuple[str, int]:
@@ -71,14 +76,13 @@ class Evidence:
 
     @cached_property
     def options(self) -> dict[str, Mapping[str, Any]]:
-        """Options of each cell, which the table does not hold."""
-        return {cell["name"]: cell.get("options", {}) for cell in cells_of(self.study)}
+        """Options of each arm, which the table does not hold."""
+        return {cell["name"]: cell.get("options", {}) for cell in self.study["cells"]}
 
     @cached_property
     def rates(self) -> dict[str, float]:
-        """Mbit/s of the link of each cell that has one."""
-        cells = cells_of(self.study)
-        return {cell["name"]: cell["link"]["rate_mbits"] for cell in cells if "link" in cell}
+        """Mbit/s of each link, by its text."""
+        return {link.text: link.rate_mbits for link in links_of(self.study)}
 
     def fact(self, metric: str) -> float:
         """The smallest value of a fact over all runs; NaN where no run has it."""
@@ -91,9 +95,9 @@ class Evidence:
                 row["cell"],
                 int(row["nodes"]),
                 row,
-                self.options[row["cell"]],
+                self.options[row["arm"]],
                 selector,
-                self.rates.get(row["cell"], 0.0),
+                self.rates.get(row["link"], 0.0),
             )
             for row in self.groups
         ]
@@ -256,8 +260,8 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> st
         if evidence.unequal_training(place):
             return f"{place.cell} on {place.ranks} ranks did not compute the same training"
     over = {str(p.row["link"]) for p in group if p.row["cell"] != p.row["arm"]}
-    if len(over) > 1:
-        return f"{listed(p.cell for p in group)} ran over different links"
+    if len(over) > 1 or len({p.row["network"] for p in group}) > 1:
+        return f"{listed(p.cell for p in group)} ran over different links or networks"
     first = group[0]
     for other in group[1:]:
         fields = unequal_fields(pd.Series(dict(first.row)), pd.Series(dict(other.row)))

@@ -16,12 +16,17 @@ from pipeline.metrics.select import cells, node_counts, records
 _GREY = "#8A8A8A"
 
 
-def draw_cells(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Draw each cell's line and intervals, dodged on the log axis; returns the cells drawn."""
+def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """Draw each arm's line and intervals, dodged on the log axis; returns the arms drawn.
+
+    `values` are over one link, where an arm has one cell, and one for its one node at most: over
+    every link the line begins with the same point.
+    """
     look = theme.styles(table)
-    shown = [cell for cell in cells(table)["cell"] if cell in set(values["cell"])]
-    for place, cell in enumerate(shown):
-        rows, style = values[values["cell"] == cell].sort_values("nodes"), look[cell]
+    shown = [arm for arm in cells(table)["arm"].unique() if arm in set(values["arm"])]
+    for place, arm in enumerate(shown):
+        rows = values[values["arm"] == arm].sort_values("nodes")
+        style = look[rows["cell"].iloc[0]]
         x = theme.dodge([int(n) for n in rows["nodes"]], place, len(shown))
         y = rows["value"].to_numpy()
         spread = [y - rows["low"].to_numpy(), rows["high"].to_numpy() - y]

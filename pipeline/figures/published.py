@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from pipeline.claims.counts import counted, outcome
 from pipeline.figures import theme
 
 CAPTION = (
@@ -26,7 +27,8 @@ NEEDS = "verdicts"
 # Effects that are no ratio of two measurements.
 _NO_RATIO = ("utilisation", "fits")
 # Colour and word go together, so that the figure can be read in grey.
-_COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "not testable here": "#777777"}
+_COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
+            "not testable here": "#777777"}  # fmt: skip
 _BAND = "#DADADA"
 _TICKS = [2.0**power for power in range(-6, 8)]
 
@@ -51,7 +53,10 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
         theme.provenance_entry(theme.PUBLISHED),
         Line2D([], [], color=_BAND, lw=8, label="what the claim says"),
     ]
-    what = "Right: the verdict; a line without a disc could not be tested here."
+    what = (
+        "Right: the verdict; a line without a disc is not testable here. All of the study's "
+        f"{counted(verdicts)}."
+    )
     return theme.finish(figure, table, (), what, extra=entries)
 
 
@@ -83,7 +88,8 @@ def _row(axes: Axes, place: int, one: dict[str, Any]) -> None:
     high = right if claimed["high"] is None else min(claimed["high"], right)
     if low < high:
         axes.fill_betweenx([place - 0.36, place + 0.36], low, high, color=_BAND, lw=0, zorder=0)
-    colour = _COLOURS[one["verdict"]]
+    word = outcome(one)
+    colour = _COLOURS[word]
     # Side by side where a line has both, so that neither hides the other.
     apart = 0.17 if effect and one["published"] else 0.0
     if effect is not None and effect["value"] > 0:
@@ -92,8 +98,7 @@ def _row(axes: Axes, place: int, one: dict[str, Any]) -> None:
         axes.plot([effect["value"]], [y], **theme.provenance(theme.MEASURED, colour))
     if one["published"] is not None:
         axes.plot([one["published"]["value"]], [place + apart], **theme.provenance(theme.PUBLISHED))
-    undecided = effect is not None and one["verdict"] == "not testable here"
     axes.text(
-        1.01, place, "undecided" if undecided else one["verdict"], color=colour, fontsize=7,
-        va="center", ha="left", transform=axes.get_yaxis_transform(),
+        1.01, place, word, color=colour, fontsize=7, va="center", ha="left",
+        transform=axes.get_yaxis_transform(),
     )  # fmt: skip

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.figures import theme
-from pipeline.figures.against_nodes import draw_cells, ideal_lines
-from pipeline.metrics.select import interval_notes, links, listed, over_link, pick, records
+from pipeline.figures.against_nodes import draw_arms, ideal_lines
+from pipeline.metrics.select import interval_notes, links, listed, over, over_link, pick, records
 
 CAPTION = (
     "Speedup against the number of nodes: throughput over that of the base, with the interval of "
@@ -29,19 +29,21 @@ _ROOM = 8
 
 def draw(table: pd.DataFrame) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
-    over = links(table)
-    figure, [panels] = theme.grid(len(over), 3.2, sharey=True)
+    compared = links(table)
+    figure, [panels] = theme.grid(len(compared), 3.2, sharey=True)
     values, ideals = pick(table, "cell", "speedup"), pick(table, "cell", "ideal_speedup")
     if values.empty:
         return theme.empty(figure, panels[0], table)
     shown: set[str] = set()
     entries: Sequence[Line2D] = []
-    for link, axes in zip(over, panels, strict=True):
+    for link, axes in zip(compared, panels, strict=True):
         own = over_link(table, link)
-        shown |= set(draw_cells(axes, values[values["cell"].isin(own)], table))
+        here = values[values["cell"].isin(own)]
+        draw_arms(axes, here, table)
+        shown |= set(here["cell"])
         entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)])
         axes.axhline(1.0, color="#BBBBBB", lw=0.8, zorder=1)
-        axes.set_title(f"links of {link}" if link else "")
+        axes.set_title(over(link))
     first = panels[0]
     first.set_yscale("log", base=2)
     low, high = first.get_ylim()

@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from pipeline.figures import theme
-from pipeline.figures.against_nodes import draw_cells, ideal_lines
+from pipeline.figures.against_nodes import draw_arms, ideal_lines
 from pipeline.figures.overlay import legend_label, published_step_seconds
-from pipeline.metrics.select import interval_notes, links, over_link, pick, records
+from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
 
 CAPTION = (
     "Training throughput against the number of nodes. Each point is the tokens of one step divided "
@@ -26,8 +26,8 @@ COMPARES = {"precision"}
 
 def draw(table: pd.DataFrame) -> Figure:
     """Tokens per second of every cell at every node count, a panel for each link."""
-    over = links(table)
-    figure, [panels] = theme.grid(len(over), 3.2, sharey=True)
+    compared = links(table)
+    figure, [panels] = theme.grid(len(compared), 3.2, sharey=True)
     values = pick(table, "cell", "tokens_per_second")
     if values.empty:
         return theme.empty(figure, panels[0], table)
@@ -36,13 +36,14 @@ def draw(table: pd.DataFrame) -> Figure:
     ideals, shown = pick(table, "cell", "ideal_speedup"), set[str]()
     published: dict[float, str] = {}
     entries: Sequence[Line2D] = []
-    for link, axes in zip(over, panels, strict=True):
+    for link, axes in zip(compared, panels, strict=True):
         own = over_link(table, link)
-        drawn = draw_cells(axes, values[values["cell"].isin(own)], table)
-        published |= _published(axes, values[values["cell"].isin(drawn)], table, drawn)
+        here = values[values["cell"].isin(own)]
+        arms = draw_arms(axes, here, table)
+        published |= _published(axes, here, table, arms)
         entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)], scale)
-        shown |= set(drawn)
-        axes.set_title(f"links of {link}" if link else "")
+        shown |= set(here["cell"])
+        axes.set_title(over(link))
     # The ideal may lie far above everything measured; the measurements set the scale.
     panels[0].set_ylim(0, max([float(values["high"].max()), *published]) * 1.18)
     panels[0].set_ylabel("Throughput [tokens/s]")
@@ -53,7 +54,7 @@ def draw(table: pd.DataFrame) -> Figure:
 
 
 def _published(
-    axes: Axes, values: pd.DataFrame, table: pd.DataFrame, shown: list[str]
+    axes: Axes, values: pd.DataFrame, table: pd.DataFrame, arms: list[str]
 ) -> dict[float, str]:
     """Draw the published rates of the same settings; rate -> what the legend says of them."""
     numbers, drawn = published_step_seconds(table), {}
@@ -62,7 +63,7 @@ def _published(
         if number is not None:
             rate = float(row["global_batch_tokens"]) / number.value
             colour = theme.styles(table)[row["cell"]].colour
-            x = theme.dodge([int(row["nodes"])], shown.index(row["cell"]), len(shown))
+            x = theme.dodge([int(row["nodes"])], arms.index(row["arm"]), len(arms))
             axes.plot(x, [rate], **theme.provenance(theme.PUBLISHED, colour))
             drawn[rate] = legend_label(numbers)
     return drawn

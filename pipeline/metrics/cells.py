@@ -72,8 +72,7 @@ def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], Group]:
     """Runs by (cell, nodes), in the order of the study."""
     grouped: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
-        spec = run.record.spec
-        grouped.setdefault((spec.cell, spec.world.nodes), []).append(run)
+        grouped.setdefault((run.context["cell"], run.context["nodes"]), []).append(run)
     return {key: Group(members) for key, members in grouped.items()}
 
 
@@ -137,17 +136,19 @@ def _ranges(group: Group) -> list[dict[str, Any]]:
 def find_base(group: Group, groups: Groups) -> Group | None:
     """What the speedup of a group is taken against, or None where that did not finish.
 
-    The strategy `single` on 1 node in the same precision; without one, the same cell at its
-    smallest node count (1 wherever the study has it).
+    The strategy `single` on 1 node in the same precision; without one, the same arm at its smallest
+    node count (1 wherever the study has it). Times over another kind of network are no base.
     """
-    precision = group.context["precision"]
-    for candidate in groups.values():
+    own = group.context
+    alike = [g for g in groups.values() if g.context["network"] == own["network"]]
+    for candidate in alike:
         c = candidate.context
-        same = (c["strategy"], c["nodes"], c["precision"]) == ("single", 1, precision)
+        same = (c["strategy"], c["nodes"], c["precision"]) == ("single", 1, own["precision"])
         if same and candidate.ok:
             return candidate
-    cell = group.context["cell"]
-    first = groups[cell, min(nodes for name, nodes in groups if name == cell)]
+    # Over several links the arm's one node is a cell of its own, which has the arm's name.
+    line = [g for g in alike if g.context["cell"] in (own["cell"], own["arm"])]
+    first = min(line, key=lambda g: int(g.context["nodes"]))
     return first if first.ok else None
 
 

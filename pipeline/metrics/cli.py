@@ -44,7 +44,7 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
     from pipeline.metrics.cells import cell_frames, group_runs
     from pipeline.metrics.collect import collect, collect_profiled
     from pipeline.metrics.contrasts import all_cells_rows, contrast_frames
-    from pipeline.metrics.labels import cell_labels
+    from pipeline.metrics.labels import cell_labels, label_of
     from pipeline.metrics.order import order_frames, order_rows
     from pipeline.metrics.parity import parity_frames
     from pipeline.metrics.profile import profile_frames
@@ -52,7 +52,7 @@ def build(study: Mapping[str, Any], runs: Path) -> pd.DataFrame:
 
     records = collect(study, runs)
     labels = cell_labels(study, records)
-    loaded = [load_run(record, labels[record.spec.cell]) for record in records]
+    loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
     facts = {"title": study["title"], "compares": " ".join(study.get("compares", []))}
     about = [{"level": "study", "metric": name, "text": text} for name, text in facts.items()]

@@ -92,15 +92,17 @@ def _unequal_places(parity: Iterable[pd.DataFrame]) -> set[Place]:
 def _families(groups: Groups) -> Mapping[str, list[Pair]]:
     """The planned comparisons, each family corrected for itself.
 
-    All pairs of cells at a node count that share a link (or use none), and every cell against the
-    base of its speedup, again link by link. Six repeats can decide a family of 15 pairs: with no
-    overlap at all p is 1/462, and 15 times that is 0.032; five repeats cannot (0.12).
+    All pairs of cells at a node count that share a link (or use none) of one kind of network, and
+    every cell against the base of its speedup, again link by link. Six repeats can decide a family
+    of 15 pairs: with no overlap at all p is 1/462, and 15 times that is 0.032; five repeats cannot
+    (0.12).
     """
     finished = [group for group in groups.values() if group.ok]
     families: dict[str, list[Pair]] = {}
     for one, other in combinations(finished, 2):
         nodes, over = one.context["nodes"], {_over(one), _over(other)} - {""}
-        if nodes == other.context["nodes"] and len(over) < 2:
+        alike = all(one.context[key] == other.context[key] for key in ("nodes", "network"))
+        if alike and len(over) < 2:
             family = f"pairs at {plural(nodes, 'node')}{_of(over)}"
             families.setdefault(family, []).append(Pair(one, other))
     for group in finished:
@@ -114,7 +116,7 @@ def _families(groups: Groups) -> Mapping[str, list[Pair]]:
 def largest_family(study: Mapping[str, Any]) -> tuple[int, str]:
     """Comparisons in the largest family that a study plans, and what they are; see `_families`.
 
-    Every link has each cell of the study once, so its families are as large as those of any other.
+    Every link, and one node, has each cell of the study once, so no family grows with the links.
     """
     nodes = [cell.get("nodes", study["cluster"]["nodes"]) for cell in study["cells"]]
     sizes = {"cells against their base": sum(n > 1 for counts in nodes for n in counts)}

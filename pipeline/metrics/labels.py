@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.expansion import cells_of
+from pipeline.expansion import FALLBACK, cells_of, fallback_name
 from pipeline.records import RunRecord
 from pipeline.spec import LinkSpec, RunSpec
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
 
-LABEL_COLUMNS = ("label", "cell_order", "precision_ran", "arm", "arm_label")
-"""What is known of each cell beside its name."""
+LABEL_COLUMNS = ("cell", "label", "cell_order", "precision_ran", "arm", "arm_label")
+"""What a cell is called."""
+
+Labels = Mapping[tuple[str, bool], Mapping[str, Any]]
+"""What the cell that a run counts to is called, by the cell of its spec and `fell_back`."""
 
 
 def precision_as_ran(run: Mapping[str, Any]) -> str:
@@ -30,31 +33,43 @@ def precision_as_ran(run: Mapping[str, Any]) -> str:
     return f"{ran['library']} {amp}{level}, {dtype}"
 
 
-def cell_labels(
-    study: Mapping[str, Any], records: Iterable[RunRecord]
-) -> dict[str, dict[str, Any]]:
-    """For each cell: label, cell_order, precision_ran, and the arm that it is of, with its label.
+def fell_back(record: RunRecord) -> bool:
+    """Whether the nodes of a run were to be emulated and shared the loopback instead."""
+    had = str(record.run["execution"]["network"])
+    return record.spec.world.network == "emulated" and had != "emulated"
+
+
+def label_of(labels: Labels, record: RunRecord) -> Mapping[str, Any]:
+    """What the cell that a run counts to is called."""
+    return labels[record.spec.cell, fell_back(record)]
+
+
+def cell_labels(study: Mapping[str, Any], records: Iterable[RunRecord]) -> Labels:
+    """For each cell: its name, label, cell_order, precision_ran, and its arm with its label.
 
     The label names library and type wherever it is not plain fp32, so that Apex and torch's own
-    mixed precision can never be taken for one another.
+    mixed precision can never be taken for one another. Runs of an arm that fell back to the
+    loopback count to one cell, whatever link they were planned over: they are repeats of one thing.
     """
+    cells = cells_of(study)
+    arms = {one["name"]: one["arm"] for one in cells}
     ran: dict[str, str] = {}
     for record in records:
-        cell = record.spec.cell
-        if cell not in ran or record.status == "ok":
-            ran[cell] = precision_as_ran(record.run)
-    labels: dict[str, dict[str, Any]] = {}
-    for order, one in enumerate(cells_of(study)):
-        own = ran[one["name"]]
+        arm = arms[record.spec.cell]
+        if arm not in ran or record.status == "ok":
+            ran[arm] = precision_as_ran(record.run)
+    labels: dict[tuple[str, bool], dict[str, Any]] = {}
+    for place, one in enumerate(cells):
+        own, arm = ran[one["arm"]], one["arm"]
         arm_label = one["label"] if one["precision"] == "fp32" else f"{one['label']} [{own}]"
-        over = one["name"] != one["arm"]
-        labels[one["name"]] = {
-            "label": f"{arm_label}, {LinkSpec(**one['link']).text}" if over else arm_label,
-            "cell_order": order,
-            "precision_ran": own,
-            "arm": one["arm"],
-            "arm_label": arm_label,
-        }
+        shared = {"precision_ran": own, "arm": arm, "arm_label": arm_label}
+        over = f", {LinkSpec(**one['link']).text}" if one["name"] != arm else ""
+        names = {"cell": one["name"], "label": f"{arm_label}{over}", "cell_order": place}
+        labels[one["name"], False] = names | shared
+        # Behind all others, in the order of the arms.
+        order = len(cells) + list(ran).index(arm)
+        names = {"cell": fallback_name(arm), "label": f"{arm_label}, {FALLBACK}"}
+        labels[one["name"], True] = names | shared | {"cell_order": order}
     return labels
 
 
@@ -85,6 +100,14 @@ def updates_per_step(run: Mapping[str, Any]) -> int:
     return int(run["spec"]["options"].get("optimiser_steps", 1))
 
 
+def _link(record: RunRecord) -> dict[str, str]:
+    """The link that the run was really made over; one node sends nothing over any."""
+    world = record.spec.world
+    if fell_back(record):
+        return {"link": FALLBACK}
+    return {"link": world.link.text} if world.link and world.nodes > 1 else {}
+
+
 def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
     """Columns that every row of a cell at one node count shares."""
     spec, run = record.spec, record.run
@@ -107,7 +130,7 @@ def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
         "model": model_text(spec),
         "device": spec.world.device,
         "network": run["execution"]["network"],
-        **({"link": spec.world.link.text} if spec.world.link else {}),
+        **_link(record),
         "origin": run["origin"],
     }
 

@@ -6,16 +6,16 @@ the steps of that run, each the mean over its ranks. No time of a profiled run g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipeline.metrics.cells import Group, Groups, bounds
-from pipeline.metrics.labels import run_context
+from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.runs import load_run
+from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import rows
 from pipeline.profiling import IN_STEP, PHASES
@@ -26,13 +26,14 @@ MEAN = "arithmetic mean over the profiled steps and the ranks; the parts add up 
 
 
 def profile_frames(
-    records: Iterable[RunRecord], labels: Mapping[str, Mapping[str, Any]], groups: Groups
+    records: Iterable[RunRecord], labels: Labels, groups: Groups
 ) -> list[pd.DataFrame]:
     """All rows of the profiled runs; one that is not ok has its status and times only."""
     frames = []
+    places: dict[tuple[str, int], list[Run]] = {}
     for record in records:
-        group = groups[record.spec.cell, record.spec.world.nodes]
-        context = run_context(record, labels[record.spec.cell])
+        context = run_context(record, label_of(labels, record))
+        place = (context["cell"], record.spec.world.nodes)
         found = [
             _row("status", "1", float(record.status == "ok"), text=record.status),
             *({"level": "profile", "metric": name, "text": record.run[name]}
@@ -40,10 +41,15 @@ def profile_frames(
             _row("record_bytes", "bytes", float(sum(map(len, texts(record).values())))),
         ]  # fmt: skip
         if record.status == "ok":
-            steps = phase_steps(record)
-            found += [*_ranks(steps), *_against_timed(record, group)]
-            frames.append(rows(group.context, _cell(steps)))
+            places.setdefault(place, []).append(load_run(record, context))
+            found += _ranks(phase_steps(record))
+            if place in groups:
+                found += _against_timed(record, groups[place])
         frames.append(rows(context, found))
+    for place, runs in places.items():
+        # Where a profiled run alone fell back to the loopback, no timed one is beside it.
+        about = groups.get(place, Group(runs)).context
+        frames.append(rows(about, _cell([phase_steps(run.record) for run in runs])))
     return frames
 
 
@@ -73,8 +79,8 @@ def _ranks(steps: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
     """How far the profiled run is from the timed one of its repeat, in training and in time."""
-    repeat = record.spec.repeat
-    timed = next((run for run in group.ok if run.record.spec.repeat == repeat), None)
+    asked = (record.spec.cell, record.spec.repeat)
+    timed = next((r for r in group.ok if (r.record.spec.cell, r.record.spec.repeat) == asked), None)
     if timed is None:
         return []
     own, count = load_run(record, {}), record.spec.workload.steps
@@ -90,9 +96,9 @@ def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _cell(steps: pd.DataFrame) -> list[dict[str, Any]]:
-    """Seconds of each phase, its share of the step, and the means that add up."""
-    each = steps.drop(columns="rank").groupby("at", sort=True).mean()
+def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
+    """Seconds of each phase, its share of the step, and the means that add up; of all `runs`."""
+    each = pd.concat([s.drop(columns="rank").groupby("at", sort=True).mean() for s in runs])
     values = [_interval(f"phase_seconds:{name}", "s", _floats(each[name])) for name in PHASES]
     values += [
         _interval(f"phase_share:{name}", "1", _floats(each[name] / each["step"]))

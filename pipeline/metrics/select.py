@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.expansion import FALLBACK
 from pipeline.profiling import MARKED
 
 _NETWORKS = {
@@ -46,29 +47,44 @@ def node_counts(table: pd.DataFrame) -> list[int]:
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell, in the study's order, with what all its rows share."""
+    """One row a cell, in the study's order, with what all its rows share, and its link if any."""
     columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
-    columns += ["arm", "arm_label", "link"]
-    return (
-        table.dropna(subset=["cell"])
-        .drop_duplicates("cell")
-        .sort_values("cell_order")[columns]
-        .reset_index(drop=True)
-    )
+    columns += ["arm", "arm_label"]
+    known = table.dropna(subset=["cell"])
+    found = known.drop_duplicates("cell").sort_values("cell_order")[columns]
+    over = known.dropna(subset=["link"]).drop_duplicates("cell").set_index("cell")["link"]
+    return found.assign(link=found["cell"].map(over)).reset_index(drop=True)
 
 
 def links(table: pd.DataFrame) -> list[str]:
-    """Texts of the links that the study compares, in its order; one `""` where it compares none."""
+    """Texts of the links that the runs compare, in order; one `""` where they compare none.
+
+    `FALLBACK` is the last where runs that were to be emulated were made on the loopback.
+    """
     found = cells(table)
-    compared = found[found["cell"] != found["arm"]]["link"].dropna()
-    return list(dict.fromkeys(compared)) or [""]
+    if (found["cell"] == found["arm"]).all():
+        return [""]
+    compared = list(dict.fromkeys(found["link"].dropna()))
+    # What was emulated over no link that is told apart stands in a panel without a name.
+    beside = compared == [FALLBACK] and bool((found["cell"] == found["arm"]).any())
+    return ["", FALLBACK] if beside else compared
 
 
 def over_link(table: pd.DataFrame, link: str) -> list[str]:
-    """Cells that run over a link, those that use none (one node) included, in the study's order."""
+    """Cells that ran over a link, in the study's order; those of one node, which use none, too.
+
+    What ran on the loopback instead is beside nothing else.
+    """
     found = cells(table)
-    keep = (found["cell"] == found["arm"]) | (found["link"] == link) | (link == "")
+    keep = found["link"] == link
+    if link != FALLBACK:
+        keep |= found["cell"] == found["arm"]
     return list(found.loc[keep, "cell"])
+
+
+def over(link: str) -> str:
+    """How a panel of cells over a link is named; empty where the study compares none."""
+    return f"links of {link}" if link not in ("", FALLBACK) else link
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.claims.counts import outcome
 from pipeline.claims.load import files_of, load_claims
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
 from pipeline.tables.format import significant
@@ -155,7 +156,7 @@ def _claims(study: Mapping[str, Any], verdicts: Sequence[dict[str, Any]]) -> lis
     for one in verdicts:
         quantity = tests.get(one["id"], {}).get("metric", one["kind"])
         place = places.setdefault(SHOWN_IN[quantity], {})
-        place.setdefault(one["verdict"], []).append(one["id"])
+        place.setdefault(outcome(one), []).append(one["id"])
     return [
         {
             "figure": figure,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.claims.counts import UNDECIDED, count, outcome
+from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED
 from pipeline.metrics.select import listed, plural
 
 
@@ -12,19 +14,16 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Counts of the verdicts and what the sources disagree on; empty where nothing was claimed."""
     if not verdicts:
         return {}
-    by_verdict: dict[str, list[dict[str, Any]]] = {}
-    for one in verdicts:
-        by_verdict.setdefault(one["verdict"], []).append(one)
-    untested = by_verdict.get("not testable here", [])
-    tested = [one for one in verdicts if one["effect"] or one not in untested]
+    number = count(verdicts)
+    tested = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
     elsewhere = [one for one in tested if not _at_its_scale(one)]
     return {
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
         "total": plural(len(verdicts), "claim"),
-        "reproduced": len(by_verdict.get("reproduced", [])),
-        "not_reproduced": len(by_verdict.get("not reproduced", [])),
-        "untested": len(untested),
-        "undecided": sum(one["effect"] is not None for one in untested),
+        "reproduced": number[REPRODUCED],
+        "not_reproduced": number[NOT_REPRODUCED],
+        "undecided": number[UNDECIDED],
+        "untested": number[NOT_TESTABLE],
         "all_elsewhere": bool(tested) and len(elsewhere) == len(tested),
         "some_elsewhere": len(elsewhere),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.select import links, listed, pick
+from pipeline.metrics.select import listed, pick, plural
 from pipeline.tables.format import ratio_interval, significant
 
 CHECKS = {
@@ -38,17 +38,17 @@ def emulation_facts(
 
     `validation` is what `make bench` wrote; it says itself when and on what it was measured.
     """
-    dilation = pick(table, "run", "dilation")
+    dilation, fell_back = pick(table, "run", "dilation"), _fell_back(table)
     if dilation.empty:
-        reasons = pick(table, "run", "network_reason")["text"].unique()
-        return {"any": False, "not_emulated": "; ".join(reasons)}
+        return {"any": False, "fell_back": fell_back}
     found = {name: pick(table, "run", name) for name in METRICS}
     cores, rates = found["measured_cores"], found["measured_mbits"]
     share = cores["value"].to_numpy() / found["cores_per_node"]["value"].to_numpy()
     return {
         "any": True,
-        "not_emulated": "",
-        "links": listed(link for link in links(table) if link) or _one_link(table),
+        "fell_back": fell_back,
+        "links": listed(dict.fromkeys(dilation["link"].dropna())),
+        "compared": bool((dilation["cell"] != dilation["arm"]).any()),
         "mtu": listed(f"{value:g}" for value in sorted(found["mtu"]["value"].unique())),
         "cores": f"{found['cores_per_node']['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
@@ -60,12 +60,20 @@ def emulation_facts(
         "runs": len(share),
         "full_share": f"{FULL_SHARE:g}",
         "least_rates": _least_rates(rates),
-        "validation": _validation(validation),
+        "validation": _validation(validation, table),
     }
 
 
-def _one_link(table: pd.DataFrame) -> str:
-    return listed(sorted(set(pick(table, "run", "status")["link"].dropna())))
+def _fell_back(table: pd.DataFrame) -> dict[str, Any]:
+    """How many runs were to be emulated and were made on the loopback, and why; empty for none."""
+    reasons = pick(table, "run", "network_reason")
+    if reasons.empty:
+        return {}
+    return {
+        "runs": plural(len(reasons), "timed run"),
+        "all": len(reasons) == len(pick(table, "run", "status")),
+        "reasons": "; ".join(reasons["text"].unique()),
+    }
 
 
 def _least_rates(rates: pd.DataFrame) -> str:
@@ -74,15 +82,23 @@ def _least_rates(rates: pd.DataFrame) -> str:
     return listed(f"{value:.0f} Mbit/s at {link}" for link, value in lowest.items())
 
 
-def _validation(result: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The checks of `bench/emulation.py` as rows of text; none where they were not run."""
+def _validation(result: Mapping[str, Any] | None, table: pd.DataFrame) -> dict[str, Any]:
+    """The checks of `bench/emulation.py` as rows of text; none where they were not run.
+
+    They are of this machine where all runs recorded the same processor model and number of cores.
+    """
     if result is None:
         return {"rows": []}
+    hardware = result["hardware"]
+    cpus, cores = (set(pick(table, "run", n)["text"]) for n in ("cpu_model", "num_cores"))
+    here = (cpus, cores) == ({hardware["cpu_model"]}, {str(hardware["num_cores"])})
     found = [(check, one) for check in CHECKS for one in _results(result[check])]
     return {
         "measured_at": result["measured_at"][:10],
-        "cpu": result["hardware"]["cpu_model"],
-        "num_cores": result["hardware"]["num_cores"],
+        "here": here and bool(hardware["cpu_model"]),
+        "cpu": hardware["cpu_model"] or "an unknown processor",
+        "cores": plural(hardware["num_cores"], "core"),
+        "commit": (result["git_commit"] or "unknown")[:12],
         "repeats": result["repeats"],
         "parameters": f"{result['num_parameters'] / 1e6:.2g}",
         "dropped": sum(one.get("dropped", 0) for _, one in found),

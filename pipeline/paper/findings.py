@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED
-from pipeline.metrics.select import links, listed, pick, plural, records
+from pipeline.metrics.select import listed, pick, plural, records
 from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.tables.format import ratio_interval, significant, with_interval
 
@@ -34,13 +34,11 @@ def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
     """
     rates = pick(table, "cell", "tokens_per_second")
     rates = rates.assign(over=rates["link"].where(rates["cell"] != rates["arm"], "").fillna(""))
-    over_links = [link for link in links(table) if link] or [""]
-    places = [
-        (int(str(nodes)), link, part[part["over"].isin(["", link])])
+    return [
+        _ranking(table, int(str(nodes)), str(link), rows)
         for nodes, part in rates.groupby("nodes", sort=True)
-        for link in over_links
+        for link, rows in part.groupby("over", sort=False)
     ]
-    return [_ranking(table, nodes, link, rows) for nodes, link, rows in places if not rows.empty]
 
 
 def _ranking(table: pd.DataFrame, nodes: int, link: str, rows: pd.DataFrame) -> dict[str, Any]:

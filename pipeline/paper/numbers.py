@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.expansion import cells_of
 from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
+from pipeline.metrics.counts import run_counts
 from pipeline.metrics.select import (
     cells,
     fact,
@@ -79,8 +79,13 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     config = (_CONFIG / f"{name}.yaml").as_posix()
     shipped = (Path(__file__).parents[2] / config).is_file()
     names, nodes = cells(table), node_counts(table)
-    own = {cell["name"]: _own_settings(cell) for cell in cells_of(study)}
-    shown = records(names[["cell", "label", "strategy", "precision_ran"]])
+    own = {cell["name"]: _own_settings(cell) for cell in study["cells"]}
+    shown = [
+        {"cell": row["arm"], "label": row["arm_label"], "strategy": row["strategy"],
+         "precision_ran": row["precision_ran"],
+         "names": [str(name) for name in names.loc[names["arm"] == row["arm"], "cell"]]}
+        for row in records(names.drop_duplicates("arm"))
+    ]  # fmt: skip
     chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"
     snakemake = f"snakemake --cores all{chosen}"
     return {
@@ -92,7 +97,7 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
         "adaptive": "" if isinstance(study["repeats"], int) else COVERAGE,
         "seeds": listed(study["seeds"]),
         "num_seeds": len(study["seeds"]),
-        "num_cells": len(names),
+        "num_cells": len(shown),
         "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
@@ -171,16 +176,20 @@ def _workload(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
 
 def _cluster(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     cluster, runs = study["cluster"], pick(table, "run", "status")
-    sizes = sorted({int(size) for size in runs["world_size"]})
+    networks = set(runs["network"])
+    together = runs.loc[runs["network"] == "loopback", "world_size"]
     cores = pick(table, "run", "num_cores")["value"].dropna()
     return {
         "device": {"cpu": "CPU", "cuda": "GPU"}[cluster["device"]],
-        "loopback": set(runs["network"]) == {"loopback"},
+        "emulated": "emulated" in networks,
+        "loopback": "loopback" in networks,
+        "real": bool(((runs["network"] == "real") & (runs["nodes"] > 1)).any()),
+        "mixed": len(networks) > 1,
         "backend": cluster["backend"],
         "ranks_per_node": plural(cluster["ranks_per_node"], "rank"),
-        "largest_world": sizes[-1],
+        "largest_world": int(together.max()) if len(together) else 0,
         "cores": listed(sorted({int(c) for c in cores})),
-        "oversubscribed": bool(len(cores) and sizes[-1] > cores.min()),
+        "oversubscribed": bool(len(cores) and len(together) and together.max() > cores.min()),
         "threads": listed(
             sorted({int(t) for t in pick(table, "run", "threads_per_rank")["value"].dropna()})
         ),
@@ -188,13 +197,12 @@ def _cluster(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _runs(table: pd.DataFrame) -> dict[str, Any]:
-    status = pick(table, "run", "status")["text"]
-    finished = int((status == "ok").sum())
+    counts = run_counts(table)
     return {
-        "planned": plural(len(status), "run"),
-        "finished": finished,
-        "any_finished": finished > 0,
-        "all_finished": finished == len(status),
+        "planned": counts.text,
+        "finished": counts.finished,
+        "any_finished": counts.timed_finished > 0,
+        "all_finished": counts.finished == counts.timed + counts.profiled,
         "missing": missing_notes(table),
     }
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.counts import run_counts
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.profiling import COMMUNICATION
 from pipeline.tables.format import scientific
@@ -23,7 +24,7 @@ def split_facts(table: pd.DataFrame) -> dict[str, Any]:
     shares = shares[(shares["world_size"] > 1) & ~shares["cell"].isin(unmarked(table))]
     steps = pick(table, "cell", f"phase_mean_seconds:{COMMUNICATION}")["n"]
     return {
-        "runs": plural(len(status), "profiled run"),
+        "runs": plural(run_counts(table).profiled, "profiled run"),
         "finished": finished,
         "all_finished": finished == len(status),
         "missing": not_profiled(table),

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import figures, tables
-from pipeline.claims.types import NOT_TESTABLE, VERDICTS
+from pipeline.claims.counts import OUTCOMES, count, outcome
 from pipeline.errors import SamestepError
 from pipeline.metrics.select import fact, repeats, setting
 from pipeline.paper.numbers import collect
@@ -70,7 +70,7 @@ def render(
         provenance=_provenance(table),
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
         verdicts=[_verdict(one) for one in sorted(verdicts, key=_interest)],
-        verdict_counts=[(v, sum(one["verdict"] == v for one in verdicts)) for v in VERDICTS],
+        verdict_counts=list(count(verdicts).items()),
         figures=_figures(folders.figures, with_claims=bool(verdicts)),
         tables=[_table(folders.tables, name) for name in _order(_shown_tables(), _FIRST_TABLES)],
         environment=_table(folders.tables, "environment"),
@@ -133,7 +133,7 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
 
 def _interest(one: Mapping[str, Any]) -> int:
     """Decided claims come first, then what was measured and left open, then the rest."""
-    return 0 if one["verdict"] != NOT_TESTABLE else 1 if one["effect"] else 2
+    return (0, 0, 1, 2)[OUTCOMES.index(outcome(one))]
 
 
 def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,6 +141,7 @@ def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
     effect, published, claimed = one["effect"], one["published"], one["claimed"]
     return {
         **one,
+        "verdict": outcome(one),
         "measured": NONE
         if effect is None
         else with_interval(effect["value"], effect["low"], effect["high"]),

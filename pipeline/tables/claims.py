@@ -7,12 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.claims.counts import outcome
 from pipeline.tables.format import NONE, significant
 
 CAPTION = (
     "Published claims and what became of them. A claim is reproduced, or not, only where the whole "
-    "interval of its effect is on one side of what it says; a verdict from another scale than the "
-    "claim's own says so. Effects are ratios and have no unit."
+    "interval of its effect is on one side of what it says, else it is undecided; a verdict from "
+    "another scale than the claim's own says so. Effects are ratios and have no unit."
 )
 # The claims check equal work for themselves, each over its own cells.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
@@ -24,10 +25,11 @@ def build(_table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> pd.DataFr
     found = []
     for one in verdicts:
         effect = one["effect"] or dict.fromkeys(("value", "low", "high", "interval"))
-        texts = ("id", "publication", "sentence", "source", "disagreement", "verdict", "line")
+        texts = ("id", "publication", "sentence", "source", "disagreement", "line")
         found.append(
             {
                 **{key: one[key] for key in texts},
+                "verdict": outcome(one),
                 "effect": effect["value"],
                 "effect_low": effect["low"],
                 "effect_high": effect["high"],
@@ -51,7 +53,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
                 "Claim": f"{row['id']}: {row['sentence']} ({row['source']}){other}",
                 "Published": NONE if pd.isna(row["published"]) else significant(row["published"]),
                 "Verdict": row["verdict"],
-                "Grounds": row["line"].removeprefix(f"{row['verdict']}: "),
+                "Grounds": row["line"].partition(": ")[2],
             }
         )
     return pd.DataFrame(shown)

@@ -24,7 +24,7 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     found = pick(table, "cell", "num_ok")[["cell", "label", "nodes", "world_size", "device"]]
     names = {"count": "runs", "median": "run_seconds", "sum": "total_seconds"}
     times = seconds_of_runs(table).groupby(keys)["seconds"].agg(["count", "median", "sum"])
-    peaks = pick(table, "rank", "peak_memory_bytes").groupby([*keys, "repeat"])["value"].sum()
+    peaks = pick(table, "rank", "peak_memory_bytes").groupby([*keys, "run_id"])["value"].sum()
     sizes = pick(table, "run", "record_bytes").groupby(keys)["value"].sum()
     for column in (
         times.rename(columns=names).reset_index(),

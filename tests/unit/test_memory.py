@@ -107,7 +107,7 @@ def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
 
 
 def test_ddp_holds_its_gradients_while_activations_are_there() -> None:
-    single, ddp = run_of("smoke", "single", 1), run_of("smoke", "dps-1gbit", 1)
+    single, ddp = run_of("smoke", "single", 1), run_of("smoke", "dps", 1)
     one, other = (predict(s, layout_of(s)) for s in (single, ddp))
     assert other.held_gradients == other.gradients
     assert one.held_gradients == 0

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import StudyError
 from pipeline.expansion import cells_of, expand, run_order, tokens_spec
+from pipeline.profiling import profiled
 from pipeline.schemas import validate
 from pipeline.spec import LinkSpec, RunSpec
 from pipeline.study import check_study, load_study
@@ -182,10 +183,10 @@ def emulated() -> dict[str, Any]:
     return load_study(Path("workflow/config/smoke.yaml")) | {"cluster": cluster}
 
 
-def test_a_cell_over_several_links_is_a_cell_for_each() -> None:
+def test_over_several_links_one_node_is_a_cell_and_each_link_is_one() -> None:
     cells = cells_of(emulated())
-    assert [c["name"] for c in cells[:3]] == ["single", "sps-slow", "sps-fast"]
-    assert [c["arm"] for c in cells[:3]] == ["single", "sps", "sps"]
+    assert [c["name"] for c in cells[:4]] == ["single", "sps", "sps-slow", "sps-fast"]
+    assert [c["arm"] for c in cells[:4]] == ["single", "sps", "sps", "sps"]
     runs = {run.cell: run for run in expand(emulated())}
     link = runs["sps-fast"].world.link
     assert link == LinkSpec("fast", 2500, 50)
@@ -193,10 +194,37 @@ def test_a_cell_over_several_links_is_a_cell_for_each() -> None:
     assert RunSpec.from_dict(runs["sps-fast"].to_dict()) == runs["sps-fast"]
 
 
+def test_one_node_uses_no_link_and_is_run_once(study) -> None:
+    runs = [run for run in expand(study) if run.repeat == 0]
+    assert len(runs) == 36
+    for run in runs:
+        assert run.cell.endswith(("-200mbit", "-1gbit")) == (run.world.nodes > 1)
+    assert "smoke/dps/n1/r0" in [run.run_id for run in runs]
+    study["profile"] = {"steps": 2}
+    assert len(profiled(study)) == 36
+
+
+def test_a_cell_without_one_node_has_a_cell_for_each_link_alone() -> None:
+    study = emulated()
+    study["cells"] = [study["cells"][1] | {"nodes": [2]}]
+    assert [cell["name"] for cell in cells_of(study)] == ["sps-slow", "sps-fast"]
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "taken"), [("links", "loopback", "link"), ("cells", "sps-loopback", "cell")]
+)
+def test_the_name_of_what_ran_on_the_loopback_is_kept_free(part, name, taken) -> None:
+    study = emulated()
+    {"links": study["cluster"]["links"], "cells": study["cells"]}[part][0]["name"] = name
+    with pytest.raises(StudyError, match=f"{taken} name '{name}'"):
+        expand(study)
+
+
 def test_one_link_changes_no_name() -> None:
     study = emulated()
     study["cluster"]["links"] = study["cluster"]["links"][:1]
     assert "sps" in [cell["name"] for cell in cells_of(study)]
+    assert {run.world.nodes for run in expand(study) if run.cell == "sps"} == {1, 2}
 
 
 @pytest.mark.parametrize(

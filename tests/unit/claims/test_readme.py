@@ -23,11 +23,15 @@ UNTESTED = UNDECIDED | {"effect": None, "claimed": None}
 
 
 def test_a_row_for_each_claim_with_an_effect() -> None:
-    lines = readme.block("smoke", [TESTED, UNDECIDED, UNTESTED]).splitlines()
+    runs = "36 timed and 6 profiled runs"
+    lines = readme.block("smoke", [TESTED, UNDECIDED, UNTESTED], runs).splitlines()
     effect = "1.23 [1.1, 1.4] | above 1 | made there, tested here; B ran in bf16, not fp16 |"
     assert lines[2] == f"| A is faster. | reproduced | {effect}"
     assert lines[3] == f"| A is faster. | undecided | {effect}"
-    assert lines[-1].startswith("1 of the 3 claims could not be tested by the study `smoke`")
+    assert lines[-1].startswith(
+        "The study `smoke`, 36 timed and 6 profiled runs. "
+        "3 claims: 1 reproduced, 0 not reproduced, 1 undecided, 1 not testable here;"
+    )
     assert len(lines) == 6
 
 
@@ -47,10 +51,10 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file, (begin, end) = tmp_path / "README.md", readme.marks("smoke")
     file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
-        readme.update(file, "smoke", [TESTED])
+        readme.update(file, "smoke", [TESTED], "1 timed run")
     text = file.read_text()
     assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
     with pytest.raises(ClaimError, match="has no lines <!-- verdicts of smoke: begin -->"):
-        readme.update(file, "smoke", [TESTED])
+        readme.update(file, "smoke", [TESTED], "1 timed run")

@@ -107,7 +107,7 @@ def test_limits_of_a_parent_group_count(tmp_path) -> None:
 
 def test_a_cell_is_refused_for_the_reason_that_its_run_would_have(monkeypatch) -> None:
     assert studies.why_not(run_of("smoke", "dps-amp-1gbit", 2)) is None
-    apex = replace(run_of("smoke", "dps-1gbit", 1), precision="apex_o1")
+    apex = replace(run_of("smoke", "dps", 1), precision="apex_o1")
     assert "apex_o1" in str(studies.why_not(apex))
     monkeypatch.setattr(probes, "slurm", lambda: missing("none", "get it"))
     assert "2 machines" in str(studies.why_not(run_of("cluster-check", "dps", 2)))
@@ -131,8 +131,8 @@ def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
 
     monkeypatch.setattr(studies, "why_not", refuse)
     found = studies.study(Path("workflow/config/smoke.yaml"))
-    assert found.status == NOTE and found.text.startswith("25 of 41 ")
-    assert "horovod-200mbit/n1, horovod-200mbit/n2" in found.text and "no Horovod" in found.text
+    assert found.status == NOTE and found.text.startswith("22 of 36 ")
+    assert "horovod/n1, horovod-200mbit/n2" in found.text and "no Horovod" in found.text
     monkeypatch.setattr(studies, "why_not", lambda spec: "nothing works")
     assert studies.study(Path("workflow/config/smoke.yaml")).status == MISSING
     monkeypatch.setattr(studies, "why_not", lambda spec: None)

@@ -104,7 +104,10 @@ def test_every_line_has_its_verdict_in_word_and_colour(table: pd.DataFrame) -> N
     said = [text.get_text() for text in figure.axes[0].texts]
     assert said == ["reproduced", "not reproduced", "undecided", "not testable here"]
     colours = [to_rgba(str(text.get_color())) for text in figure.axes[0].texts]
-    assert len(set(colours)) == 3
+    assert len(set(colours)) == 4
+    assert "4 claims: 1 reproduced, 1 not reproduced, 1 undecided, 1 not testable" in " ".join(
+        figure.texts[0].get_text().split()
+    )
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == list(names)
     assert len(points(figure, theme.MEASURED)) == 3
 

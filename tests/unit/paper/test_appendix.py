@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def verdict(name: str, kind: str) -> dict[str, Any]:
-    return {"id": name, "kind": kind, "verdict": "not testable here"}
+    return {"id": name, "kind": kind, "verdict": "not testable here", "effect": None}
 
 
 def text_of(numbers: dict[str, Any], folder: Path) -> str:

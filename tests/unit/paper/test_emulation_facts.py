@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from tests.fake_records import EMULATED, make_study, make_table
 from tests.unit.paper.papers import SOURCE, make_paper, make_results, text_of
 
 RATIO = {"value": 0.98, "low": 0.95, "high": 1.02, "n": 6, "how": "median"}
-RESULT = {
+RESULT: dict[str, Any] = {
     "measured_at": "2026-01-02T03:04:05+00:00",
     "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2},
     "repeats": 6,
@@ -76,11 +77,55 @@ def test_without_the_bench_the_paper_says_that_nothing_was_validated(table) -> N
     assert emulation_facts(table)["validation"] == {"rows": []}
 
 
-def test_nodes_that_could_not_be_emulated_say_why() -> None:
-    assert emulation_facts(make_table(repeats=1)) == {
-        "any": False,
-        "not_emulated": "",
-    }
+@pytest.mark.parametrize(
+    ("change", "here"),
+    [({}, True), ({"cpu_model": "Other CPU"}, False), ({"num_cores": 4}, False)],
+    ids=["same", "processor", "cores"],
+)
+def test_a_validation_is_this_machine_s_where_processor_and_cores_are(
+    change, here, table, folder
+) -> None:
+    result = RESULT | {"hardware": RESULT["hardware"] | change, "git_commit": "c0ffee" * 4}
+    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
+    numbers = collect(study, table, (), None, result)
+    assert numbers["emulation"]["validation"]["here"] is here
+    text = " ".join(render(SOURCE, numbers, folder / "tables").split())
+    machine = result["hardware"]
+    other = f"on another machine**: {machine['num_cores']} cores of {machine['cpu_model']}, at"
+    assert (f"{other} commit `c0ffeec0ffee`" in text) is not here
+
+
+def test_a_validation_without_a_processor_is_of_another_machine(table) -> None:
+    own = table.copy()
+    own.loc[own["metric"] == "cpu_model", "text"] = ""
+    hardware = RESULT["hardware"] | {"cpu_model": ""}
+    found = emulation_facts(own, RESULT | {"hardware": hardware})["validation"]
+    assert (found["here"], found["cpu"]) == (False, "an unknown processor")
+
+
+REAL = {**make_study()["cluster"], "network": "real"}
+NETWORKS = {
+    "emulated": ({"cluster": EMULATED}, None, ["nodes of this study are emulated on one machine"]),
+    "loopback": ({}, None, ["All nodes of this study are groups of processes on one machine"]),
+    "real": ({"cluster": REAL}, None, ["Nodes were joined by a real network"]),
+    "none": ({"cluster": EMULATED}, lambda spec: True,
+             ["which could not be had here (the kernel lets no user make network namespaces)",
+              "All nodes of this study are groups of processes on one machine"]),
+    "mixed": ({"cluster": EMULATED}, lambda spec: spec.repeat == 0 and spec.world.nodes > 1,
+              ["The nodes of some runs are emulated on one machine",
+               "which 20 timed runs could not have (the kernel lets no user",
+               "nodes of the runs on the loopback are groups of processes on one machine"]),
+}  # fmt: skip
+SAID = [said for _, _, sentences in NETWORKS.values() for said in sentences]
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_the_limits_name_the_networks_that_the_runs_had(case: str, folder: Path) -> None:
+    changes, fell_back, sentences = NETWORKS[case]
+    study = make_study(repeats=2, claims=["bai2022"], **changes)
+    made = make_table(repeats=2, fell_back=fell_back, **changes)
+    limits = text_of(study, made, folder).split("# Limits")[1]
+    assert [said for said in SAID if said in limits] == [said for said in SAID if said in sentences]
 
 
 def test_the_section_shows_links_and_dilation(table, tmp_path) -> None:
@@ -99,7 +144,8 @@ def test_the_bench_is_shown_as_a_numbered_table(table, tmp_path) -> None:
     (caption,) = [line for line in text.splitlines() if line.endswith("{#tbl:trust}")]
     assert "2 cores of Synthetic CPU, 2026-01-02" in caption
     order = re.findall(r"\{#tbl:(\w+)\}", text)
-    assert f"`make bench` (Table {order.index('trust') + 1})" in " ".join(text.split())
+    place = f"at commit `unknown` (Table {order.index('trust') + 1})"
+    assert place in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

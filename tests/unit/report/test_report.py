@@ -9,6 +9,7 @@ import pytest
 
 from pipeline import figures, tables
 from pipeline.__main__ import main
+from pipeline.claims.counts import count
 from pipeline.expansion import expand
 from pipeline.metrics.collect import run_folder
 from pipeline.profiling import profiled
@@ -197,9 +198,10 @@ def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
     verdicts = json.loads((root / "verdicts.json").read_text())["verdicts"]
     table = page.split('id="claim-table"')[1].split("</table>")[0]
     assert all(f"<code>{one['id']}</code>" in table for one in verdicts)
-    for verdict in ("reproduced", "not reproduced", "not testable here"):
-        count = sum(one["verdict"] == verdict for one in verdicts)
-        assert f">{count} {verdict}</span>" in page
+    assert count(verdicts)["undecided"] > 0
+    for word, number in count(verdicts).items():
+        assert f">{number} {word}</span>" in page
+        assert table.count(f">{word}</span>") == number
 
 
 def test_a_study_without_claims_has_no_such_section(tmp_path: Path) -> None:
@@ -254,6 +256,9 @@ def test_profiled_runs_are_listed_without_a_step_time(tmp_path: Path) -> None:
     assert report(root) == 0
     page = Outline((root / "report.html").read_text())
     study = json.loads((root / "study.json").read_text())
-    assert len(page.runs) == len(expand(study)) + len(profiled(study))
+    timed, short = len(expand(study)), len(profiled(study))
+    assert len(page.runs) == timed + short
+    text = (root / "report.html").read_text()
+    assert f"<li>{timed} timed and {short} profiled runs</li>" in text
     assert "1 profiled ok \N{EN DASH}" in run_text(page, "single/n1/p0")
     assert "oom" in run_text(page, "sps/n4/p0")

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main
+from pipeline.claims.counts import outcome
 from pipeline.metrics import table as tidy
 from pipeline.tables.write import to_latex, to_markdown
 from tests.fake_records import make_study, make_table
@@ -31,7 +32,7 @@ def test_every_claim_has_a_row_with_its_verdict_and_runs(folder: Path) -> None:
     with (folder / "tables" / "claims.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["id"] for row in rows] == [one["id"] for one in verdicts]
-    assert [row["verdict"] for row in rows] == [one["verdict"] for one in verdicts]
+    assert [row["verdict"] for row in rows] == [outcome(one) for one in verdicts]
     for row, one in zip(rows, verdicts, strict=True):
         assert row["runs"].split() == one["runs"] and int(row["num_runs"]) == len(one["runs"])
         assert bool(row["effect"]) == (one["effect"] is not None)

@@ -33,7 +33,7 @@ def test_one_process_may_own_all_gpus_of_its_node() -> None:
 def test_nodes_on_the_loopback_are_one_machine() -> None:
     four = request(run_of("smoke", "dps-1gbit", 4))
     assert (four.nodes, four.gpus, four.slurm_extra) == (1, 0, "--exclusive")
-    assert four.memory_mb > request(run_of("smoke", "dps-1gbit", 1)).memory_mb
+    assert four.memory_mb > request(run_of("smoke", "dps", 1)).memory_mb
 
 
 def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
@@ -43,7 +43,7 @@ def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
 
 
 def test_more_memory_is_asked_for_than_is_predicted() -> None:
-    for cell in ("single", "sps-1gbit", "dps-1gbit", "dps-amp-1gbit"):
+    for cell in ("single", "sps", "dps", "dps-amp"):
         run = run_of("smoke", cell, 1)
         layout = strategies.load(run.strategy, run.options).layout(run.world)
         assert request(run).memory_mb * 2**20 > 2 * predict(run, layout.to_dict()).peak
