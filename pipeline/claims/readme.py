@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.claims.types import NOT_TESTABLE
 from pipeline.errors import ClaimError
 from pipeline.files import write_text
+from pipeline.text import markdown
 
 
 def marks(study: str) -> tuple[str, str]:
@@ -20,8 +21,8 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]]) -> str:
     """A row for each claim that has an effect or a verdict, and how many have neither."""
     shown = [one for one in verdicts if one["effect"] or one["verdict"] != NOT_TESTABLE]
     rows = [
-        f"| {one['sentence']} | {_verdict(one)} | {_effect(one)} | {_claimed(one)} | "
-        f"{'; '.join([one['scale'], *one['notes']])} |"
+        f"| {markdown(one['sentence'])} | {_verdict(one)} | {_effect(one)} | {_claimed(one)} | "
+        f"{markdown('; '.join([one['scale'], *one['notes']]))} |"
         for one in shown
     ]
     head = [

@@ -54,3 +54,8 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file.write_text("nothing")
     with pytest.raises(ClaimError, match="has no lines <!-- verdicts of smoke: begin -->"):
         readme.update(file, "smoke", [TESTED])
+
+
+def test_a_sentence_is_text() -> None:
+    block = readme.block("smoke", [TESTED | {"sentence": "A | *B*", "notes": ["not amp_o2"]}])
+    assert r"| A \| \*B\* | reproduced |" in block and r"not amp\_o2 |" in block
