@@ -19,6 +19,7 @@ from pipeline.errors import StudyError
 from pipeline.expansion import expand
 from pipeline.profiling import profiled
 from pipeline.schemas import describe
+from pipeline.text import one_line, unprintable
 
 SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
 
@@ -63,6 +64,7 @@ def check_study(study: Any, where: Path | str) -> None:
     error = best_match(_Validator(_schema()).iter_errors(study))
     if error is not None:
         raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
+    _check_texts(study, where)
     tokenizer = study["tokenizer"]
     if tokenizer.get("vocab_size", 0) > study["model"]["vocab_size"]:
         raise StudyError(
@@ -78,22 +80,34 @@ def _schema() -> Any:
     return yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
 
 
+def _check_texts(study: Mapping[str, Any], where: Path | str) -> None:
+    """Titles and labels may hold any character that can be shown, and have to show one."""
+    texts = {"title": study["title"]}
+    texts |= {f"cells.{n}.label": cell["label"] for n, cell in enumerate(study["cells"])}
+    for key, text in texts.items():
+        if wrong := unprintable(text):
+            raise StudyError(
+                f"{where}: {key} {text!r} holds {wrong!r}, which cannot be printed; leave it out"
+            )
+        if not one_line(text).strip():
+            raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
+
+
 def font_warning(study: Mapping[str, Any]) -> str | None:
-    """One line on characters of titles and labels that figures and PDF show as boxes, or None.
+    """One line on characters of titles and labels that figures or PDF show as boxes, or None.
 
     Their fonts come with matplotlib and typst, so that pages are the same everywhere; none of them
-    has the wide characters of Chinese, Japanese and Korean.
+    has the wide characters of Chinese, Japanese and Korean, and typst's have no emoji.
     """
     texts = [study["title"], *(cell["label"] for cell in study["cells"])]
-    found = dict.fromkeys(c for text in texts for c in text if _is_cjk(c))
+    found = dict.fromkeys(c for text in texts for c in text if _is_wide(c))
     if not found:
         return None
     return (
-        f"warning: the fonts of figures and PDF have no {' '.join(found)} and show a box for each; "
+        f"warning: the fonts of figures or PDF have no {' '.join(found)} and show a box for each; "
         "use Latin, Greek or Cyrillic letters in title and labels"
     )
 
 
-def _is_cjk(character: str) -> bool:
-    wide = unicodedata.east_asian_width(character) in ("W", "F")
-    return wide and unicodedata.category(character) != "So"
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in ("W", "F")

@@ -26,6 +26,7 @@ from pipeline.profiling import profiled
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
 from pipeline.study import load_study
+from pipeline.text import markdown
 from pipeline.training.image import locked_digest
 from pipeline.training.machine import provenance
 
@@ -133,7 +134,7 @@ def _readme(study: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """A few lines for who opens the archive by hand."""
     code = f"Samestep {facts['samestep']}, commit {facts['git_commit'] or 'unknown'}"
     lines = [
-        f"# {' '.join(study['title'].split())}",
+        f"# {markdown(study['title']).strip()}",
         "",
         f"Study `{study['study']}`, {facts['num_recorded']} of {facts['num_runs']} runs, packed by "
         f"{code}{', changed since' if facts['git_dirty'] else ''}.",

@@ -10,6 +10,7 @@ from pipeline.claims.counts import counted, outcome
 from pipeline.claims.types import NOT_TESTABLE
 from pipeline.errors import ClaimError
 from pipeline.files import write_text
+from pipeline.text import markdown
 
 
 def marks(study: str) -> tuple[str, str]:
@@ -24,8 +25,8 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     """
     shown = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
     rows = [
-        f"| {one['sentence']} | {outcome(one)} | {_effect(one)} | {_claimed(one)} | "
-        f"{'; '.join([one['scale'], *one['notes']])} |"
+        f"| {markdown(one['sentence'])} | {outcome(one)} | {_effect(one)} | {_claimed(one)} | "
+        f"{markdown('; '.join([one['scale'], *one['notes']]))} |"
         for one in shown
     ]
     head = [

@@ -11,7 +11,8 @@ from pipeline.compare.sets import SERIES, Comparison, Difference, Match, Place
 from pipeline.files import write_text
 from pipeline.metrics.select import plural
 from pipeline.tables.format import NONE, ratio_interval, scientific, significant
-from pipeline.tables.write import markdown_text, to_markdown
+from pipeline.tables.write import to_markdown
+from pipeline.text import markdown, markdown_code
 
 _SMALLEST = 1e-9
 
@@ -159,9 +160,10 @@ def write_all(found: Comparison, times: str, folder: Path) -> None:
     ]
     text = [
         f"# A against B: {outcome}\n",
-        f"- A: `{found.one.folder}`\n- B: `{found.other.folder}`\n",
+        f"- A: {markdown_code(str(found.one.folder))}",
+        f"- B: {markdown_code(str(found.other.folder))}\n",
         to_markdown(show(found)),
-        *(f"- {markdown_text(line)}" for line in beside),
+        *(f"- {markdown(line)}" for line in beside),
     ]
     write_text(folder / "compare.md", "\n".join(text) + "\n")
     write_text(folder / "compare.csv", frame(found).to_csv(index=False, lineterminator="\n"))
@@ -188,6 +190,7 @@ def _figure(found: Comparison, folder: Path) -> None:
         largest = table[f"{series}_largest"].clip(lower=_SMALLEST).replace(np.inf, np.nan)
         right.plot(largest, range(len(names)), marker, mfc="white", label=name)
     right.set_xscale("log")
+    theme.plain_powers(right.xaxis)
     right.set_xlim(_SMALLEST / 2, max(1e-3, right.get_xlim()[1]))
     right.set_xlabel(f"Largest relative difference ({_SMALLEST:g} or less: left)")
     right.legend(frameon=False, loc="best")

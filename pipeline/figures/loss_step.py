@@ -36,6 +36,7 @@ def draw(table: pd.DataFrame) -> Figure:
         draw_lines(bottom, deviation[deviation["nodes"] == count], table)
         panel_title(top, count)
         bottom.set_yscale("log")
+        theme.plain_powers(bottom.yaxis)
         bottom.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
         bottom.set_xlabel("Optimiser step")
     losses[0].set_ylabel("Loss [nats/token]")

@@ -8,6 +8,7 @@ and Ito, which stays apart under the common kinds of colour blindness.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
@@ -24,14 +25,16 @@ import seaborn as sns
 from matplotlib import MatplotlibDeprecationWarning
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatterSciNotation, NullLocator
 
 from pipeline.files import atomic_path
 from pipeline.metrics.select import cells, missing_notes, records, repeats, setting
+from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
 WIDTH_INCHES = 7.0
@@ -85,6 +88,8 @@ def apply() -> None:
             "xtick.bottom": True,
             "pdf.fonttype": 42,
             "svg.hashsalt": "samestep",
+            # Two dollars in a label are no formula.
+            "text.parse_math": False,
             "figure.dpi": 100,
         }
     )
@@ -147,6 +152,23 @@ def decade_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
+class _PlainPowers(LogFormatterSciNotation):
+    """Powers of ten in plain characters, as mathematics is not read in any text."""
+
+    _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text = super().__call__(x, pos).replace(r"$\mathdefault{", "").replace("}$", "")
+        text = text.replace(r"\times", "\N{MULTIPLICATION SIGN}")
+        return re.sub(r"\^\{(.*?)\}", lambda found: found[1].translate(self._RAISED), text)
+
+
+def plain_powers(axis: Axis) -> None:
+    """Label a logarithmic axis with powers of ten; call it after the scale is set."""
+    axis.set_major_formatter(_PlainPowers())
+    axis.set_minor_formatter(_PlainPowers(labelOnlyBase=False))
+
+
 def cell_axis(axes: Axes, names: Sequence[str]) -> None:
     """Vertical axis of one line a cell: its short names on the first panel, nothing on others."""
     axes.set_yticks(range(len(names)), names)
@@ -181,7 +203,7 @@ def finish(
     )  # fmt: skip
     notes = [f"Not shown or incomplete: {note}." for note in missing_notes(table)]
     remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}"]
-    text = "\n".join(textwrap.fill(remark, _WRAP) for remark in remarks)
+    text = "\n".join(textwrap.fill(one_line(remark), _WRAP) for remark in remarks)
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=6.5, color="#444444")
     _stack(figure, box, note)
     return figure
@@ -191,10 +213,10 @@ def _entries(table: pd.DataFrame, shown: Collection[str], lines: bool) -> list[L
     look, handles = styles(table), []
     names = cells(table)
     for row in records(names[names["cell"].isin(list(shown))].drop_duplicates("arm")):
-        style = look[row["cell"]]
+        style, label = look[row["cell"]], textwrap.fill(one_line(row["arm_label"]), 52)
         handles.append(
             Line2D([], [], color=style.colour, marker=style.marker, ms=5, lw=1.6,
-                   ls=style.dashes if lines else "", label=textwrap.fill(row["arm_label"], 52))
+                   ls=style.dashes if lines else "", label=label)
         )  # fmt: skip
     return handles
 

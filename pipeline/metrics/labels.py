@@ -23,7 +23,7 @@ def precision_as_ran(run: Mapping[str, Any]) -> str:
     """Library, level and compute type of a record, for example `torch amp O1, bf16`."""
     asked, ran = str(run["spec"]["precision"]), run["precision"]
     if ran is None:
-        return f"{asked.replace('_', ' ')} (did not run)"
+        return f"{asked} (did not run)"
     dtype = str(ran["compute_dtype"]).removeprefix("torch.")
     dtype = _SHORT.get(dtype, dtype)
     level = _LEVEL.get(str(ran["name"]))

@@ -14,6 +14,7 @@ from pipeline.claims.counts import outcome
 from pipeline.claims.load import files_of, load_claims
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
 from pipeline.tables.format import significant
+from pipeline.text import markdown_code
 
 LICENCE = "Apache-2.0"
 # Reviewers of artifacts first look whether anything runs at all, in half an hour.
@@ -64,7 +65,7 @@ def appendix(
     return {
         "licence": LICENCE,
         "data_licence": _DATA_LICENCES[study["corpus"]["source"]],
-        "strategies": listed(f"`{name}`" for name in cells(table)["strategy"].unique()),
+        "strategies": listed(markdown_code(name) for name in cells(table)["strategy"].unique()),
         "experiments": plural(len(runs.drop_duplicates(["cell", "nodes"])), "experiment"),
         "total": duration(runs["seconds"].sum()),
         "profiled": "" if profiled.empty else duration(profiled["seconds"].sum()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from pipeline.paper.manuscript import SOURCES
 
 # At the size of type in paper/template.typ, with room for a caption.
 _LINES_OF_A_PAGE, _LETTERS_OF_A_CELL = 46, 40
+# The command alone: a title may say `{figures/` too.
+_INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
 
 
 def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
@@ -28,6 +31,8 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     when = f"datetime(year: {date['year']}, month: {date['month']}, day: {date['day']})"
     options = [
         "--to=typst",
+        # A wrapped line could begin with what is a list or a heading there.
+        "--wrap=none",
         f"--template={SOURCES / 'template.typ'}",
         f"--variable=fixed-date:{when}",
     ]
@@ -59,7 +64,7 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
     )  # fmt: skip
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()
     text = final.read_text(encoding="utf-8")
-    write_text(final, text.replace("{figures/", f"{{{folder}/"))
+    write_text(final, _INCLUDED.sub(lambda found: f"{found[1]}{{{folder}/", text))
 
 
 def write_html(generated: Path, final: Path) -> None:
@@ -83,9 +88,7 @@ def _long_tables(folder: Path) -> list[str]:
     found = []
     for path in sorted(folder.glob("*.md")):
         rows = path.read_text(encoding="utf-8").splitlines()
-        texts = [
-            max(len(cell.strip()) for cell in row.split("|")) for row in rows if ":-" not in row
-        ]
+        texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
         if sum(1 + length // _LETTERS_OF_A_CELL for length in texts) > _LINES_OF_A_PAGE:
             found.append(path.stem)
     return found
@@ -103,6 +106,7 @@ def _pandoc(generated: Path, final: Path, options: Sequence[str], images: str) -
             f"--output={temporary}",
             f"--default-image-extension={images}",
             "--citeproc",
+            f"--lua-filter={SOURCES / 'literal.lua'}",
             f"--bibliography={SOURCES / 'references.bib'}",
             *options,
         ]

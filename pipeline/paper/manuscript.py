@@ -11,9 +11,13 @@ from jinja2.exceptions import TemplateError
 
 from pipeline import figures, tables
 from pipeline.errors import SamestepError
-from pipeline.tables.write import markdown_text
+from pipeline.text import markdown, markdown_code
 
 SOURCES = Path(__file__).parents[2] / "paper"
+
+
+class _Markdown(str):
+    """Text that is Markdown already; everything else that the template puts in is escaped."""
 
 
 class _Environment(Environment):
@@ -31,12 +35,15 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
 
     The template gets the keys of `numbers` and five functions: `figure(name)`, `table(name)`,
     `caption(name, text)` below a table that stands in the template itself, and `see_figure(name)`,
-    `see_table(name)` for the numbered reference in the text.
+    `see_table(name)` for the numbered reference in the text. Every value is escaped, so that no
+    title or label is read as markup; `| code` makes it a code span, and `| as_is` is for what is
+    Markdown already and for code blocks.
     """
     environment = _Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_escaped
     )
-    environment.filters["md"] = _escape
+    environment.filters["code"] = lambda value: _Markdown(markdown_code(str(value)))
+    environment.filters["as_is"] = _Markdown
     shown: dict[str, list[str]] = {"figure": [], "table": []}
     try:
         template = environment.from_string(source)
@@ -52,9 +59,9 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         order = {kind: list(dict.fromkeys(names)) for kind, names in shown.items()}
         return template.render(
             **numbers,
-            figure=lambda name: _figure(name),
-            table=lambda name: _table(name, table_folder),
-            caption=_caption,
+            figure=lambda name: _Markdown(_figure(name)),
+            table=lambda name: _Markdown(_table(name, table_folder)),
+            caption=lambda name, text: _Markdown(_caption(name, text)),
             see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
             see_table=lambda name: f"Table {_place(order['table'], name)}",
         )
@@ -66,9 +73,13 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         ) from error
 
 
-def _escape(text: str) -> str:
-    """Text of the study or of a record, so that nothing in it is read as Markdown."""
-    return markdown_text(str(text))
+def _escaped(value: object) -> str:
+    return value if isinstance(value, _Markdown) else markdown(str(value))
+
+
+def _prose(caption: str) -> str:
+    """A caption of ours: no markup in it either, but its quotes are set as those of the text."""
+    return markdown(caption).replace("\\'", "'")
 
 
 def _place(order: list[str], name: str) -> int:
@@ -82,7 +93,7 @@ def _place(order: list[str], name: str) -> int:
 
 def _figure(name: str) -> str:
     caption = _known(figures.captions(), name, "figure")
-    return f"![{markdown_text(caption)}](figures/{name}){{#fig:{name}}}\n"
+    return f"![{_prose(caption)}](figures/{name}){{#fig:{name}}}\n"
 
 
 def _table(name: str, folder: Path) -> str:
@@ -90,7 +101,7 @@ def _table(name: str, folder: Path) -> str:
     path = folder / f"{name}.md"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline table {name}` first")
-    return f"{path.read_text(encoding='utf-8')}\n{_caption(name, markdown_text(caption))}"
+    return f"{path.read_text(encoding='utf-8')}\n{_caption(name, _prose(caption))}"
 
 
 def _caption(name: str, text: str) -> str:

@@ -32,6 +32,7 @@ from pipeline.paper.findings import findings
 from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
 from pipeline.paper.split_facts import split_facts
+from pipeline.text import markdown_code
 
 _CONFIG = Path("workflow") / "config"
 _MONTHS = (
@@ -123,26 +124,22 @@ def _own_settings(cell: Mapping[str, Any]) -> str:
 
 def _corpus(study: Mapping[str, Any]) -> dict[str, Any]:
     corpus, tokenizer = study["corpus"], study["tokenizer"]
-    files = listed(_code(Path(path).name) for path in corpus.get("paths", []))
+    files = listed(markdown_code(Path(path).name) for path in corpus.get("paths", []))
     sources = {
         "python-docs": "the prose that ships with every CPython: its language reference topics "
         "and the docstrings of its standard library",
         "json": f"the strings of {files}",
         "text": f"the text of {files}",
-        "hub": f"the data set {_code(corpus.get('name'))} (split {_code(corpus.get('split'))}, "
-        f"revision {_code(str(corpus.get('revision'))[:12])})",
+        "hub": f"the data set {markdown_code(str(corpus.get('name')))} (split "
+        f"{markdown_code(str(corpus.get('split')))}, "
+        f"revision {markdown_code(str(corpus.get('revision'))[:12])})",
     }
     kinds = {
         "bpe": "byte-level byte-pair encoding trained on that text",
         "char": "one token a character, with a vocabulary built from that text",
-        "pretrained": f"the pretrained tokeniser {_code(tokenizer.get('name'))}",
+        "pretrained": f"the pretrained tokeniser {markdown_code(str(tokenizer.get('name')))}",
     }
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
-
-
-def _code(text: object) -> str:
-    """A name as a code span, in which nothing is markup but the backtick that would end it."""
-    return f"`{' '.join(str(text).replace('`', ' ').split()) or '-'}`"
 
 
 def _model(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:

@@ -11,12 +11,8 @@ import pandas as pd
 
 from pipeline.files import write_text
 from pipeline.tables.format import NONE
+from pipeline.text import latex, markdown, one_line
 
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    NONE: "--",
-}  # fmt: skip
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
 # sentences gets twice as much.
 _WIDEST, _SENTENCES, _WIDEST_SENTENCES = 28, 150, 56
@@ -28,18 +24,6 @@ _STYLE = (
 _NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*|{NONE}|infinite")
 
 
-def latex_text(text: str) -> str:
-    """`text` with every character that LaTeX would interpret escaped."""
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-def markdown_text(text: str) -> str:
-    """`text` safe inside a cell of a pipe table: nothing in it is read as markup."""
-    for character in r"\`*_[]<>|$@^~":
-        text = text.replace(character, f"\\{character}")
-    return text.replace("\n", " ")
-
-
 def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
     """A floating table with booktabs rules; numbers are aligned right, text left."""
     columns = "".join(
@@ -49,7 +33,7 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{latex_text(caption)}}}",
+        rf"\caption{{{latex(caption)}}}",
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
@@ -65,8 +49,8 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
 
 def to_markdown(shown: pd.DataFrame) -> str:
     """A pipe table; the dashes of its rule give pandoc the relative widths of the columns."""
-    body = [[markdown_text(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
-    head = [markdown_text(str(name)) for name in shown.columns]
+    body = [[markdown(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
+    head = [markdown(str(name)) for name in shown.columns]
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     rule = [
         f"{'' if right else ':'}{'-' * (_shown_width(width) + 1)}{':' if right else ''}"
@@ -86,7 +70,7 @@ def to_html(shown: pd.DataFrame, caption: str) -> str:
 
     def row(cells: Sequence[object], tag: str) -> str:
         return "".join(
-            f'<{tag} style="text-align:{side}">{html.escape(str(cell))}</{tag}>'
+            f'<{tag} style="text-align:{side}">{html.escape(one_line(str(cell)))}</{tag}>'
             for cell, side in zip(cells, align, strict=True)
         )
 
@@ -131,7 +115,7 @@ def _is_long(column: pd.Series) -> bool:
 
 
 def _latex_row(cells: Sequence[object]) -> str:
-    return " & ".join(latex_text(str(cell)) for cell in cells) + r" \\"
+    return " & ".join(latex(str(cell)) for cell in cells) + r" \\"
 
 
 def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:

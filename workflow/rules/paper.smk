@@ -11,13 +11,17 @@ rule manuscript:
         manifest=f"{TOKENS}/manifest.json",
         verdicts=VERDICTS if CLAIM_FILES else [],
         sources=[
+            "paper/literal.lua",
             "paper/manuscript.md",
             "paper/references.bib",
             "paper/style.css",
             "paper/template.typ",
         ],
         validation=VALIDATION if VALIDATED else [],
-        code=[str(path) for path in Path("pipeline/paper").glob("*.py")],
+        code=[
+            "pipeline/text.py",
+            *[str(path) for path in Path("pipeline/paper").glob("*.py")],
+        ],
     output:
         report(
             PAPER[0],

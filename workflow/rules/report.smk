@@ -16,7 +16,12 @@ FIGURE_CODE = [
     if p.is_file() and p.stem not in FIGURE_CAPTIONS
 ]
 TABLE_CODE = [
-    str(p) for p in Path("pipeline/tables").glob("*.py") if p.stem not in TABLE_CAPTIONS
+    "pipeline/text.py",
+    *[
+        str(p)
+        for p in Path("pipeline/tables").glob("*.py")
+        if p.stem not in TABLE_CAPTIONS
+    ],
 ]
 
 

@@ -33,7 +33,10 @@ rule all_tables:
     input:
         metrics=METRICS,
         verdicts=VERDICTS if CLAIM_FILES else [],
-        code=[str(p) for p in Path("pipeline/tables").glob("*.py")],
+        code=[
+            "pipeline/text.py",
+            *[str(p) for p in Path("pipeline/tables").glob("*.py")],
+        ],
     output:
         TABLES,
     log:

@@ -12,13 +12,14 @@ VALIDATED = config["cluster"]["network"] == "emulated" and Path(BENCH).is_file()
 
 
 # The three small files that split a study: a job re-runs only when its own part has changed.
+# Their texts are functions: Snakemake looks for wildcards in a string, and a title may hold `{x}`.
 rule study_file:
     output:
         STUDY_FILE,
     log:
         f"{RESULTS}/logs/study_file.txt",
     params:
-        text=json.dumps(config, sort_keys=True),
+        text=lambda wildcards: json.dumps(config, sort_keys=True),
     shell:
         "printf '%s\\n' {params.text:q} > {output} 2> {log}"
 
@@ -29,7 +30,7 @@ rule tokens_spec:
     log:
         f"{RESULTS}/logs/tokens_spec.txt",
     params:
-        text=json.dumps(tokens_spec(config), sort_keys=True),
+        text=lambda wildcards: json.dumps(tokens_spec(config), sort_keys=True),
     shell:
         "printf '%s\\n' {params.text:q} > {output} 2> {log}"
 

@@ -58,3 +58,9 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file.write_text("nothing")
     with pytest.raises(ClaimError, match="has no lines <!-- verdicts of smoke: begin -->"):
         readme.update(file, "smoke", [TESTED], "1 timed run")
+
+
+def test_a_sentence_is_text() -> None:
+    made = TESTED | {"sentence": "A | *B*", "notes": ["not amp_o2"]}
+    block = readme.block("smoke", [made], "1 timed run")
+    assert r"| A \| \*B\* | reproduced |" in block and r"not amp\_o2 |" in block

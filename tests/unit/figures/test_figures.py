@@ -171,3 +171,14 @@ def test_a_logarithmic_axis_has_few_round_ticks(low, high, ticks) -> None:
     left, right = axes.get_xlim()
     assert left < min(low, *ticks) and right > max(high, *ticks)
     plt.close(figure)
+
+
+def test_a_label_is_drawn_as_given_and_powers_of_ten_too() -> None:
+    one = {**make_study()["cluster"], "nodes": [1]}
+    cells = [{"name": "a", "label": "$a_1$ _x_ $", "strategy": "single", "precision": "fp32"}]
+    figure = draw("loss_step", make_table(repeats=1, cluster=one, cells=cells))
+    figure.draw_without_rendering()
+    [legend] = figure.legends[0].get_texts()
+    assert (legend.get_text(), legend.get_parse_math()) == ("$a_1$ _x_ $", False)
+    ticks = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
+    assert "10⁻¹" in ticks and not [tick for tick in ticks if "$" in tick]

@@ -81,7 +81,7 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
 def test_labels_name_library_and_type(table: pd.DataFrame) -> None:
     labels = dict(table.dropna(subset=["cell"])[["cell", "label"]].to_numpy())
     assert labels["dps-amp"].endswith("[torch amp O1, bf16]")
-    assert labels["horovod-apex"].endswith("[apex o1 (did not run)]")
+    assert labels["horovod-apex"].endswith("[apex_o1 (did not run)]")
     assert labels["dps"] == "Distributed Parameter Server (DDP)"
 
 

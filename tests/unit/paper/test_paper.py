@@ -298,6 +298,6 @@ def test_a_name_cannot_leave_its_code_span() -> None:
         corpus=corpus, tokenizer={"kind": "pretrained", "name": "`a`", "revision": None}
     )
     shown = collect(study, make_table())["corpus"]
-    assert "`x <img src=/etc/hosts> {=html} # y`" in shown["source"]
-    assert "(split `-`, " in shown["source"]
-    assert shown["tokenizer"] == "the pretrained tokeniser `a`"
+    assert "`` x`<img src=/etc/hosts>`{=html} # y ``" in shown["source"]
+    assert "(split `` ` ``, " in shown["source"]
+    assert shown["tokenizer"] == "the pretrained tokeniser `` `a` ``"

@@ -22,7 +22,7 @@ def test_the_largest_share_of_exposed_communication_is_that_of_the_table(
     assert (top["cell"], top["nodes"]) == ("sps", 4)
     text = split_text(table, folder)
     assert "Over all numbers of nodes Single Parameter Server at 4 nodes had the largest" in text
-    assert f"Single Parameter Server, {100 * top['value']:.0f} % [" in text
+    assert f"Single Parameter Server, {100 * top['value']:.0f} % \\[" in text
     assert "medians over 8 steps of one run" in text
     assert "At 1 node" not in text
     assert "were those of the timed runs to the bit" in text

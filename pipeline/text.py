@@ -1,0 +1,70 @@
+"""Data that is text (titles, labels, sentences, reasons) -> a format in which it reads the same.
+
+A title may hold any character; in no format may one of them be markup. Each format has one door:
+
+- Markdown for pandoc: `markdown`, which the manuscript calls by itself, and `markdown_code`
+- LaTeX of the tables: `latex`
+- HTML: the standard library's `html.escape` and Jinja2's `autoescape`
+- figures: `text.parse_math` off in `pipeline/figures/theme.py`
+- Snakemake: `params` are functions, whose values it does not format; `workflow/report/workflow.rst`
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Blanks, line breaks and control characters; a no-break space stays what it is.
+_BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
+# What is markup wherever it stands, and quotes, which pandoc would set as the language has them.
+_MARKUP = r"[\\`*_\[\]{}<>|$@^~#&\"'\u2018\u2019\u201c\u201d]"
+# Dots and hyphens in a row are an ellipsis and dashes.
+_ROWS = r"\.(?=\.)|(?<=\.)\.|-(?=-)|(?<=-)-"
+# At the start a block could begin: a list, a definition, a line under a heading.
+_STARTS = r"(?:^|(?<=^ ))[-+:=](?![\d.])"
+_MARKDOWN = re.compile(f"{_MARKUP}|{_ROWS}|{_STARTS}")
+_NUMBERED = re.compile(r"^( ?\(?\w+)([.)])(?= |$)")
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}",
+    # A straight quote, also where a language makes the character a command.
+    '"': r"\symbol{34}",
+    # A row that began with one of these would give an option to the end of the row above.
+    "[": "{[}", "]": "{]}", "*": "{*}",
+    "\N{EN DASH}": "--",
+}  # fmt: skip
+# Characters that LaTeX joins to another one.
+_JOINED = re.compile(r"([-',])(?=\1)")
+
+
+def one_line(text: str) -> str:
+    """`text` with each run of blanks, line breaks and control characters as one blank."""
+    return _BLANKS.sub(" ", text)
+
+
+def unprintable(text: str) -> str:
+    """The first character that no format can hold: a control character or half of a pair; or ''."""
+    wrong = (c for c in text if unicodedata.category(c) in ("Cc", "Cs") and not c.isspace())
+    return next(wrong, "")
+
+
+def markdown(text: str) -> str:
+    """`text` as Markdown, in a paragraph, at its start or in a cell of a pipe table."""
+    escaped = _MARKDOWN.sub(lambda found: f"\\{found[0]}", one_line(text))
+    return _NUMBERED.sub(r"\1\\\2", escaped)
+
+
+def markdown_code(text: str) -> str:
+    """`text` as a code span of Markdown; `-` for an empty one, which Markdown cannot write."""
+    plain = one_line(text).strip() or "-"
+    fence = "`" * (1 + max(map(len, re.findall("`+", plain)), default=0))
+    blank = " " if "`" in plain else ""
+    return f"{fence}{blank}{plain}{blank}{fence}"
+
+
+def latex(text: str) -> str:
+    """`text` as LaTeX, in a paragraph or in a cell of a table."""
+    parts = (_LATEX.get(character, character) for character in _JOINED.sub("\\1\0", one_line(text)))
+    return "".join(parts).replace("\0", "{}")

@@ -1,0 +1,119 @@
+"""A title and labels of markup alone: from the study file to what the paper's formats print."""
+
+import csv
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pypandoc
+import pytest
+import typst
+
+from tests.fake_records import make_study, make_table
+from tests.nasty_texts import LABELS, TITLE
+from tests.unit.paper.papers import make_paper, make_results
+from tests.unit.test_text import inlines, plain_latex, words
+
+PRINTED = f"Same step, different clock: {TITLE}"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results and paper of a study of one cell for each label."""
+    cells = [
+        {"name": f"c{place}", "label": label, "strategy": "single", "precision": "fp32"}
+        for place, label in enumerate(LABELS)
+    ]
+    changes: dict[str, Any] = {"title": TITLE, "cells": cells, "repeats": 1}
+    changes["cluster"] = {**make_study()["cluster"], "nodes": [1]}
+    changes["workload"] = {**make_study()["workload"], "steps": 8, "untimed_steps": 1}
+    root = tmp_path_factory.mktemp("titles")
+    study = make_study(**changes, claims=["bai2022"])
+    make_results(root, study, make_table(**changes))
+    assert make_paper(root, root) == 0
+    return root
+
+
+def typst_text(content: Any) -> str:
+    """What typst prints of a content; one that is no text is named, so that it is found."""
+    if isinstance(content, list):
+        return "".join(map(typst_text, content))
+    if not isinstance(content, dict):
+        return ""
+    if content["func"] in ("text", "symbol", "space"):
+        return str(content.get("text", " "))
+    inside = "".join(typst_text(content.get(key)) for key in ("body", "child", "children"))
+    return inside if content["func"] in ("sequence", "styled", "cell", "block") else f"<{inside}>"
+
+
+def cells_of(content: Any) -> list[Any]:
+    """Bodies of all cells of the tables in a content."""
+    if isinstance(content, list):
+        return [cell for part in content for cell in cells_of(part)]
+    if not isinstance(content, dict):
+        return []
+    if content["func"] == "cell":
+        return [content["body"]]
+    return [cell for key in ("body", "child", "children") for cell in cells_of(content.get(key))]
+
+
+def query(root: Path, selector: str) -> Any:
+    source = root / "generated/manuscript.typ"
+    return json.loads(typst.query(str(source), selector, root=str(source.parent)))
+
+
+def test_the_pdf_prints_title_and_labels_as_given(root: Path) -> None:
+    assert words(typst_text(query(root, "<paper-title>"))) == words(PRINTED)
+    status = [words(typst_text(cell)) for cell in cells_of(query(root, "<tbl:status>"))]
+    assert {words(label) for label in LABELS} <= set(status)
+
+
+@pytest.mark.skipif(not shutil.which("pdftotext"), reason="needs pdftotext of poppler-utils")
+def test_the_text_of_the_pdf_is_that(root: Path) -> None:
+    """Glyphs are read back; marks, right-to-left words and emoji come in an order of their own."""
+    pdf = [root / "paper/paper.pdf", "-"]
+    text = words(subprocess.check_output(["pdftotext", *pdf], text=True))
+    # Words may be divided where a line ends.
+    close = text.replace(" ", "")
+    assert words(PRINTED.partition(" Größe")[0]).replace(" ", "") in close
+    for label in LABELS[:-1]:
+        assert words(label).replace(" ", "") in close
+
+
+def pandoc(text: str, *options: str) -> Any:
+    command = [pypandoc.get_pandoc_path(), "--to=json", *options]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_html_shows_title_and_labels_as_given(root: Path) -> None:
+    page = (root / "paper/paper.html").read_text(encoding="utf-8")
+    title = re.findall(r"<title>(.*?)</title>", page, re.DOTALL)
+    assert [words(html.unescape(found)) for found in title] == [words(PRINTED)]
+    heading = re.findall(r'<h1 class="title">(.*?)</h1>', page, re.DOTALL)
+    assert [words(html.unescape(found)) for found in heading] == [words(PRINTED)]
+    for text in (page, (root / "tables/status.html").read_text(encoding="utf-8")):
+        shown = {words(html.unescape(cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", text)}
+        assert {words(label) for label in LABELS} <= shown
+
+
+def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
+    latex = (root / "paper/paper.tex").read_text(encoding="utf-8")
+    assert r"\textbackslash input\{secret\}" in latex and r"\input" not in latex
+    assert r"\{figures/" in latex
+    included = re.findall(r"\\includegraphics.*\{([^{}]*)\}", latex)
+    assert included and all((root / "paper" / path).is_file() for path in included)
+    rows = (root / "tables/status.tex").read_text().split(r"\midrule")[1].splitlines()[1:-3]
+    firsts = {words(plain_latex(row.partition(" & ")[0])) for row in rows}
+    assert firsts == {words(label) for label in LABELS}
+    with (root / "tables/status.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["label"] for row in csv.DictReader(file)] == list(LABELS)
+
+
+def test_the_manuscript_is_read_back_as_given(root: Path) -> None:
+    found = pandoc((root / "generated/manuscript.md").read_text(), "--from=markdown")
+    assert words(inlines(found["meta"]["title"]["c"])) == words(PRINTED)

@@ -1,0 +1,132 @@
+"""Any text -> a format -> read by what reads the format: the same text."""
+
+import json
+import re
+import subprocess
+from typing import Any
+
+import pypandoc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.text import latex, markdown, markdown_code, one_line, unprintable
+from tests.nasty_texts import LABELS, TITLE
+
+# Markup is made of few characters, so these come often; the rest is all that can be written.
+_WORDS = [
+    *"\\`*_[]{}<>|$@^~#&!\"'.-+:=()%/,;? \n\t012aB",
+    "e\u0301",
+    "学",
+    "שלום",
+    "🙂",
+    "\u2019",
+    "\u201c",
+]
+_ANY = st.characters(codec="utf-8", exclude_categories=("Cs", "Cn", "Co"))
+TEXTS = st.lists(st.one_of(st.sampled_from(_WORDS), _ANY), min_size=1, max_size=12).map("".join)
+
+
+def words(text: str) -> str:
+    """What a reader sees: pandoc sets a no-break space after `Mr.`, and blanks only divide."""
+    return " ".join(one_line(text).split())
+
+
+def inlines(parts: list[Any]) -> str:
+    """The text of pandoc's inlines; an element that is no text is named, so that it is found."""
+    blanks = {"Space": " ", "SoftBreak": " "}
+    return "".join(
+        part["c"] if part["t"] == "Str" else blanks.get(part["t"], f"<{part['t']}>")
+        for part in parts
+    )
+
+
+def block(one: dict[str, Any]) -> str:
+    if one["t"] in ("Para", "Plain"):
+        return inlines(one["c"])
+    if one["t"] == "BulletList":
+        return "".join(map(block, one["c"][0]))
+    if one["t"] == "Table":
+        # The first cell of the first row of the first body.
+        return "".join(map(block, one["c"][4][0][3][0][1][0][4]))
+    return f"<{one['t']}>"
+
+
+def read(text: str) -> list[str]:
+    import_ = [pypandoc.get_pandoc_path(), "--from=markdown", "--to=json"]
+    done = subprocess.run(import_, input=text, capture_output=True, text=True, check=True)
+    return [words(block(one)) for one in json.loads(done.stdout)["blocks"]]
+
+
+def places(text: str) -> str:
+    """One text at the start of a paragraph, inside one, in a list and in a table."""
+    table = f"| A | B |\n|---|---|\n| {text} | b |"
+    return f"{text}end\n\n*x*{text} y\n\n- {text}end\n\n{table}\n\n"
+
+
+@given(st.lists(TEXTS.filter(words), min_size=40, max_size=60))
+@settings(max_examples=10, deadline=None)
+def test_pandoc_reads_every_text_as_given(texts: list[str]) -> None:
+    found = read("".join(places(markdown(text)) for text in texts))
+    expected = [
+        words(each)
+        for text in texts
+        for each in (f"{text}end", f"<Emph>{text} y", f"{text}end", text)
+    ]
+    assert found == expected
+
+
+def test_pandoc_reads_known_traps_as_given() -> None:
+    texts = [TITLE, *LABELS]
+    assert read("".join(f"- {markdown(text)}\n\n<!-- -->\n\n" for text in texts))[::2] == [
+        words(text) for text in texts
+    ]
+
+
+@given(st.lists(TEXTS.filter(words), min_size=40, max_size=60))
+@settings(max_examples=5, deadline=None)
+def test_a_code_span_holds_any_text(texts: list[str]) -> None:
+    source = "\n\n".join(f"x {markdown_code(text)}" for text in texts)
+    pandoc = [pypandoc.get_pandoc_path(), "--from=markdown", "--to=json"]
+    done = subprocess.run(pandoc, input=source, capture_output=True, text=True, check=True)
+    spans = [one["c"][-1]["c"][1] for one in json.loads(done.stdout)["blocks"]]
+    assert [words(span) for span in spans] == [words(text) for text in texts]
+
+
+_COMMANDS = {
+    "textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textless": "<",
+    "textgreater": ">", "textbar": "|", "textasciigrave": "`",
+}  # fmt: skip
+_TOKEN = re.compile(
+    r"\\(?P<command>[a-z]+)\{\}|\\(?P<symbol>symbol\{34\})|\\(?P<escaped>[&%$#_{}])"
+    r"|\{(?P<grouped>[\[\]*])\}|(?P<dash>(?<!-)--(?!-))|(?P<joined>[-',])\{\}(?=(?P=joined))"
+    r"|(?P<plain>(?!--|''|,,)[^\\&%$#_{}~^<>|`\"\[\]*])"
+)
+
+
+def plain_latex(text: str) -> str:
+    """The text that LaTeX prints of what is safe in it; fails at the first other character."""
+    found, at = [], 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        assert token, f"LaTeX would interpret {text[at : at + 10]!r}"
+        at = token.end()
+        known = {"command": _COMMANDS.get, "symbol": lambda _: '"', "dash": lambda _: "\N{EN DASH}"}
+        kind = str(token.lastgroup)
+        found.append(known.get(kind, str)(token[kind]))
+    return "".join(found)
+
+
+@given(TEXTS)
+@settings(deadline=None)
+def test_latex_interprets_nothing(text: str) -> None:
+    assert plain_latex(latex(text)) == one_line(text)
+
+
+def test_latex_interprets_nothing_of_known_traps() -> None:
+    for text in (TITLE, *LABELS):
+        assert plain_latex(latex(text)) == one_line(text)
+
+
+def test_what_no_format_can_show_is_found() -> None:
+    assert (unprintable("a\x07b"), unprintable("a\ud800")) == ("\x07", "\ud800")
+    assert not unprintable(TITLE + "".join(LABELS))
