@@ -31,6 +31,11 @@ RESULT: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
+def study() -> dict[str, Any]:
+    return make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
+
+
+@pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     return make_table(repeats=2, cluster=EMULATED)
 

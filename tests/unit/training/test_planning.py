@@ -22,7 +22,7 @@ def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
 
 def test_every_cell_and_node_count_has_one_plan() -> None:
     found = plans_of("smoke")
-    assert len(found) == 1 + 5 * 2 * 4
+    assert len(found) == 1 + 5 * (1 + 2 * 3)
     (repeats,) = {plan.num_runs for plan in found.values()}
     assert repeats == load_study(Path("workflow/config/smoke.yaml"))["repeats"]
 
