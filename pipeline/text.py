@@ -20,8 +20,8 @@ _BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
 _MARKUP = r"[\\`*_\[\]{}<>|$@^~#&\"'\u2018\u2019\u201c\u201d]"
 # Dots and hyphens in a row are an ellipsis and dashes.
 _ROWS = r"\.(?=\.)|(?<=\.)\.|-(?=-)|(?<=-)-"
-# At the start a block could begin: a list, a definition, a line under a heading.
-_STARTS = r"(?:^|(?<=^ ))[-+:=](?![\d.])"
+# At the start a block could begin: a list, a definition, a line under a heading, a title.
+_STARTS = r"(?:^|(?<=^ ))(?:[-+:=](?![\d.])|%)"
 _MARKDOWN = re.compile(f"{_MARKUP}|{_ROWS}|{_STARTS}")
 _NUMBERED = re.compile(r"^( ?\(?\w+)([.)])(?= |$)")
 

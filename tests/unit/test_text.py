@@ -110,9 +110,10 @@ def plain_latex(text: str) -> str:
         token = _TOKEN.match(text, at)
         assert token, f"LaTeX would interpret {text[at : at + 10]!r}"
         at = token.end()
-        known = {"command": _COMMANDS.get, "symbol": lambda _: '"', "dash": lambda _: "\N{EN DASH}"}
         kind = str(token.lastgroup)
-        found.append(known.get(kind, str)(token[kind]))
+        inside = token[kind]
+        fixed = {"command": _COMMANDS.get(inside, ""), "symbol": '"', "dash": "\N{EN DASH}"}
+        found.append(fixed.get(kind, inside))
     return "".join(found)
 
 

@@ -5,6 +5,7 @@ import re
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -14,10 +15,12 @@ from jinja2 import Environment
 from tests.nasty_texts import LABELS, TITLE
 from tests.workflow.project import STUDY, make_project
 
+CELLS: Any = STUDY["cells"]
+
 
 @pytest.mark.system
 def test_snakemake_reads_no_title_or_label(tmp_path: Path) -> None:
-    cells = [cell | {"label": label} for cell, label in zip(STUDY["cells"], LABELS, strict=False)]
+    cells = [{**cell, "label": LABELS[place]} for place, cell in enumerate(CELLS)]
     text = "{x} of {wildcards.name}.txt"
     corpus = {"source": "text", "paths": [text], "document": "block"}
     project = make_project(tmp_path, title=TITLE, cells=cells, corpus=corpus)

@@ -75,8 +75,8 @@ def test_the_pdf_prints_title_and_labels_as_given(root: Path) -> None:
 @pytest.mark.skipif(not shutil.which("pdftotext"), reason="needs pdftotext of poppler-utils")
 def test_the_text_of_the_pdf_is_that(root: Path) -> None:
     """Glyphs are read back; marks, right-to-left words and emoji come in an order of their own."""
-    pdf = [root / "paper/paper.pdf", "-"]
-    text = words(subprocess.check_output(["pdftotext", *pdf], text=True))
+    command = ["pdftotext", str(root / "paper/paper.pdf"), "-"]
+    text = words(subprocess.check_output(command, text=True))
     # Words may be divided where a line ends.
     close = text.replace(" ", "")
     assert words(PRINTED.partition(" Größe")[0]).replace(" ", "") in close
