@@ -21,7 +21,7 @@ _MARKUP = r"[\\`*_\[\]{}<>|$@^~#&\"'\u2018\u2019\u201c\u201d]"
 # Dots and hyphens in a row are an ellipsis and dashes.
 _ROWS = r"\.(?=\.)|(?<=\.)\.|-(?=-)|(?<=-)-"
 # At the start a block could begin: a list, a definition, a line under a heading, a title.
-_STARTS = r"(?:^|(?<=^ ))(?:[-+:=](?![\d.])|%)"
+_STARTS = r"(?:^|(?<=^ ))(?:[:=%]|[-+](?![\d.]))"
 _MARKDOWN = re.compile(f"{_MARKUP}|{_ROWS}|{_STARTS}")
 _NUMBERED = re.compile(r"^( ?\(?\w+)([.)])(?= |$)")
 
