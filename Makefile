@@ -27,7 +27,7 @@ PIPELINE := $(BIN)/python -m pipeline
 # What a session of tests spent its time on.
 SLOWEST = --durations=15 --durations-min=10
 
-.PHONY: help paper archive test check bench image setup lock clean clean-results
+.PHONY: help paper archive test test-system check bench image setup lock clean clean-results
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -53,13 +53,12 @@ endif
 archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=smoke
 	@$(PIPELINE) archive --study=$(STUDY_FILE) $${PARTIAL:+--partial}
 
-# What starts a cluster, a container or emulated nodes has the machine to itself.
-test: setup check ## set up, check, and run the whole test suite
-	@status=0; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile $(SLOWEST) \
-	    || status=1; \
-	$(BIN)/python -m pytest $(SLOWEST) tests/system || status=1; \
-	exit $$status
+test: setup check ## set up, check, and run all tests but those of the next line
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile $(SLOWEST)
+
+# Each has the machine to itself.
+test-system: setup ## the tests that start a cluster, an image, a browser or emulated nodes
+	@$(BIN)/python -m pytest $(SLOWEST) tests/system
 
 check: setup ## linters, formats, types, boundaries
 	@sh envs/check.sh

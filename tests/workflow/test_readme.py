@@ -1,4 +1,4 @@
-"""Every command of the README is run by a test: here, or in the test that is named."""
+"""Every command of README and docs is run by a test: here, or in the test that is named."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ BAI = "workflow/config/bai2022.yaml"
 DRY_RUN = "tests/workflow/test_cluster_commands.py::test_the_jobs_of_a_dry_run"
 ELSEWHERE = {
     "make test": ".ci/run",
+    "make test-system": ".ci/run",
     "make paper": ".ci/run",
     "make paper CONFIGFILE=my-study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
     "snakemake --cores all": WORKFLOW + "finished",
@@ -51,10 +52,13 @@ ELSEWHERE = {
 }
 
 
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
 def commands() -> list[str]:
-    """Lines of the README's sh blocks."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
+    """Lines of the sh blocks, each once."""
+    blocks = [b for t in TEXTS for b in re.findall(r"```sh\n(.*?)```", t.read_text(), re.DOTALL)]
+    return list(dict.fromkeys(line for block in blocks for line in block.splitlines() if line))
 
 
 @pytest.mark.parametrize("command", commands())
@@ -75,7 +79,14 @@ def test_the_places_named_exist() -> None:
         assert f"def {name}" * bool(name) in (ROOT / file).read_text()
     gate = (ROOT / ".ci/run").read_text()
     assert gate.index("\nmake test\n") < gate.index("\nmake paper ")
+    assert "\nmake test-system\n" in gate
     assert "test: setup check" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+def test_links_lead_to_files(text: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", text.read_text())
+    assert [link for link in links if not (text.parent / link).exists()] == []
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:
