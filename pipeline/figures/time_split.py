@@ -100,7 +100,7 @@ def _remarks(table: pd.DataFrame, ran: pd.DataFrame) -> str:
     shares = pick(table, "cell", f"phase_mean_seconds:{COMMUNICATION}")
     counts = listed(sorted({int(n) for n in shares["n"]}))
     said = [
-        f"Bars: one profiled run each, {counts} profiled steps.",
+        f"Bars: means over {counts} steps of profiled runs.",
         *(f"Not profiled: {note}." for note in not_profiled(table)),
     ]
     unseen = unmarked(table)

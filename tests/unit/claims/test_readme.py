@@ -9,7 +9,9 @@ from pipeline.claims import readme
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.errors import ClaimError
+from pipeline.text import markdown
 
+SHOWN = {"smoke": "README.md", "one-node": "docs/studies.md"}
 TESTED = {
     "sentence": "A is faster.",
     "verdict": "reproduced",
@@ -35,12 +37,13 @@ def test_a_row_for_each_claim_with_an_effect() -> None:
     assert len(lines) == 6
 
 
-def test_the_project_s_readme_shows_known_claims_of_shipped_studies() -> None:
-    text = Path("README.md").read_text()
-    known = {claim.sentence for path in FOLDER.glob("*.yaml") for claim in load_claims(path)}
-    shown = re.findall(r"<!-- verdicts of (\S+): begin -->(.*?)<!-- verdicts of", text, re.DOTALL)
-    assert "smoke" in dict(shown)
-    for study, table in shown:
+def test_readme_and_docs_show_known_claims_of_shipped_studies() -> None:
+    texts = {study: Path(file).read_text() for study, file in SHOWN.items()}
+    claims = [claim for path in FOLDER.glob("*.yaml") for claim in load_claims(path)]
+    known = {markdown(claim.sentence) for claim in claims}
+    for study, text in texts.items():
+        begin, end = readme.marks(study)
+        table = text.split(begin)[1].split(end)[0]
         rows = re.findall(r"^\| (.+?) \| (.+?) \|", table, re.MULTILINE)[1:]
         assert rows and Path(f"workflow/config/{study}.yaml").is_file()
         assert {sentence for sentence, _ in rows} <= known
