@@ -23,7 +23,7 @@ from pipeline.training import preloaded
 from tests.parity.cases import Case
 
 ROOT = Path(__file__).parents[2]
-STEPS, EVERY = 120, 20
+STEPS, EVERY = 600, 50
 REASON = why_not()
 
 pytestmark = pytest.mark.system
@@ -31,7 +31,7 @@ emulation = pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes he
 
 
 def run_of(strategy: str, nodes: int, network: str, steps: int = STEPS) -> RunSpec:
-    """A run of a second or two on `nodes` nodes of one rank each."""
+    """A run on `nodes` nodes of one rank each, long enough to be killed on a fast machine too."""
     run = Case(strategy).spec(nodes)
     work = replace(run.workload, steps=steps, checkpoint_every=EVERY)
     world = replace(run.world, network=network, threads_per_rank=1)
