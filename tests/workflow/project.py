@@ -101,7 +101,9 @@ class Project:
         return ["sh", "envs/run_workflow.sh", "--configfile", "tiny.yaml", *arguments]
 
     def environment(self) -> dict[str, str]:
-        return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        """That of a shell of its own, also where these tests were started by make."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+        return inherited | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

@@ -45,7 +45,7 @@ def test_editing_the_project_compiles_nothing_anew() -> None:
     assert "ARG GIT_COMMIT" not in before
 
 
-@pytest.mark.parametrize("name", ["README.md", "Dockerfile", "envs/samestep.def"])
+@pytest.mark.parametrize("name", ["docs/containers.md", "Dockerfile", "envs/samestep.def"])
 def test_a_build_by_hand_names_the_commit(name: str) -> None:
     """Else the image's label says `unknown`."""
     lines = (ROOT / name).read_text().splitlines()
