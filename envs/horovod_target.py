@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.control_groups import usable_cores
-
 VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 PATCH_LEVEL = "p1"
@@ -163,7 +161,7 @@ def link_nccl(folder: str, scratch: Path) -> str:
 def num_jobs() -> int:
     """Compilers to run at once: one a core, as far as the memory reaches."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(usable_cores()), memory // BYTES_PER_COMPILER))
+    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_COMPILER))
 
 
 def build_environment(

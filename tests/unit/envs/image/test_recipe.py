@@ -45,6 +45,12 @@ def test_editing_the_project_compiles_nothing_anew() -> None:
     assert "ARG GIT_COMMIT" not in before
 
 
+@pytest.mark.parametrize("name", ["build_horovod.py", "horovod_target.py"])
+def test_horovod_is_built_before_the_package_is_there(name: str) -> None:
+    assert f"envs/{name}" in DOCKERFILE[: DOCKERFILE.index("COPY pipeline")]
+    assert not re.search(r"^\s*(from|import) pipeline", (ROOT / "envs" / name).read_text(), re.M)
+
+
 @pytest.mark.parametrize("name", ["docs/containers.md", "Dockerfile", "envs/samestep.def"])
 def test_a_build_by_hand_names_the_commit(name: str) -> None:
     """Else the image's label says `unknown`."""
