@@ -56,14 +56,14 @@ parents() {{
 }}
 parents {out}; parents {tokens}; chmod -R a+rX {tokens}; parents "$PWD"
 echo +cpu >{GROUPS}/cgroup.subtree_control
-for name in root user; do
+for name in first delegated; do
     mkdir -p {GROUPS}/$name; echo +cpu >{GROUPS}/$name/cgroup.subtree_control
     mkdir {GROUPS}/$name/shell
 done
-chown -R {USER} {GROUPS}/user
-echo $$ >{GROUPS}/root/shell/cgroup.procs
+chown -R {USER} {GROUPS}/delegated
+echo $$ >{GROUPS}/first/shell/cgroup.procs
 {ask} shares || exit
-echo $$ >{GROUPS}/user/shell/cgroup.procs
+echo $$ >{GROUPS}/delegated/shell/cgroup.procs
 {user} {ask} shares || exit
 {user} {ask} namespaces || exit
 {user} {train} >{out}/said 2>&1 || {{ tail -30 {out}/said; exit 1; }}
@@ -83,7 +83,10 @@ def test_a_rank_leaves_its_quota_also_where_the_group_above_holds_controllers(sa
         assert rank["within"] != rank["after"]
         assert rank["limit"] == "5000 10000"
         assert made["left"] == []
-    assert [made["before"] for made in found(said, "shares")] == ["/root/shell", "/user/shell"]
+    assert [made["before"] for made in found(said, "shares")] == [
+        "/first/shell",
+        "/delegated/shell",
+    ]
 
 
 def test_a_user_without_rights_gets_nodes_and_a_link_with_a_delay(said) -> None:
