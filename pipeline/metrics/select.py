@@ -65,7 +65,7 @@ def links(table: pd.DataFrame) -> list[str]:
     if (found["cell"] == found["arm"]).all():
         return [""]
     compared = list(dict.fromkeys(found["link"].dropna()))
-    # What was emulated over no link that is told apart stands in a panel without a name.
+    # Emulated runs whose cell names no link stand in a panel without a name.
     beside = compared == [FALLBACK] and bool((found["cell"] == found["arm"]).any())
     return ["", FALLBACK] if beside else compared
 

@@ -117,6 +117,19 @@ class Project:
         assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return done
 
+    def make(
+        self, *arguments: str, timeout: int = 600, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run make with the environment that is there, which is not set up anew."""
+        return subprocess.run(
+            ["make", *arguments, "STAMP="],
+            cwd=self.folder,
+            env=self.environment() | variables,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
     def jobs(self, *arguments: str) -> dict[str, int]:
         """Rule -> number of jobs that a dry run would start."""
         shown = self.run("--cores", "2", "--dry-run", *arguments).stdout

@@ -21,17 +21,6 @@ UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url
                 "Bioschemas ComputationalWorkflow profile")  # fmt: skip
 
 
-def make(project: Project, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", *arguments, "STAMP="],
-        cwd=project.folder,
-        env=project.environment() | variables,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = make_project(tmp_path_factory.mktemp("first"))
@@ -41,7 +30,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def archive(finished: Project) -> Path:
-    done = make(finished, "archive", "CONFIGFILE=tiny.yaml")
+    done = finished.make("archive", "CONFIGFILE=tiny.yaml")
     assert done.returncode == 0, done.stderr
     assert "archives/tiny.zip: " in done.stdout
     return finished.folder / "archives" / "tiny.zip"
@@ -69,7 +58,7 @@ def no_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def rebuilt(elsewhere: Project, archive: Path, no_torch: dict[str, str]) -> Path:
     given = archive.with_name('it\'s a "tiny" $study `of` ü.zip')
     given.write_bytes(archive.read_bytes())
-    done = make(elsewhere, "paper", f"FROM={given}", **no_torch)
+    done = elsewhere.make("paper", f"FROM={given}", **no_torch)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "every one byte-identical to the archive" in done.stdout
     return elsewhere.folder / "results" / "from_archive" / "tiny"
@@ -105,7 +94,7 @@ def test_nothing_else_was_made(elsewhere: Project, rebuilt: Path) -> None:
 def test_archived_again_it_is_the_same_file(finished: Project, archive: Path) -> None:
     before = archive.read_bytes()
     finished.run("--cores", "2", "--forcerun", "claims")
-    assert make(finished, "archive", "CONFIGFILE=tiny.yaml").returncode == 0
+    assert finished.make("archive", "CONFIGFILE=tiny.yaml").returncode == 0
     assert archive.read_bytes() == before
 
 
@@ -115,7 +104,7 @@ def test_other_code_is_said_to_give_another_paper(
     manuscript = elsewhere.folder / "paper/manuscript.md"
     text = manuscript.read_text()
     manuscript.write_text(text.replace("# Introduction", "# Preface"))
-    done = make(elsewhere, "paper", f"FROM={archive}", **no_torch)
+    done = elsewhere.make("paper", f"FROM={archive}", **no_torch)
     manuscript.write_text(text)
     assert done.returncode != 0
     differing = r"3 of \d+ rebuilt files differ from the archive: paper/paper\.html"
@@ -126,7 +115,7 @@ def test_other_code_is_said_to_give_another_paper(
 def test_a_bad_archive_is_one_line(elsewhere: Project, archive: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.zip"
     bad.write_bytes(archive.read_bytes()[:-1000])
-    done = make(elsewhere, "paper", f"FROM={bad}")
+    done = elsewhere.make("paper", f"FROM={bad}")
     assert done.returncode != 0
     lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1 and lines[0].startswith(f"error: {bad} is no zip file, or damaged")
@@ -136,7 +125,7 @@ def test_an_unfinished_study_has_no_archive(finished: Project) -> None:
     record = finished.results / "runs/dps/n2/r0/run.json"
     text = record.read_text()
     record.unlink()
-    done = make(finished, "archive", "CONFIGFILE=tiny.yaml")
+    done = finished.make("archive", "CONFIGFILE=tiny.yaml")
     record.write_text(text)
     assert done.returncode != 0
     assert "error: study 'tiny' is unfinished: results/tiny/runs/dps/n2/r0/run.json" in done.stderr

@@ -34,14 +34,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def make(project: Project, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        ["make", *arguments, "STAMP="],
-        cwd=project.folder,
-        env=project.environment() | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = project.make(*arguments, timeout=60, **variables)
     assert not list(project.folder.rglob("made")), "a value was run as a command"
     return done
 
