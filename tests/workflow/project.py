@@ -117,9 +117,7 @@ class Project:
         assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return done
 
-    def make(
-        self, *arguments: str, timeout: int = 600, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run make with the environment that is there, which is not set up anew."""
         return subprocess.run(
             ["make", *arguments, "STAMP="],
@@ -127,7 +125,7 @@ class Project:
             env=self.environment() | variables,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=600,
         )
 
     def jobs(self, *arguments: str) -> dict[str, int]:

@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def make(project: Project, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    done = project.make(*arguments, timeout=60, **variables)
+    done = project.make(*arguments, **variables)
     assert not list(project.folder.rglob("made")), "a value was run as a command"
     return done
 
