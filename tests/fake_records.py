@@ -176,12 +176,11 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
     share, rate = [0.97] * world.nodes, [0.95 * link.rate_mbits] * world.nodes
     return {
         "emulation": {
-            "dilation": max(1, world.nodes / 2),
+            "dilation": max(1, world.nodes // 2),
             "copies": max(1, 2 // world.nodes),
             "cores": 2,
             "cores_per_node": world.cores_per_node,
-            "shares": "quota",
-            "shares_reason": None,
+            "shares": "paced" if world.nodes > 2 else "own",
             "measured_cores": share,
             "link": asdict(link),
             "mtu": 9000,
