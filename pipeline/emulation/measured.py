@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from pipeline.emulation import links, probes
@@ -53,7 +52,7 @@ def measure(
         "shares": shares.kind,
         "shares_reason": shares.reason,
         "measured_cores": cores,
-        "link": asdict(link),
+        "link": link.to_dict(),
         "mtu": links.MTU,
         "measured_mbits": rates,
     }
