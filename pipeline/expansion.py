@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from pipeline.errors import StudyError
@@ -48,6 +47,7 @@ def expand(study: Mapping[str, Any]) -> list[RunSpec]:
             f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
             f"node counts of {repeats} repeats each; split it or have fewer repeats"
         )
+    _check_conditions(study, max(nodes for _, nodes in worlds))
     runs = [_run(study, cell, nodes, repeat) for cell, nodes in worlds for repeat in range(repeats)]
     for run in runs:
         run.check()
@@ -66,6 +66,21 @@ def _check_names(study: Mapping[str, Any], names: list[str]) -> None:
             raise StudyError(
                 f"cell name {fallback_name(cell['name'])!r} is that of {cell['name']!r} where it "
                 "is run on the loopback; give it another name"
+            )
+
+
+def _check_conditions(study: Mapping[str, Any], most_nodes: int) -> None:
+    """Every condition of a link means something, and can hold somewhere."""
+    for link in links_of(study):
+        if link.receive_mbits == link.rate_mbits:
+            raise StudyError(
+                f"link {link.name!r} receives at its rate_mbits {link.rate_mbits:g}; leave "
+                "receive_mbits out"
+            )
+        for name in link.conditions if most_nodes < 2 else ():
+            raise StudyError(
+                f"link {link.name!r}: {name} needs a cell on 2 nodes or more; leave it out or "
+                "raise cluster.nodes"
             )
 
 
@@ -100,13 +115,13 @@ def cells_of(study: Mapping[str, Any]) -> list[dict[str, Any]]:
         nodes = cell.get("nodes", study["cluster"]["nodes"])
         arm = {"arm": cell["name"], **cell, "nodes": nodes}
         if len(links) < 2:
-            found += [arm | {"link": asdict(link)} for link in links] or [arm]
+            found += [arm | {"link": link.to_dict()} for link in links] or [arm]
             continue
         if 1 in nodes:
-            found.append(arm | {"link": asdict(links[0]), "nodes": [1]})
+            found.append(arm | {"link": links[0].to_dict(), "nodes": [1]})
         if several := [count for count in nodes if count > 1]:
             found += [
-                arm | {"link": asdict(x), "nodes": several, "name": f"{cell['name']}-{x.name}"}
+                arm | {"link": x.to_dict(), "nodes": several, "name": f"{cell['name']}-{x.name}"}
                 for x in links
             ]
     return found
@@ -123,7 +138,7 @@ def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: 
         backend=cluster["backend"],
         network=cluster["network"],
         threads_per_rank=cluster.get("threads_per_rank"),
-        link=LinkSpec(**cell["link"]) if "link" in cell else None,
+        link=_link(cell, nodes),
         cores_per_node=cluster.get("cores_per_node"),
     )
     factor = world.size if work["scaling"] == "weak" else 1
@@ -144,6 +159,14 @@ def _run(study: Mapping[str, Any], cell: Mapping[str, Any], nodes: int, repeat: 
         image_digest=study.get("image_digest"),
         options=dict(cell.get("options", {})),
     )
+
+
+def _link(cell: Mapping[str, Any], nodes: int) -> LinkSpec | None:
+    """The link of a cell's runs; on one node no condition holds."""
+    if "link" not in cell:
+        return None
+    link = LinkSpec(**cell["link"])
+    return link if nodes > 1 else link.plain
 
 
 def tokens_spec(study: Mapping[str, Any]) -> dict[str, Any]:

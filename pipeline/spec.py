@@ -71,19 +71,63 @@ class WorkloadSpec:
 class LinkSpec:
     """The cable of an emulated node, full duplex: Mbit/s each way, one-way delay in microseconds.
 
-    `name` is part of the names of the cells that run over it.
+    `name` is part of the names of the cells that run over it. The fields after the delay are
+    conditions, None where they do not hold; they need several nodes:
+
+    - `receive_mbits`: rate towards the node, where it differs from the rate that it sends at.
+    - `uplink_mbits`: rate of the one cable between two switches, with half of the nodes at each.
+    - `straggler`: speed of the last node relative to the others, between 0 and 1.
+    - `jitter`: each step's computation on each node takes longer by a share of it, drawn uniformly
+      from 0 to `jitter` by the run's seed.
     """
 
     name: str
     rate_mbits: float
     delay_us: int = 0
+    receive_mbits: float | None = None
+    uplink_mbits: float | None = None
+    straggler: float | None = None
+    jitter: float | None = None
 
     @property
     def text(self) -> str:
-        """`1 Gbit/s`, with the delay where there is one."""
-        rate = self.rate_mbits
-        text = f"{rate / 1000:g} Gbit/s" if rate >= 1000 else f"{rate:g} Mbit/s"
-        return text + (f", {self.delay_us} µs" if self.delay_us else "")
+        """`1 Gbit/s`, with the delay and the conditions where there are some."""
+        parts = {
+            "{}": _rate_text(self.rate_mbits),
+            "{} µs": self.delay_us or None,
+            "receives {}": _rate_text(self.receive_mbits),
+            "uplink {}": _rate_text(self.uplink_mbits),
+            "one node at {:g} speed": self.straggler,
+            "jitter {:g}": self.jitter,
+        }
+        return ", ".join(text.format(value) for text, value in parts.items() if value is not None)
+
+    @property
+    def conditions(self) -> dict[str, float]:
+        """Those that hold, by the names of their fields."""
+        names = ("receive_mbits", "uplink_mbits", "straggler", "jitter")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @property
+    def conditioned(self) -> bool:
+        """Whether any condition holds."""
+        return bool(self.conditions)
+
+    @property
+    def plain(self) -> LinkSpec:
+        """The same cable without conditions, as one node alone has it."""
+        return LinkSpec(self.name, self.rate_mbits, self.delay_us)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; conditions that do not hold are left out."""
+        fixed = {"name": self.name, "rate_mbits": self.rate_mbits, "delay_us": self.delay_us}
+        return fixed | self.conditions
+
+
+def _rate_text(mbits: float | None) -> str | None:
+    if mbits is None:
+        return None
+    return f"{mbits / 1000:g} Gbit/s" if mbits >= 1000 else f"{mbits:g} Mbit/s"
 
 
 @dataclass(frozen=True)
@@ -158,6 +202,8 @@ class RunSpec:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; later fields are left out where unset, so earlier specs keep hashes."""
         whole = asdict(self) | {"options": dict(self.options)}
+        if self.world.link is not None:
+            whole["world"]["link"] = self.world.link.to_dict()
         later = [(whole, "image_digest")]
         later += [(whole["world"], n) for n in ("threads_per_rank", "link", "cores_per_node")]
         for place, name in later:

@@ -10,7 +10,7 @@ import hashlib
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -182,7 +182,7 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
             "cores_per_node": world.cores_per_node,
             "shares": "paced" if world.nodes > 2 else "own",
             "measured_cores": share,
-            "link": asdict(link),
+            "link": link.to_dict(),
             "mtu": 9000,
             "measured_mbits": rate if world.nodes > 1 else [],
         }

@@ -21,6 +21,7 @@ from pipeline.expansion import links_of
 from pipeline.metrics.comparison import unequal_fields
 from pipeline.metrics.parity import NOT_EQUAL
 from pipeline.metrics.select import listed, pick, plural, records
+from pipeline.spec import LinkSpec
 
 ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
 # Ranks of these networks are processes of one machine and share its cores.
@@ -43,8 +44,8 @@ class Place:
     options: Mapping[str, Any]
     selector: Selector
 
-    rate_mbits: float = 0.0
-    """Of its link, where its nodes are emulated and several."""
+    link: LinkSpec | None = None
+    """Where its nodes are emulated and several."""
 
     @property
     def ranks(self) -> int:
@@ -80,9 +81,9 @@ class Evidence:
         return {cell["name"]: cell.get("options", {}) for cell in self.study["cells"]}
 
     @cached_property
-    def rates(self) -> dict[str, float]:
-        """Mbit/s of each link, by its text."""
-        return {link.text: link.rate_mbits for link in links_of(self.study)}
+    def links(self) -> dict[str, LinkSpec]:
+        """Each link, by its text."""
+        return {link.text: link for link in links_of(self.study)}
 
     def fact(self, metric: str) -> float:
         """The smallest value of a fact over all runs; NaN where no run has it."""
@@ -97,7 +98,7 @@ class Evidence:
                 row,
                 self.options[row["arm"]],
                 selector,
-                self.rates.get(row["link"], 0.0),
+                self.links.get(row["link"]),
             )
             for row in self.groups
         ]
@@ -148,12 +149,16 @@ def _matches(place: Place) -> bool:
 
 
 def _preference(place: Place) -> tuple[Any, ...]:
-    """Finished cells first, then those as published, Apex before AMP, then the study's order."""
+    """Finished cells first, then those as published, plain links before those with conditions.
+
+    Then fast links, Apex before AMP, and the study's order.
+    """
     row = place.row
     return (
         row["status"] != "ok",
         len(differences(place)),
-        -place.rate_mbits,
+        place.link is not None and place.link.conditioned,
+        -place.link.rate_mbits if place.link else 0.0,
         not str(row["precision"]).startswith("apex"),
         int(row["cell_order"]),
     )

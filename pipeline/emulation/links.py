@@ -33,9 +33,19 @@ def address(copy: int, node: int) -> str:
     return f"10.77.{copy}.{node + 1}"
 
 
-def bridge(copy: int) -> str:
-    """Name of the switch of one copy."""
-    return f"switch{copy}"
+def bridge(copy: int, side: int = 0) -> str:
+    """Name of the switch of one copy, or of that on the other side of an uplink."""
+    return f"switch{copy}{'b' if side else ''}"
+
+
+def uplink(copy: int, side: int) -> str:
+    """Name of one end of the cable between the two switches of a copy."""
+    return f"uplink{copy}{'b' if side else 'a'}"
+
+
+def side_of(node: int, count: int, link: LinkSpec) -> int:
+    """Which of two switches a node of `count` is at, the first having one more of an odd number."""
+    return int(link.uplink_mbits is not None and node >= (count + 1) // 2)
 
 
 def port(copy: int, node: int) -> str:
@@ -43,10 +53,33 @@ def port(copy: int, node: int) -> str:
     return f"port{copy}n{node}"
 
 
-def switch_commands(copy: int) -> list[str]:
-    """For `ip -batch`: the switch of one copy."""
-    name = bridge(copy)
-    return [f"link add {name} type bridge", f"link set {name} up"]
+def switch_commands(copy: int, link: LinkSpec) -> list[str]:
+    """For `ip -batch`: the switch of one copy, or the two with the uplink between them."""
+    sides = (0,) if link.uplink_mbits is None else (0, 1)
+    names = [bridge(copy, side) for side in sides]
+    commands = [
+        text.format(name)
+        for name in names
+        for text in ("link add {} type bridge", "link set {} up")
+    ]
+    if len(sides) == 1:
+        return commands
+    ends = [uplink(copy, side) for side in sides]
+    commands.append(f"link add {ends[0]} mtu {MTU} type veth peer name {ends[1]} mtu {MTU}")
+    return commands + [
+        f"link set {end} master {name} gso_max_size {SEGMENT_BYTES} up"
+        for end, name in zip(ends, names, strict=True)
+    ]
+
+
+def uplink_commands(copy: int, link: LinkSpec, factor: float) -> list[str]:
+    """For `tc -batch`: the uplink is shaped both ways, where there is one; it adds no delay."""
+    if link.uplink_mbits is None:
+        return []
+    return [
+        f"qdisc add dev {uplink(copy, side)} root handle 1: tbf {_shape(link.uplink_mbits, factor)}"
+        for side in (0, 1)
+    ]
 
 
 def plug_commands(copy: int, node: int, keeper: int) -> list[str]:
@@ -61,22 +94,54 @@ def plug_commands(copy: int, node: int, keeper: int) -> list[str]:
     ]
 
 
-def port_commands(copy: int, node: int) -> list[str]:
+def port_commands(copy: int, node: int, side: int = 0) -> list[str]:
     """For `ip -batch` at the switch: the node's port."""
     size = f"gso_max_size {SEGMENT_BYTES}"
-    return [f"link set {port(copy, node)} master {bridge(copy)} {size} up"]
+    return [f"link set {port(copy, node)} master {bridge(copy, side)} {size} up"]
 
 
-def shaping_commands(interface: str, link: LinkSpec, factor: float) -> list[str]:
-    """For `tc -batch`: what leaves `interface` is slowed to the link's rate over `factor`.
+def sending_commands(link: LinkSpec, factor: float) -> list[str]:
+    """For `tc -batch` within the node: what it sends is slowed to the link's rate over `factor`."""
+    return _shaping_commands(INTERFACE, link.rate_mbits, link, factor)
 
-    Both ends of a cable are shaped, so that a node receives no faster than it sends. A delay is
-    stretched by the factor, and half of it lies at each end.
+
+def receiving_commands(copy: int, node: int, link: LinkSpec, factor: float) -> list[str]:
+    """For `tc -batch` at the switch: what goes to the node is slowed too.
+
+    Both ends of a cable are shaped, so that several senders cannot fill it several times over.
     """
-    bits = link.rate_mbits * 1e6 / factor
+    return _shaping_commands(port(copy, node), towards_node(link), link, factor)
+
+
+def towards_node(link: LinkSpec) -> float:
+    """Mbit/s from the switch to a node."""
+    return link.rate_mbits if link.receive_mbits is None else link.receive_mbits
+
+
+def reachable_mbits(link: LinkSpec, count: int) -> list[float]:
+    """What each of `count` nodes can receive while every node sends to the next one in a ring.
+
+    Over an uplink goes one of these streams each way: into the first node of either half.
+    """
+    usual = min(link.rate_mbits, towards_node(link))
+    return [
+        usual
+        if link.uplink_mbits is None
+        or side_of(node, count, link) == side_of((node - 1) % count, count, link)
+        else min(usual, link.uplink_mbits)
+        for node in range(count)
+    ]
+
+
+def _shape(mbits: float, factor: float) -> str:
+    bits = mbits * 1e6 / factor
     burst = max(MIN_BURST_BYTES, SEGMENT_BYTES + round(bits / 8 * LATE_SECONDS))
-    rate = f"rate {round(bits)}bit burst {burst} limit {QUEUE_BYTES}"
-    commands = [f"qdisc add dev {interface} root handle 1: tbf {rate}"]
+    return f"rate {round(bits)}bit burst {burst} limit {QUEUE_BYTES}"
+
+
+def _shaping_commands(interface: str, mbits: float, link: LinkSpec, factor: float) -> list[str]:
+    """A delay is stretched by the factor, and half of it lies at each end of the cable."""
+    commands = [f"qdisc add dev {interface} root handle 1: tbf {_shape(mbits, factor)}"]
     if link.delay_us:
         delay = f"delay {round(link.delay_us * factor / 2)}us limit 100000"
         commands.append(f"qdisc add dev {interface} parent 1:1 handle 10: netem {delay}")

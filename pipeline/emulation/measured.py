@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from pipeline.emulation import links, probes
@@ -44,7 +43,7 @@ def measure(
         lambda: _cores(cores_per_node, nodes, shares, dilation),
         lambda: [] if nodes.count == 1 else _rates(link, nodes, shares, dilation),
         LEAST_SHARE * cores_per_node,
-        LEAST_RATE * link.rate_mbits,
+        _least_rates(link, nodes.count),
     )
     return {
         "dilation": dilation.factor,
@@ -52,8 +51,9 @@ def measure(
         "cores_per_node": cores_per_node,
         "shares": shares.kind,
         "measured_cores": cores,
-        "link": asdict(link),
+        "link": link.to_dict(),
         "mtu": links.MTU,
+        "tcp": nodes.tcp(),
         "measured_mbits": rates,
     }
 
@@ -62,7 +62,7 @@ def _when_quiet(
     cores: Callable[[], list[float]],
     rates: Callable[[], list[float]],
     least_cores: float,
-    least_rate: float,
+    least_rates: Sequence[float],
 ) -> tuple[list[float], list[float]]:
     """Both figures of a moment in which the nodes had their cores, or the last ones.
 
@@ -73,7 +73,7 @@ def _when_quiet(
         had, late = cores(), time.monotonic() > deadline
         if min(had) >= least_cores or late:
             reached = rates()
-            if late or not reached or min(reached) >= least_rate:
+            if late or _reached(reached, least_rates):
                 return had, reached
             attempts += min(cores()) >= least_cores
             if attempts == ATTEMPTS:
@@ -95,14 +95,26 @@ def check_cores(measured: dict[str, Any]) -> None:
 
 def check_rates(measured: dict[str, Any]) -> None:
     """Raise UnsupportedError where this machine cannot carry what the links are set to."""
-    rate, rates = measured["link"]["rate_mbits"], measured["measured_mbits"]
-    if not rates or min(rates) >= LEAST_RATE * rate:
+    link, rates = LinkSpec(**measured["link"]), measured["measured_mbits"]
+    if not rates or _reached(rates, _least_rates(link, len(rates))):
         return
+    expected = links.reachable_mbits(link, len(rates))
+    rate, want = min(zip(rates, expected, strict=True), key=lambda pair: pair[0] / pair[1])
     raise UnsupportedError(
-        f"a link of {rate:g} Mbit/s cannot be reached here: with {len(rates)} nodes sending at "
-        f"once {min(rates):.0f} Mbit/s were measured (time dilated by {measured['dilation']:g}); "
+        f"a link of {want:g} Mbit/s cannot be reached here: with {len(rates)} nodes sending at "
+        f"once {rate:.0f} Mbit/s were measured (time dilated by {measured['dilation']:g}); "
         "lower the rate in cluster.links or use more cores"
     )
+
+
+def _least_rates(link: LinkSpec, count: int) -> list[float]:
+    """Mbit/s into each node below which its link is not what it was set to."""
+    return [LEAST_RATE * mbits for mbits in links.reachable_mbits(link, count)]
+
+
+def _reached(rates: Sequence[float], least: Sequence[float]) -> bool:
+    """Whether every node got its rate; one node has none."""
+    return not rates or all(rate >= low for rate, low in zip(rates, least, strict=True))
 
 
 def _cores(width: int, nodes: Nodes, shares: Shares, dilation: Dilation) -> list[float]:
@@ -137,6 +149,6 @@ def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: Dilation) -> 
         ]
         found = probes.measure(ring, inside)[: nodes.count]
         rates = [bits * dilation.factor / 1e6 for bits in found]
-        if min(rates) >= LEAST_RATE * link.rate_mbits:
+        if _reached(rates, _least_rates(link, nodes.count)):
             break
     return rates

@@ -14,8 +14,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from pipeline.emulation import links
+from pipeline.emulation import links, tcp
 from pipeline.errors import LaunchError
 from pipeline.spec import LinkSpec
 
@@ -37,6 +38,7 @@ def enter_private_network() -> None:
     Call it before any thread is started: the kernel refuses a user namespace to several threads.
     """
     if _libc.unshare(CLONE_NEWNET) == 0:
+        tcp.without_ipv6()
         return
     user, group = os.geteuid(), os.getegid()
     if _libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
@@ -48,6 +50,7 @@ def enter_private_network() -> None:
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
+    tcp.without_ipv6()
 
 
 class Nodes:
@@ -81,15 +84,26 @@ class Nodes:
         finally:
             _set(self._home)
 
+    def tcp(self) -> dict[str, Any]:
+        """What holds of TCP in the nodes, all of which were made alike."""
+        with self.inside(0, 0):
+            return tcp.held(str(program("ip")), links.INTERFACE)
+
     def _build(self, copy: int, keeper: int, link: LinkSpec, factor: float) -> None:
-        _batch("ip", links.switch_commands(copy))
+        _batch("ip", links.switch_commands(copy, link))
+        _batch("tc", links.uplink_commands(copy, link, factor))
         for node in range(self.count):
             self._networks[copy, node] = self._new_network()
+            address = links.address(copy, node)
             with self.inside(copy, node):
+                tcp.without_ipv6()
+                tcp.settle()
                 _batch("ip", links.plug_commands(copy, node, keeper))
-                _batch("tc", links.shaping_commands(links.INTERFACE, link, factor))
-            _batch("ip", links.port_commands(copy, node))
-            _batch("tc", links.shaping_commands(links.port(copy, node), link, factor))
+                _batch("ip", tcp.route_commands(address, links.INTERFACE, factor))
+                _batch("tc", links.sending_commands(link, factor))
+            side = links.side_of(node, self.count, link)
+            _batch("ip", links.port_commands(copy, node, side))
+            _batch("tc", links.receiving_commands(copy, node, link, factor))
 
     def _new_network(self) -> int:
         _check(_libc.unshare(CLONE_NEWNET), "make a network namespace")
@@ -123,6 +137,8 @@ def _start_keeper() -> int:
 
 def _batch(name: str, commands: Sequence[str]) -> None:
     """Run commands of one program; raises LaunchError with the program's own first line."""
+    if not commands:
+        return
     found = program(name)
     if found is None:
         raise LaunchError(

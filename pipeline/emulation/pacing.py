@@ -13,6 +13,8 @@ import random
 import time
 from dataclasses import dataclass
 
+from pipeline.spec import WorldSpec
+
 PR_SET_TIMERSLACK = 29
 TIMER_SLACK_NS = 1
 """The kernel lets a wait end up to 50 us late by default, to wake several processes at once."""
@@ -34,6 +36,15 @@ class Speed:
         """By how much the computation of a step is longer than a plain node's."""
         drawn = random.Random(f"{self.seed}/{step}").random() if self.jitter else 0.0
         return (1 + self.jitter * drawn) / self.relative
+
+
+def speed_of(node: int, world: WorldSpec, seed: str) -> Speed:
+    """What the conditions of the world's link make of a node's speed; the last one straggles."""
+    link = world.link
+    if link is None:
+        return Speed()
+    slow = link.straggler is not None and node == world.nodes - 1
+    return Speed(link.straggler or 1.0 if slow else 1.0, link.jitter or 0.0, seed)
 
 
 class Pacer:

@@ -17,7 +17,7 @@ from typing import NoReturn
 from pipeline.emulation import links, waiting
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
-from pipeline.emulation.pacing import Pacer
+from pipeline.emulation.pacing import Pacer, speed_of
 from pipeline.emulation.shares import Shares
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
@@ -92,8 +92,10 @@ class Cluster:
 
     def _pacer(self, node: int) -> Pacer:
         """What makes a rank of this node as slow as the node is; made within the rank."""
-        cores = (self.spec.world.cores_per_node or 1) / self.layout.processes_per_node
-        return Pacer(self.dilation.factor, cores)
+        spec, world = self.spec, self.spec.world
+        cores = (world.cores_per_node or 1) / self.layout.processes_per_node
+        speed = speed_of(node, world, seed=f"{spec.seed}/{spec.repeat}/{node}")
+        return Pacer(self.dilation.factor, cores, speed)
 
     def _meet(self, copy: int) -> int:
         """Hold the key-value store through which the ranks of a copy find one another."""

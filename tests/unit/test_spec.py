@@ -242,3 +242,64 @@ def test_links_and_networks_fit_together(change, message) -> None:
     del (incomplete := emulated())["cluster"]["links"]
     with pytest.raises(StudyError, match="add it"):
         expand(incomplete)
+
+
+CONDITIONS = {
+    "receive_mbits": (250, "receives 250 Mbit/s"),
+    "uplink_mbits": (1000, "uplink 1 Gbit/s"),
+    "straggler": (0.5, "one node at 0.5 speed"),
+    "jitter": (0.3, "jitter 0.3"),
+}
+
+
+@pytest.mark.parametrize("key", CONDITIONS)
+def test_a_condition_of_a_link_is_in_the_spec_and_in_its_text(key) -> None:
+    study, (value, words) = emulated(), CONDITIONS[key]
+    study["cluster"]["links"] = [{"name": "odd", "rate_mbits": 1000, key: value}]
+    check_study(study, "study.yaml")
+    one, several = (
+        next(r for r in expand(study) if r.cell == "sps" and r.world.nodes == n) for n in (1, 2)
+    )
+    link = several.world.link
+    assert link is not None and link.text == f"1 Gbit/s, {words}" and link.conditioned
+    validate(several.to_dict(), "spec", "spec.json")
+    assert RunSpec.from_dict(several.to_dict()) == several
+    assert one.world.link == LinkSpec("odd", 1000), "no condition holds on one node"
+
+
+def test_a_link_without_conditions_has_the_keys_that_it_had() -> None:
+    link = LinkSpec("fast", 2500, 50)
+    assert link.to_dict() == {"name": "fast", "rate_mbits": 2500, "delay_us": 50}
+    assert not link.conditioned
+    runs = {run.cell: run for run in expand(emulated())}
+    assert runs["sps-fast"].to_dict()["world"]["link"] == link.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ({"receive_mbits": 0}, "receive_mbits: 0 breaks exclusiveMinimum"),
+        ({"receive_mbits": 100}, "link 'slow' receives at its rate_mbits 100; leave receive_mbits"),
+        ({"uplink_mbits": "fast"}, 'uplink_mbits: "fast" breaks type'),
+        ({"straggler": 1}, "straggler: 1 breaks exclusiveMaximum"),
+        ({"straggler": 0}, "straggler: 0 breaks exclusiveMinimum"),
+        ({"jitter": -0.1}, "jitter: -0.1 breaks exclusiveMinimum"),
+        ({"jitter": float("nan")}, "jitter: NaN breaks type"),
+        ({"loss": 0.1}, "loss"),
+    ],
+)
+def test_impossible_conditions_are_refused_in_one_line(condition, message) -> None:
+    study = emulated()
+    study["cluster"]["links"][0] |= condition
+    with pytest.raises(StudyError, match=message) as caught:
+        check_study(study, "study.yaml")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", CONDITIONS)
+def test_a_condition_that_no_cell_can_meet_is_refused(key) -> None:
+    study = emulated()
+    study["cluster"]["nodes"] = [1]
+    study["cluster"]["links"][0][key] = CONDITIONS[key][0]
+    with pytest.raises(StudyError, match=f"link 'slow': {key} needs a cell on 2 nodes or more"):
+        check_study(study, "study.yaml")

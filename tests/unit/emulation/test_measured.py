@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.emulation import measured
 from pipeline.errors import UnsupportedError
+from pipeline.spec import LinkSpec
 
 
 @pytest.fixture
@@ -27,44 +28,45 @@ def answers(*given: list[float]) -> Callable[[], list[float]]:
 
 
 QUIET, BUSY = [0.9, 1.0], [0.2, 1.0]
+LEAST = [700.0, 700.0]
 REACHED, SLOW = [950.0, 940.0], [950.0, 300.0]
 
 
 def test_a_quiet_machine_is_measured_once(clock) -> None:
-    assert measured._when_quiet(answers(QUIET), answers(REACHED), 0.7, 700) == (QUIET, REACHED)
+    assert measured._when_quiet(answers(QUIET), answers(REACHED), 0.7, LEAST) == (QUIET, REACHED)
     assert clock == [0.0]
 
 
 def test_a_busy_machine_is_waited_for(clock) -> None:
-    found = measured._when_quiet(answers(BUSY, BUSY, QUIET), answers(REACHED), 0.7, 700)
+    found = measured._when_quiet(answers(BUSY, BUSY, QUIET), answers(REACHED), 0.7, LEAST)
     assert found == (QUIET, REACHED)
     assert clock == [2 * measured.PAUSE_SECONDS]
 
 
 def test_work_that_comes_while_rates_are_measured_spoils_them(clock) -> None:
-    found = measured._when_quiet(answers(QUIET, BUSY, QUIET), answers(SLOW, REACHED), 0.7, 700)
+    found = measured._when_quiet(answers(QUIET, BUSY, QUIET), answers(SLOW, REACHED), 0.7, LEAST)
     assert found == (QUIET, REACHED)
 
 
 def test_a_rate_that_is_missed_once_is_measured_again(clock) -> None:
-    found = measured._when_quiet(answers(QUIET), answers(SLOW, SLOW, REACHED), 0.7, 700)
+    found = measured._when_quiet(answers(QUIET), answers(SLOW, SLOW, REACHED), 0.7, LEAST)
     assert found == (QUIET, REACHED)
 
 
 def test_a_rate_that_a_quiet_machine_never_reaches_is_told_soon(clock) -> None:
     looks = iter([SLOW] * measured.ATTEMPTS)
-    assert measured._when_quiet(answers(QUIET), lambda: next(looks), 0.7, 700) == (QUIET, SLOW)
+    assert measured._when_quiet(answers(QUIET), lambda: next(looks), 0.7, LEAST) == (QUIET, SLOW)
     assert list(looks) == []
     assert clock[0] < measured.PATIENCE_SECONDS
 
 
 def test_a_machine_that_stays_busy_is_measured_as_it_is(clock) -> None:
-    assert measured._when_quiet(answers(BUSY), answers(SLOW), 0.7, 700) == (BUSY, SLOW)
+    assert measured._when_quiet(answers(BUSY), answers(SLOW), 0.7, LEAST) == (BUSY, SLOW)
     assert clock[0] > measured.PATIENCE_SECONDS
 
 
 def test_one_node_has_no_rate(clock) -> None:
-    assert measured._when_quiet(answers(QUIET), answers([]), 0.7, 700) == (QUIET, [])
+    assert measured._when_quiet(answers(QUIET), answers([]), 0.7, LEAST) == (QUIET, [])
 
 
 def test_a_node_that_did_not_get_its_cores_is_no_result() -> None:
@@ -72,3 +74,27 @@ def test_a_node_that_did_not_get_its_cores_is_no_result() -> None:
     with pytest.raises(UnsupportedError, match=r"a node of 2 cores got 1\.30 of them"):
         measured.check_cores(found)
     measured.check_cores(found | {"measured_cores": [2.0, 1.5]})
+
+
+@pytest.mark.parametrize(
+    ("link", "rates", "said"),
+    [
+        (LinkSpec("plain", 1000), [950, 650], "1000 Mbit/s cannot .* 650 Mbit/s were"),
+        (LinkSpec("plain", 1000), [950, 940], None),
+        (LinkSpec("plain", 1000), [], None),
+        (LinkSpec("down", 1000, receive_mbits=250), [240, 245], None),
+        (LinkSpec("down", 1000, receive_mbits=250), [240, 120], "250 Mbit/s cannot .* 120 Mbit/s"),
+        (LinkSpec("shared", 1000, uplink_mbits=400), [390, 980, 395, 990], None),
+        (LinkSpec("shared", 1000, uplink_mbits=400), [390, 500, 395, 990], "1000 Mbit/s .* 500 "),
+        (LinkSpec("shared", 1000, uplink_mbits=400), [390, 980, 200, 990], "400 Mbit/s .* 200 "),
+    ],
+)
+def test_a_rate_is_missed_where_a_node_gets_less_than_its_way_lets_through(
+    link, rates, said
+) -> None:
+    found = {"link": link.to_dict(), "dilation": 2.0, "measured_mbits": rates}
+    if said is None:
+        measured.check_rates(found)
+        return
+    with pytest.raises(UnsupportedError, match=said):
+        measured.check_rates(found)

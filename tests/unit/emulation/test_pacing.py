@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from pipeline.emulation import pacing
-from pipeline.emulation.pacing import Pacer, Speed
+from pipeline.emulation.pacing import Pacer, Speed, speed_of
+from pipeline.spec import LinkSpec, WorldSpec
 
 
 class Machine:
@@ -131,6 +133,15 @@ def test_jitter_is_drawn_for_each_node_and_step_and_again_the_same() -> None:
     assert len(set(drawn)) == 200
     assert 1 <= min(drawn) < 1.01 and 1.29 < max(drawn) <= 1.3
     assert drawn != [Speed(jitter=0.3, seed="1/node1").slowness(step) for step in range(200)]
+
+
+def test_the_last_node_straggles_and_all_jitter() -> None:
+    plain = WorldSpec(4, 1, "cpu", "gloo", "emulated", None, LinkSpec("1gbit", 1000), 1)
+    assert {speed_of(node, plain, "") for node in range(4)} == {Speed()}
+    slow = replace(plain, link=LinkSpec("straggler", 1000, straggler=0.5))
+    assert [speed_of(node, slow, "").relative for node in range(4)] == [1, 1, 1, 0.5]
+    unsteady = replace(plain, link=LinkSpec("jitter", 1000, jitter=0.3))
+    assert {speed_of(node, unsteady, "").jitter for node in range(4)} == {0.3}
 
 
 def test_a_real_process_is_as_slow_as_the_factor_says() -> None:

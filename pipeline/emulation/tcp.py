@@ -1,0 +1,134 @@
+"""TCP of emulated nodes: its timers are dilated or removed, and its counters tell of stalls.
+
+A timer in seconds of the machine is shorter in seconds of the cluster, by the dilation:
+
+- The least retransmission time-out (200 ms in Linux) is set on the routes, dilated.
+- Delayed ACKs (40 to 200 ms) cannot be lengthened, so they are off at every factor.
+- A connection keeps its window while it is idle (`tcp_slow_start_after_idle=0`).
+- Congestion control is Reno, which counts ACKs; the clocks of CUBIC and BBR cannot be dilated, and
+  else it would be the machine's choice. Links lose nothing, so its window only grows.
+
+Left as they are: the time-outs of connecting (1 s) and the largest time-out (120 s).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+RTO_MIN_SECONDS = 0.2
+"""Linux's least time-out of a retransmission."""
+
+CONGESTION_CONTROL = "reno"
+
+_SETTINGS = Path("/proc/sys/net")
+_IDLE = _SETTINGS / "ipv4/tcp_slow_start_after_idle"
+_DEFAULT_CONTROL = _SETTINGS / "ipv4/tcp_congestion_control"
+_FORGET = _SETTINGS / "ipv4/tcp_no_metrics_save"
+
+_COUNTERS = Path("/proc/thread-self/net")
+COUNTED = (
+    "RetransSegs",
+    "TCPTimeouts",
+    "TCPLossProbes",
+    "TCPSpuriousRtxHostQueues",
+    "TCPBacklogDrop",
+    "TCPRcvQDrop",
+)
+"""Of the kernel's counters of a network, where the kernel has them."""
+
+VARIABLE = "SAMESTEP_EMULATED_NODE"
+"""Set for ranks on emulated nodes: their network is the node's, and so are its counters."""
+
+
+def route_commands(address: str, interface: str, factor: float) -> list[str]:
+    """For `ip -batch` within a node: how TCP behaves towards other nodes, and within the node."""
+    subnet = address.rpartition(".")[0] + ".0/24"
+    behaviour = (
+        f"rto_min {round(RTO_MIN_SECONDS * 1000 * factor)}ms quickack 1 "
+        f"congctl {CONGESTION_CONTROL}"
+    )
+    return [
+        f"route replace {subnet} dev {interface} proto kernel scope link src {address} {behaviour}",
+        f"route replace local {address} dev lo table local proto kernel scope host src {address} "
+        f"{behaviour}",
+    ]
+
+
+def settle() -> None:
+    """Within a node's new network: set what is no property of a route.
+
+    A new connection starts afresh, not from what the kernel kept of an earlier one, say a probe's.
+    Where the kernel's settings are closed, as in some containers, they stay as they are.
+    """
+    _try_to_set(_IDLE, "0")
+    _try_to_set(_DEFAULT_CONTROL, CONGESTION_CONTROL)
+    _try_to_set(_FORGET, "1")
+
+
+def without_ipv6() -> None:
+    """Within a new network: no router solicitations and the like beside the training's packets."""
+    for name in ("all", "default"):
+        _try_to_set(_SETTINGS / f"ipv6/conf/{name}/disable_ipv6", "1")
+
+
+def _try_to_set(setting: Path, value: str) -> None:
+    with contextlib.suppress(OSError):
+        setting.write_text(value, encoding="ascii")
+
+
+def held(ip: str, interface: str) -> dict[str, Any]:
+    """What holds within the node that this thread is in, as the kernel says; `ip` is the program.
+
+    An absent property of the route is the kernel's default.
+    """
+    done = subprocess.run(
+        [ip, "-json", "route", "show", "dev", interface],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (route,) = json.loads(done.stdout)
+    found: dict[str, Any] = {}
+    for metric in route.get("metrics", []):
+        found |= metric
+    return {
+        "rto_min_ms": found.get("rto_min", round(RTO_MIN_SECONDS * 1000)),
+        "quickack": bool(found.get("quickack", 0)),
+        "slow_start_after_idle": _IDLE.read_text(encoding="ascii").strip() != "0",
+        "congestion_control": found.get(
+            "congestion", _DEFAULT_CONTROL.read_text(encoding="ascii").strip()
+        ),
+    }
+
+
+def counters() -> dict[str, int] | None:
+    """`COUNTED` of this rank's node since it was made; None where this is no emulated node."""
+    if VARIABLE not in os.environ:
+        return None
+    found = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
+    return {name: found[name] for name in COUNTED if name in found}
+
+
+def since(before: Mapping[str, int] | None) -> dict[str, int] | None:
+    """By how much the counters have grown; None where this is no emulated node."""
+    now = counters()
+    if before is None or now is None:
+        return None
+    return {name: count - before[name] for name, count in now.items()}
+
+
+def _read(table: Path) -> dict[str, int]:
+    """The kernel's tables have two lines for each protocol: `Tcp: name name`, `Tcp: 1 2`."""
+    lines = [line.split() for line in table.read_text(encoding="ascii").splitlines()]
+    return {
+        name: int(count)
+        for names, counts in zip(lines[::2], lines[1::2], strict=True)
+        if names[0].startswith("Tcp")
+        for name, count in zip(names[1:], counts[1:], strict=True)
+    }

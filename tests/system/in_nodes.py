@@ -1,0 +1,93 @@
+"""What `test_emulated_links` asks of the kernel, in a process whose network is its own: JSON.
+
+python -m tests.system.in_nodes rates LINK NODE... | timers FACTOR
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.emulation import links, probes, tcp
+from pipeline.emulation.nodes import Nodes, enter_private_network
+from pipeline.spec import LinkSpec
+
+PORT = 7000
+SECONDS = 0.8
+RTO_PLACE = 8
+"""Of the time-out in microseconds, in `struct tcp_info`."""
+
+
+def rates(link: str, *order: str) -> list[float]:
+    """Mbit/s into each node, by number, while each of `order` sends to the one after it."""
+    ring = [int(node) for node in order]
+    following = dict(zip(ring, ring[1:] + ring[:1], strict=True))
+    enter_private_network()
+    nodes = Nodes(len(ring), 1, LinkSpec(**json.loads(link)), 1.0)
+    sending = [
+        probes.ring(links.address(0, node), links.address(0, following[node]), SECONDS)
+        for node in range(nodes.count)
+    ]
+
+    @contextmanager
+    def inside(node: int) -> Iterator[None]:
+        nodes.enter(0, node)
+        yield
+
+    return [bits / 1e6 for bits in probes.measure(sending, inside)]
+
+
+def timers(factor: str) -> dict[str, Any]:
+    """What a connection between two nodes has, one within a node, and what is recorded."""
+    enter_private_network()
+    nodes = Nodes(2, 1, LinkSpec("1gbit", 1000), float(factor))
+    os.environ[tcp.VARIABLE] = "1"
+    with nodes.inside(0, 1):
+        server = socket.create_server((links.address(0, 1), PORT))
+        within = _connection(server)
+    with nodes.inside(0, 0):
+        before = tcp.counters()
+        between = _connection(server)
+        counted = tcp.since(before)
+        ipv6 = Path("/proc/thread-self/net/if_inet6")
+        addresses = ipv6.read_text(encoding="ascii") if ipv6.is_file() else ""
+    return {
+        "between": between,
+        "within": within,
+        "held": nodes.tcp(),
+        "counted": counted,
+        "ipv6": addresses,
+    }
+
+
+def _connection(server: socket.socket) -> dict[str, Any]:
+    """Time-out in milliseconds and congestion control of both ends, after a message each way."""
+    with socket.create_connection(server.getsockname()[:2], timeout=10) as one:
+        other, _ = server.accept()
+        with other:
+            for sender, receiver in ((one, other), (other, one)) * 3:
+                sender.sendall(b"x" * 1000)
+                receiver.recv(1000)
+            return {"ms": _time_outs((one, other)), "control": _controls((one, other))}
+
+
+def _time_outs(ends: Sequence[socket.socket]) -> list[float]:
+    told = [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RTO_PLACE + 4) for end in ends]
+    return [struct.unpack_from("I", info, RTO_PLACE)[0] / 1000 for info in told]
+
+
+def _controls(ends: Sequence[socket.socket]) -> list[str]:
+    told = [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) for end in ends]
+    return [name.rstrip(b"\0").decode() for name in told]
+
+
+if __name__ == "__main__":
+    what, *words = sys.argv[1:]
+    print(json.dumps(rates(*words) if what == "rates" else timers(*words)))

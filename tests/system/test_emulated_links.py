@@ -1,0 +1,79 @@
+"""Links of emulated nodes for real: rates of each condition, and TCP's timers in dilated time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.emulation.available import why_not
+from pipeline.emulation.links import reachable_mbits
+from pipeline.spec import LinkSpec
+
+ROOT = Path(__file__).parents[2]
+REASON = why_not()
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
+]
+
+
+def ask(*words: str) -> Any:
+    command = [sys.executable, "-m", "tests.system.in_nodes", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def measured(link: LinkSpec, *order: int) -> list[float]:
+    return list(ask("rates", json.dumps(link.to_dict()), *map(str, order)))
+
+
+def about(expected: list[float]) -> Any:
+    """Every machine reaches such rates, also one that others use; none lets more through."""
+    return pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        LinkSpec("plain", 200),
+        LinkSpec("down", 200, receive_mbits=50),
+        LinkSpec("up", 50, receive_mbits=200),
+        LinkSpec("shared", 200, uplink_mbits=60),
+    ],
+    ids=lambda link: link.name,
+)
+@pytest.mark.parametrize("count", [2, 4])
+def test_each_node_of_a_ring_gets_what_its_way_lets_through(link, count) -> None:
+    assert measured(link, *range(count)) == about(reachable_mbits(link, count))
+
+
+def test_streams_between_the_halves_share_the_uplink() -> None:
+    """0 -> 2 -> 1 -> 3 -> 0: all four cross, two each way."""
+    link = LinkSpec("shared", 200, uplink_mbits=120)
+    found = measured(link, 0, 2, 1, 3)
+    assert found[2] + found[3] == pytest.approx(120, rel=0.2)
+    assert found[0] + found[1] == pytest.approx(120, rel=0.2)
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+def test_time_outs_are_dilated_and_what_cannot_be_is_off(factor) -> None:
+    found = ask("timers", str(factor))
+    for connection in (found["between"], found["within"]):
+        # The kernel adds the round trip and rounds up to its next tick.
+        assert all(200 * factor <= ms <= 200 * factor + 20 for ms in connection["ms"])
+        assert connection["control"] == ["reno", "reno"]
+    assert found["held"] == {
+        "rto_min_ms": 200 * factor,
+        "quickack": True,
+        "slow_start_after_idle": False,
+        "congestion_control": "reno",
+    }
+    assert found["counted"]["TCPTimeouts"] == found["counted"]["RetransSegs"] == 0
+    assert found["ipv6"] == ""

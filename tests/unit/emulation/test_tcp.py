@@ -1,0 +1,84 @@
+"""TCP's timers in dilated time, and its counters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.emulation import tcp
+
+SNMP = """Ip: Forwarding DefaultTTL
+Ip: 1 64
+Tcp: RtoAlgorithm MaxConn RetransSegs
+Tcp: 1 -1 {resent}
+Udp: InDatagrams
+Udp: 7
+"""
+NETSTAT = """TcpExt: SyncookiesSent TCPTimeouts TCPLossProbes TCPBacklogDrop
+TcpExt: 0 {late} 5 0
+IpExt: InOctets
+IpExt: 99
+"""
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder that stands for the kernel's settings and tables of a node."""
+    settings = tmp_path / "sys"
+    (settings / "ipv4").mkdir(parents=True)
+    monkeypatch.setattr(tcp, "_IDLE", settings / "ipv4/idle")
+    monkeypatch.setattr(tcp, "_DEFAULT_CONTROL", settings / "ipv4/control")
+    monkeypatch.setattr(tcp, "_FORGET", settings / "ipv4/forget")
+    monkeypatch.setattr(tcp, "_SETTINGS", settings)
+    monkeypatch.setattr(tcp, "_COUNTERS", tmp_path)
+    return tmp_path
+
+
+def write(kernel: Path, resent: int, late: int) -> None:
+    (kernel / "snmp").write_text(SNMP.format(resent=resent))
+    (kernel / "netstat").write_text(NETSTAT.format(late=late))
+
+
+def test_the_least_time_out_is_dilated_and_acks_are_not_delayed_at_any_factor() -> None:
+    for factor, expected in ((1.0, "200ms"), (1.5, "300ms"), (4.0, "800ms")):
+        others, itself = tcp.route_commands("10.77.2.5", "eth0", factor)
+        assert others.startswith("route replace 10.77.2.0/24 dev eth0 ")
+        assert itself.startswith("route replace local 10.77.2.5 dev lo table local ")
+        for command in (others, itself):
+            assert f"rto_min {expected} quickack 1 congctl reno" in command
+
+
+def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
+    """As in a container whose /proc/sys may only be read."""
+    for name in ("idle", "control", "forget"):
+        (kernel / "sys/ipv4" / name).mkdir()  # nobody can write a folder, not even root
+    tcp.settle()
+    tcp.without_ipv6()
+
+
+def test_open_settings_are_set(kernel: Path) -> None:
+    tcp.settle()
+    assert (kernel / "sys/ipv4/idle").read_text() == "0"
+    assert (kernel / "sys/ipv4/control").read_text() == "reno"
+
+
+def test_counters_are_of_emulated_nodes_alone(kernel: Path, monkeypatch) -> None:
+    write(kernel, 3, 1)
+    monkeypatch.delenv(tcp.VARIABLE, raising=False)
+    assert tcp.counters() is None
+    assert tcp.since(None) is None
+
+
+def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeypatch) -> None:
+    monkeypatch.setenv(tcp.VARIABLE, "1")
+    write(kernel, 3, 1)
+    before = tcp.counters()
+    assert before == {"RetransSegs": 3, "TCPTimeouts": 1, "TCPLossProbes": 5, "TCPBacklogDrop": 0}
+    write(kernel, 10, 8)
+    assert tcp.since(before) == {
+        "RetransSegs": 7,
+        "TCPTimeouts": 7,
+        "TCPLossProbes": 0,
+        "TCPBacklogDrop": 0,
+    }
