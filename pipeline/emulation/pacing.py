@@ -80,11 +80,15 @@ class Pacer:
         """
         if not self.paces:
             return
-        self._due += self._factor * self._spent()
-        while (left := self._due - time.perf_counter()) > 0:
+        while (left := self._left()) > 0:
             time.sleep(left)
         if not keep_credit:
             self._due = time.perf_counter()
+
+    def _left(self) -> float:
+        """Seconds of this machine until the CPU seconds so far are paid for."""
+        self._due += self._factor * self._spent()
+        return self._due - time.perf_counter()
 
     def _spent(self) -> float:
         """Seconds that the node's cores were at work for this process since the last call."""

@@ -101,6 +101,20 @@ def test_the_threads_of_a_collective_use_the_node_s_cores_too(machine) -> None:
     assert passed(machine) == pytest.approx(4)
 
 
+def test_what_other_threads_do_while_it_waits_is_paid_for_too(machine, monkeypatch) -> None:
+    pacer = paced(machine)
+    busy = iter([0.5])
+
+    def wait(seconds: float) -> None:
+        machine.process += next(busy, 0.0)
+        machine.now += seconds
+
+    monkeypatch.setattr(pacing.time, "sleep", wait)
+    machine.work(1)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(6)
+
+
 def test_what_was_before_the_start_is_not_paid_for(machine) -> None:
     pacer = Pacer(4)
     machine.work(50)
