@@ -4,6 +4,10 @@ Ranks that share a core run at full speed and then wait, wherever their time bec
 others: before a collective, at the marks of a profiled step, at the end of a step. A rank that was
 slowed by its neighbours anyway has less to wait for. So each counts as having cores of its own, and
 in units of the emulated cluster no part of a step is shorter than the CPU seconds that it took.
+
+Those are the CPU seconds of the thread that computes. The threads of Gloo and Horovod work by the
+clock: the longer a step lasts, the more often they look, and a rank that paid for that as well
+would never be done paying.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ from pipeline.spec import WorldSpec
 PR_SET_TIMERSLACK = 29
 TIMER_SLACK_NS = 1
 """The kernel lets a wait end up to 50 us late by default, to wake several processes at once."""
+
+SMALL_SECONDS = 1e-3
+"""Of the run's time, that a gradient may be sent too early: a wait costs the cache of the core."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +55,16 @@ def speed_of(node: int, world: WorldSpec, seed: str) -> Speed:
 
 
 class Pacer:
-    """Paces the process that makes it, on a node that has `cores` cores for it.
+    """Paces the thread that makes it.
 
-    `dilation` seconds of this machine pass for one of the emulated cluster. What counts is the CPU
-    time of the calling thread, or that of all threads spread over `cores` where that is more: on a
-    node of one core the threads of a collective share it with the step.
+    `dilation` seconds of this machine pass for one of the emulated cluster; `speed` is the node's.
     """
 
-    def __init__(self, dilation: float = 1.0, cores: float = 1.0, speed: Speed = Speed()) -> None:
-        self.dilation, self.cores, self.speed = dilation, cores, speed
+    def __init__(self, dilation: float = 1.0, speed: Speed = Speed()) -> None:
+        self.dilation, self.speed = dilation, speed
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
         self._factor = dilation
-        self._due = self._thread = self._process = 0.0
+        self._due = self._cpu = 0.0
         if self.paces:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
@@ -72,18 +77,26 @@ class Pacer:
         """Draw how fast the node is in this step."""
         self._factor = self.dilation * self.speed.slowness(step)
 
-    def settle(self, *, keep_credit: bool = False) -> None:
+    def settle(self) -> None:
         """Wait until the time since the last call is the factor x the CPU seconds spent in it.
 
-        A call that comes later than that, after a wait for others, begins anew; `keep_credit` lets
-        the part that was late count for what follows, within one stretch of computation.
+        A call that comes later than that, after a wait for others, begins anew.
         """
-        if not self.paces:
-            return
+        if self.paces:
+            self._pay()
+            self._due = time.perf_counter()
+
+    def on_the_way(self) -> None:
+        """The same within a stretch of computation, where what comes late counts for what follows.
+
+        It waits only where more than SMALL_SECONDS are to be paid for.
+        """
+        if self.paces and self._left() > SMALL_SECONDS * self.dilation:
+            self._pay()
+
+    def _pay(self) -> None:
         while (left := self._left()) > 0:
             time.sleep(left)
-        if not keep_credit:
-            self._due = time.perf_counter()
 
     def _left(self) -> float:
         """Seconds of this machine until the CPU seconds so far are paid for."""
@@ -91,11 +104,9 @@ class Pacer:
         return self._due - time.perf_counter()
 
     def _spent(self) -> float:
-        """Seconds that the node's cores were at work for this process since the last call."""
-        thread, process = time.thread_time(), time.process_time()
-        spent = max(thread - self._thread, (process - self._process) / self.cores)
-        self._thread, self._process = thread, process
-        return spent
+        """CPU seconds of this thread since the last call."""
+        before, self._cpu = self._cpu, time.thread_time()
+        return self._cpu - before
 
 
 UNPACED = Pacer()

@@ -92,10 +92,8 @@ class Cluster:
 
     def _pacer(self, node: int) -> Pacer:
         """What makes a rank of this node as slow as the node is; made within the rank."""
-        spec, world = self.spec, self.spec.world
-        cores = (world.cores_per_node or 1) / self.layout.processes_per_node
-        speed = speed_of(node, world, seed=f"{spec.seed}/{spec.repeat}/{node}")
-        return Pacer(self.dilation.factor, cores, speed)
+        seed = f"{self.spec.seed}/{self.spec.repeat}/{node}"
+        return Pacer(self.dilation.factor, speed_of(node, self.spec.world, seed))
 
     def _meet(self, copy: int) -> int:
         """Hold the key-value store through which the ranks of a copy find one another."""

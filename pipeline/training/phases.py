@@ -41,8 +41,11 @@ class Paced(Phases):
         if self._pacer.paces:
             _on_gradients(model, self._gradient_ready)
 
-    def _gradient_ready(self, _: Tensor) -> None:
-        self._pacer.settle(keep_credit=True)
+    def _gradient_ready(self, last: bool) -> None:
+        if last:
+            self._pacer.settle()
+        else:
+            self._pacer.on_the_way()
 
 
 class Stamps(Protocol):
@@ -119,8 +122,11 @@ class PhaseTimer(Phases):
         """Mark each gradient; the hook runs before DDP's own, which sends it on its way."""
         _on_gradients(model, self._gradient_ready)
 
-    def _gradient_ready(self, _: Tensor) -> None:
-        self._clock.pacer.settle(keep_credit=True)
+    def _gradient_ready(self, last: bool) -> None:
+        if last:
+            self._clock.pacer.settle()
+        else:
+            self._clock.pacer.on_the_way()
         if self._after_gradients is None:
             return
         if self._marks[-1][0] != BACKWARD:
@@ -129,12 +135,18 @@ class PhaseTimer(Phases):
         self._mark(self._after_gradients)
 
     def _mark(self, phase: str) -> None:
-        self._marks.append((phase, self._clock.stamp(), time.process_time()))
+        self._marks.append((phase, self._clock.stamp(), time.thread_time()))
 
 
-def _on_gradients(model: nn.Module, ready: Callable[[Tensor], None]) -> None:
-    """Call `ready` with each parameter whose gradient has been accumulated."""
-    parameters: Iterator[Any] = model.parameters()
+def _on_gradients(model: nn.Module, ready: Callable[[bool], None]) -> None:
+    """Call `ready` for each gradient of a backward pass that is there, true for the last of all."""
+    parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
+    seen = 0
+
+    def count(_: Tensor) -> None:
+        nonlocal seen
+        seen = (seen + 1) % len(parameters)
+        ready(seen == 0)
+
     for parameter in parameters:
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(ready)
+        parameter.register_post_accumulate_grad_hook(count)

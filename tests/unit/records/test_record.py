@@ -214,7 +214,9 @@ def test_cpu_seconds_survive_the_disk(tmp_path, emulated) -> None:
 def test_a_step_shorter_than_its_cpu_seconds_is_refused(tmp_path, emulated) -> None:
     steps = list(emulated.steps)
     steps[7] = replace(steps[7], cpu_seconds=1.2 * steps[7].seconds)
-    with pytest.raises(RecordError, match=r"the step of step 3 of rank 1 took .* CPU seconds in"):
+    with pytest.raises(
+        RecordError, match=r"the step of step 3 of rank 1 took .* CPU seconds of one"
+    ):
         write_record(tmp_path, RunRecord(emulated.run, steps))
 
 

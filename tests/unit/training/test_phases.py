@@ -162,7 +162,7 @@ def test_cpu_seconds_are_split_at_the_same_marks(
     timer: PhaseTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = [10.0]
-    monkeypatch.setattr("pipeline.training.phases.time.process_time", lambda: cpu[0])
+    monkeypatch.setattr("pipeline.training.phases.time.thread_time", lambda: cpu[0])
 
     def step() -> None:
         timer.begin(FORWARD)
@@ -187,10 +187,13 @@ class Settlements(Pacer):
     def __init__(self) -> None:
         super().__init__(2.0)
         self.done: list[str] = []
-        self.seen: list[tuple[list[str], bool]] = []
+        self.seen: list[tuple[list[str], str]] = []
 
-    def settle(self, *, keep_credit: bool = False) -> None:
-        self.seen.append((list(self.done), keep_credit))
+    def on_the_way(self) -> None:
+        self.seen.append((list(self.done), "on the way"))
+
+    def settle(self) -> None:
+        self.seen.append((list(self.done), "settled"))
 
 
 def test_an_emulated_node_pays_before_a_collective_and_after_it() -> None:
@@ -198,7 +201,7 @@ def test_an_emulated_node_pays_before_a_collective_and_after_it() -> None:
     phases = Paced(pacer)
     with phases.during(COMMUNICATION):
         pacer.done.append("sent")
-    assert pacer.seen == [([], False), (["sent"], False)]
+    assert pacer.seen == [([], "settled"), (["sent"], "settled")]
 
 
 @pytest.mark.parametrize("profiled", [False, True])
@@ -217,7 +220,7 @@ def test_an_emulated_node_pays_for_each_gradient_before_it_can_be_sent(
     phases.begin(BACKWARD)
     pacer.seen.clear()
     layers[1](layers[0](torch.ones(1, 2))).sum().backward()
-    assert pacer.seen == [([], True), (["sent"], True)]
+    assert pacer.seen == [([], "on the way"), (["sent"], "settled")]
 
 
 def test_in_a_timed_run_nobody_listens() -> None:
