@@ -184,6 +184,12 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
             "measured_cores": share,
             "link": link.to_dict(),
             "mtu": 9000,
+            "tcp": {
+                "rto_min_ms": 200 * max(1, world.nodes / 2),
+                "quickack": True,
+                "slow_start_after_idle": False,
+                "congestion_control": "reno",
+            },
             "measured_mbits": rate if world.nodes > 1 else [],
         }
     }

@@ -236,6 +236,7 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         facts["measured_cores"] = min(emulation["measured_cores"])
         if emulation["measured_mbits"]:
             facts["measured_mbits"] = min(emulation["measured_mbits"])
+        facts |= _tcp_facts(emulation)
     if run["precision"] is not None:
         facts["compute_dtype"] = run["precision"]["compute_dtype"]
     if run["model"] is not None:
@@ -245,4 +246,27 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         {"level": "run", "metric": name, "text": str(fact),
          "value": float(fact) if isinstance(fact, int | float) else None}
         for name, fact in facts.items()
-    ]  # fmt: skip
+    ] + _stalled(record)  # fmt: skip
+
+
+def _tcp_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
+    """TCP of the emulated nodes; none in records from before it was dilated."""
+    tcp = emulation.get("tcp")
+    if tcp is None:
+        return {}
+    return {
+        # In time of the emulated cluster, as all times are.
+        "tcp_rto_min_seconds": tcp["rto_min_ms"] / 1000 / emulation["dilation"],
+        "tcp_congestion_control": tcp["congestion_control"],
+        "tcp_slow_start_after_idle": tcp["slow_start_after_idle"],
+    }
+
+
+def _stalled(record: RunRecord) -> list[dict[str, Any]]:
+    """Whether a run on emulated nodes stalled, and where; nothing is known of earlier records."""
+    emulation = record.run["execution"].get("emulation", {})
+    if "tcp" not in emulation or record.status != "ok":
+        return []
+    said = emulation.get("stalled")
+    value = {"value": float(said is not None), "unit": "1", "text": said or "no"}
+    return [{"level": "run", "metric": "stalled", **value}]

@@ -27,6 +27,9 @@ CHECKS = {
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
 
+NAMED_RUNS = 3
+"""Of the runs that are marked as stalled."""
+
 METRICS = ("shares", "copies", "cores_per_node", "mtu", "measured_cores", "measured_mbits")
 """What the table says of each run on emulated nodes, beside its dilation."""
 
@@ -60,6 +63,8 @@ def emulation_facts(
         "runs": len(share),
         "full_share": f"{FULL_SHARE:g}",
         "least_rates": _least_rates(rates),
+        "tcp": _tcp(table, len(share)),
+        "stalled": _stalled(table),
         "validation": _validation(validation, table),
     }
 
@@ -80,6 +85,34 @@ def _least_rates(rates: pd.DataFrame) -> str:
     """`948 Mbit/s of 1 Gbit/s`: the lowest that any node of any run got, for each link."""
     lowest = rates.groupby("link", sort=False)["value"].min()
     return listed(f"{value:.0f} Mbit/s at {link}" for link, value in lowest.items())
+
+
+def _tcp(table: pd.DataFrame, runs: int) -> dict[str, Any]:
+    """How TCP was fitted to dilated time; empty where any of the runs is from before that."""
+    control = pick(table, "run", "tcp_congestion_control")["text"]
+    if len(control) < runs:
+        return {}
+    time_outs = pick(table, "run", "tcp_rto_min_seconds")["value"]
+    idle = pick(table, "run", "tcp_slow_start_after_idle")["value"]
+    return {
+        "control": listed(control.unique()),
+        "time_out": listed(f"{1000 * seconds:.0f} ms" for seconds in sorted(time_outs.unique())),
+        "keeps_window": not idle.any(),
+    }
+
+
+def _stalled(table: pd.DataFrame) -> dict[str, Any]:
+    """How many runs were marked, and the first of them; empty where none says whether it was."""
+    known = pick(table, "run", "stalled")
+    marked = known[known["value"] > 0]["run_id"]
+    if known.empty:
+        return {}
+    more = len(marked) - NAMED_RUNS
+    return {
+        "runs": len(marked),
+        "of": len(known),
+        "which": listed([*marked[:NAMED_RUNS], *([f"{more} more"] if more > 0 else [])]),
+    }
 
 
 def _validation(result: Mapping[str, Any] | None, table: pd.DataFrame) -> dict[str, Any]:

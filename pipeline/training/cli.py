@@ -91,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
     _drop_parts(paths, record.status)
     if record.status != "ok":
         print(f"{spec.run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
+    if stall := record.run["execution"].get("emulation", {}).get("stalled"):
+        print(f"{spec.run_id}: warning: stalled, kept in the data: {stall}", file=sys.stderr)
     return 0
 
 

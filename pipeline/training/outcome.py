@@ -21,6 +21,7 @@ from pipeline.training import processes
 from pipeline.training.image import digest_from_within
 from pipeline.training.launcher import Launch, RunPaths, in_a_job
 from pipeline.training.machine import hardware, loaded_versions, provenance
+from pipeline.training.stalls import stalled
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def make_record(
     if verdict.status == "ok":
         _check_hosts(spec, ranks)
     complete = ranks if verdict.status == "ok" else []
+    parts, steps = [rank["rank"] for rank in complete], read_steps(paths.ranks)
+    emulation = _emulation(paths, stalled(steps, parts))
     manifest = Manifest.load(paths.tokens)
     root = ranks[0] if ranks else None
     run = {
@@ -81,19 +84,21 @@ def make_record(
             "manifest_sha256": manifest.sha256,
             "tokenizer_sha256": manifest.tokenizer["sha256"],
         },
-        "execution": _execution(spec, layout, launch, ranks, _emulation(paths)),
+        "execution": _execution(spec, layout, launch, ranks, emulation),
         "precision": root["precision"] if root else None,
         "model": root["model"] if root else None,
-        "ranks": [rank["rank"] for rank in complete],
+        "ranks": parts,
         "provenance": provenance() | _image(ranks),
     }
-    return RunRecord(run=run, steps=read_steps(paths.ranks))
+    return RunRecord(run=run, steps=steps)
 
 
-def _emulation(paths: RunPaths) -> Any:
-    """What the emulated nodes were measured to get; None where there are none."""
+def _emulation(paths: RunPaths, stall: str | None) -> Any:
+    """What the emulated nodes were measured to get, and what stalled; None where there are none."""
     path = paths.ranks / REPORT
-    return _load(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return _load(path) | ({} if stall is None else {"stalled": stall})
 
 
 def _execution(

@@ -1,6 +1,6 @@
 """What `test_emulated_links` asks of the kernel, in a process whose network is its own: JSON.
 
-python -m tests.system.in_nodes rates LINK NODE... | timers FACTOR
+python -m tests.system.in_nodes rates LINK NODE... | timers FACTOR | stall
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,33 @@ def timers(factor: str) -> dict[str, Any]:
     }
 
 
+def stall() -> list[dict[str, int] | None]:
+    """What each of two nodes counts while the cable of the second is pulled for half a second."""
+    enter_private_network()
+    nodes = Nodes(2, 1, LinkSpec("1gbit", 1000), 1.0)
+    os.environ[tcp.VARIABLE] = "1"
+    with nodes.inside(0, 1):
+        server = socket.create_server((links.address(0, 1), PORT))
+    with nodes.inside(0, 0):
+        one = socket.create_connection((links.address(0, 1), PORT), timeout=10)
+    other, _ = server.accept()
+    before = []
+    for node in (0, 1):
+        with nodes.inside(0, node):
+            before.append(tcp.counters())
+    port = links.port(0, 1)
+    subprocess.run(["ip", "link", "set", port, "down"], check=True)
+    one.sendall(b"x" * 1000)
+    time.sleep(0.5)
+    subprocess.run(["ip", "link", "set", port, "up"], check=True)
+    other.recv(1000)
+    counted = []
+    for node in (0, 1):
+        with nodes.inside(0, node):
+            counted.append(tcp.since(before[node]))
+    return counted
+
+
 def _connection(server: socket.socket) -> dict[str, Any]:
     """Time-out in milliseconds and congestion control of both ends, after a message each way."""
     with socket.create_connection(server.getsockname()[:2], timeout=10) as one:
@@ -90,4 +119,5 @@ def _controls(ends: Sequence[socket.socket]) -> list[str]:
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
-    print(json.dumps(rates(*words) if what == "rates" else timers(*words)))
+    asked: dict[str, Callable[..., Any]] = {"rates": rates, "timers": timers, "stall": stall}
+    print(json.dumps(asked[what](*words)))

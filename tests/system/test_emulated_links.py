@@ -77,3 +77,9 @@ def test_time_outs_are_dilated_and_what_cannot_be_is_off(factor) -> None:
     }
     assert found["counted"]["TCPTimeouts"] == found["counted"]["RetransSegs"] == 0
     assert found["ipv6"] == ""
+
+
+def test_a_node_counts_its_own_time_outs() -> None:
+    sender, receiver = ask("stall")
+    assert sender["TCPTimeouts"] >= 1 and sender["RetransSegs"] >= 1
+    assert receiver["TCPTimeouts"] == 0

@@ -53,6 +53,38 @@ def test_what_the_nodes_got_is_the_least_of_all_runs(table) -> None:
     assert found["runs_short"] == 0
 
 
+def test_runs_that_stalled_are_counted_and_named(table, tmp_path) -> None:
+    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
+    root = make_results(tmp_path, study, table)
+    assert emulation_facts(table)["stalled"]["runs"] == 0
+    assert "runs did TCP time out, and no step took" in text_of(study, table, root)
+    own = table.copy()
+    rows = own.index[own["metric"] == "stalled"]
+    own.loc[rows[:4], "value"] = 1.0
+    found = emulation_facts(own)["stalled"]
+    assert (found["runs"], found["of"]) == (4, len(rows))
+    assert found["which"].startswith("fake/") and found["which"].endswith(" and 1 more")
+    said = f"Marked as stalled: 4 of {len(rows)} runs, in which TCP timed out"
+    assert said in text_of(study, own, root)
+
+
+def test_records_from_before_tcp_was_dilated_say_that_it_was_not(table, tmp_path) -> None:
+    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
+    root = make_results(tmp_path, study, table)
+    assert emulation_facts(table)["tcp"] == {
+        "control": "reno",
+        "time_out": "200 ms",
+        "keeps_window": True,
+    }
+    text, before = text_of(study, table, root), "timers of TCP are not stretched"
+    assert "time-out is dilated too (200 ms in time of the nodes)" in text and before not in text
+    own = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
+    assert emulation_facts(own)["tcp"] == emulation_facts(own)["stalled"] == {}
+    text = text_of(study, own, root)
+    assert before in text
+    assert not any(said in text for said in ("is dilated too", "Marked as", "did TCP time out"))
+
+
 @pytest.mark.parametrize("horovod", [True, False])
 def test_horovod_s_wait_is_stated_where_it_ran(horovod, tmp_path) -> None:
     study = make_study(repeats=1, cluster=EMULATED, claims=["bai2022"])

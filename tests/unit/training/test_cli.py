@@ -12,12 +12,14 @@ import pytest
 from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import LaunchError, LostError
+from pipeline.expansion import expand
 from pipeline.files import write_text
 from pipeline.records import Step, read_record
 from pipeline.spec import RunSpec
 from pipeline.training import checkpoint, cli
 from pipeline.training.launcher import Launch, Place, RunPaths, plan
 from pipeline.training.outcome import Ended
+from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
 
 TAKEN = (
@@ -247,3 +249,43 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
     (paths.ranks / name).unlink()
     cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1))
     assert len(looks) == 3, "on one machine all is seen at once"
+
+
+def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch, capsys) -> None:
+    """One line, and the same line in the record, whose status stays `ok`."""
+    spec = next(run for run in expand(make_study(cluster=EMULATED)) if run.world.nodes == 2)
+    fake = make_record(spec).run
+    (rank, *_), emulation = fake["ranks"], fake["execution"]["emulation"]
+    about = {
+        "rank": rank | {"tcp": {"RetransSegs": 9, "TCPTimeouts": 7}},
+        "precision": fake["precision"],
+        "model": fake["model"],
+        "versions": fake["versions"],
+        "host": "here",
+        "as_root": False,
+        "image_digest": None,
+        "resumed_from_step": 0,
+        "settings": {},
+    }
+
+    steps = [Step(n, 0, 0.1, 8, 1.0, 1.0, 0.1, timed=True) for n in range(ONE.workload.steps)]
+    lines = "".join(json.dumps(step.to_dict()) + "\n" for step in steps)
+
+    def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
+        (paths.ranks / "rank0.jsonl").write_text(lines)
+        (paths.ranks / "rank0.json").write_text(json.dumps(about))
+        (paths.ranks / "emulation.json").write_text(json.dumps(emulation))
+        return Ended([0], False, NOW, NOW)
+
+    monkeypatch.setattr(cli, "follow", follow)
+    (tmp_path / "spec.json").write_text(ONE.to_json())
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    words = [f"--spec={tmp_path}/spec.json", f"--tokens={small_tokens}", f"--out={tmp_path}"]
+    assert cli.run(parser.parse_args(words)) == 0
+    record = read_record(tmp_path)
+    assert record.status == "ok"
+    said = record.run["execution"]["emulation"]["stalled"]
+    assert said == "node 0 had RetransSegs 9, TCPTimeouts 7"
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "stalled" in one]
+    assert line == f"{ONE.run_id}: warning: stalled, kept in the data: {said}"
