@@ -176,12 +176,11 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
     share, rate = [0.97] * world.nodes, [0.95 * link.rate_mbits] * world.nodes
     return {
         "emulation": {
-            "dilation": max(1, world.nodes / 2),
+            "dilation": max(1, world.nodes // 2),
             "copies": max(1, 2 // world.nodes),
             "cores": 2,
             "cores_per_node": world.cores_per_node,
-            "shares": "quota",
-            "shares_reason": None,
+            "shares": "paced" if world.nodes > 2 else "own",
             "measured_cores": share,
             "link": link.to_dict(),
             "mtu": 9000,
@@ -189,6 +188,7 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
                 "rto_min_ms": 200 * max(1, world.nodes / 2),
                 "quickack": True,
                 "slow_start_after_idle": False,
+                "loss_probes": False,
                 "congestion_control": "reno",
             },
             "measured_mbits": rate if world.nodes > 1 else [],

@@ -160,16 +160,12 @@ def slurm() -> Finding:
 def emulated_network() -> Finding:
     """Nodes made for a moment: namespaces, shaped links, and whether a delay can be set too."""
     from pipeline.emulation.available import PLAIN, WITH_DELAY, why_not
-    from pipeline.emulation.shares import QUOTA, make_shares
 
     if (reason := why_not(PLAIN)) is not None:
         what, _, fix = reason.partition("; ")
         return missing(what, fix or "set cluster.network to loopback")
-    shares = make_shares(1.0, [sorted(os.sched_getaffinity(0))])
-    shares.close()
-    limits = "core quotas" if shares.kind == QUOTA else f"pinned cores ({shares.reason})"
     delay = "delays" if why_not(WITH_DELAY) is None else "no delays (the kernel has no sch_netem)"
-    return ok(f"namespaces, shaped links, {limits}, {delay}")
+    return ok(f"namespaces, shaped links, {delay}")
 
 
 def cores() -> Finding:

@@ -3,9 +3,10 @@
 Each node is a network namespace on a bridge (`nodes`), each of its directions shaped to the rate of
 the study (`links`). Where the nodes need more cores than there are, time is dilated (`dilation`,
 after Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006): every link
-is slowed by the factor, every node gets its equal share of the cores (`shares`), and measured times
-are divided by the factor. Cores are kept from halting (`awake`), and what spins elsewhere sleeps
-(`waiting`). What a node really got is measured before the training (`measured`, by `probes`).
+is slowed by the factor, measured times are divided by it, and each rank waits until its time is the
+factor x its own CPU seconds (`pacing`), on the cores of its node (`shares`). Cores are kept from
+halting (`awake`), and what spins elsewhere sleeps (`waiting`). What a node really got is measured
+before the training (`measured`, by `probes`).
 
 Nothing here knows of training; `pipeline.training.emulated` starts the ranks in these nodes.
 """

@@ -11,17 +11,12 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 
 @contextmanager
-def awake(cores: Sequence[int], group: Path | None = None) -> Iterator[None]:
-    """Keep these cores from halting for a while; ends with this process, however that ends.
-
-    `group` is a control group of the idle class beside those of the nodes, where they have some: a
-    process outside of it would get a whole node's part.
-    """
-    spinners = [_spin(core, group) for core in cores]
+def awake(cores: Sequence[int]) -> Iterator[None]:
+    """Keep these cores from halting for a while; ends with this process, however that ends."""
+    spinners = [_spin(core) for core in cores]
     try:
         yield
     finally:
@@ -30,7 +25,7 @@ def awake(cores: Sequence[int], group: Path | None = None) -> Iterator[None]:
             os.waitpid(pid, 0)
 
 
-def _spin(core: int, group: Path | None) -> int:
+def _spin(core: int) -> int:
     """A child that is busy on a core while its parent lives."""
     parent = os.getpid()
     pid = os.fork()
@@ -39,8 +34,6 @@ def _spin(core: int, group: Path | None) -> int:
     try:
         os.sched_setaffinity(0, [core])
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        if group is not None:
-            (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
         while os.getppid() == parent:
             pass
     finally:

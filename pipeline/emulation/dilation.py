@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+LEAST = "SAMESTEP_LEAST_DILATION"
+"""Environment variable: dilate by this at least, so that factors can be held against each other."""
 
 
 @dataclass(frozen=True)
 class Dilation:
     """`factor` seconds of the machine pass for one second of the emulated cluster.
 
-    Each node gets `share` cores of the machine. Where the machine holds the nodes more than once,
-    `copies` of them run side by side, so that a core's neighbours are as busy in a run of one node
-    as in a run of many; only the first copy is measured.
+    Where the machine holds the nodes more than once, `copies` of them run side by side, so that a
+    core's neighbours are as busy in a run of one node as in a run of many; only the first copy is
+    measured.
     """
 
     factor: float
-    share: float
     copies: int
 
 
-def dilate(nodes: int, cores_per_node: int, cores: int) -> Dilation:
-    """The factor by which `nodes` of `cores_per_node` fit on `cores`; 1 where they fit as is."""
+def dilate(nodes: int, cores_per_node: int, cores: int, least: float = 1.0) -> Dilation:
+    """The factor by which `nodes` of `cores_per_node` fit on `cores`; 1 where they fit as is.
+
+    It is a whole number, the nodes that share the fullest core: with less, they could not all be at
+    work at once.
+    """
     needed = nodes * cores_per_node
-    factor = max(1.0, needed / cores)
-    return Dilation(factor, cores_per_node / factor, max(1, cores // needed))
+    return Dilation(max(least, -(-needed // cores)), max(1, cores // needed))
+
+
+def least_dilation() -> float:
+    """What the environment asks for; 1 where it asks for nothing."""
+    return float(os.environ.get(LEAST, "1"))
 
 
 def places(count: int, cores_per_node: int, cores: Sequence[int]) -> list[list[int]]:

@@ -50,7 +50,6 @@ def measure(
         "copies": dilation.copies,
         "cores_per_node": cores_per_node,
         "shares": shares.kind,
-        "shares_reason": shares.reason,
         "measured_cores": cores,
         "link": link.to_dict(),
         "mtu": links.MTU,

@@ -19,6 +19,9 @@ RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
 PHASES_TOLERANCE = 1e-2
 """Relative: on a GPU the parts are timed by its own clock, the step by that of the host."""
 
+CPU_TOLERANCE, CPU_TICK_SECONDS = 2e-2, 3e-4
+"""The CPU seconds of a step or phase are read just beside its ends, not at them."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,7 +29,8 @@ class Step:
 
     `seconds` is wall time, `loss` the mean over the global batch in nats per token, `grad_norm`
     the L2 norm of the global mean gradient before clipping; both are None when not finite.
-    `phases` says what the seconds went to, in a profiled run only.
+    `phases` says what the seconds went to, in a profiled run only; `cpu_seconds` and `cpu_phases`
+    are the CPU time of all threads of the rank's process, None in older records.
     """
 
     step: int
@@ -38,13 +42,13 @@ class Step:
     learning_rate: float
     timed: bool
     phases: Mapping[str, float] | None = None
+    cpu_seconds: float | None = None
+    cpu_phases: Mapping[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, a line of steps.jsonl; `phases` is left out where there are none."""
-        whole = dict(vars(self))
-        if self.phases is None:
-            del whole["phases"]
-        return whole
+        """Plain JSON types, a line of steps.jsonl; what is not known is left out."""
+        optional = ("phases", "cpu_seconds", "cpu_phases")
+        return {k: v for k, v in vars(self).items() if v is not None or k not in optional}
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,7 @@ def _check_consistency(record: RunRecord, folder: Path) -> None:
     if record.status != "ok":
         return
     _check_phases(record, folder)
+    _check_cpu(record, folder)
     processes = len(run["ranks"])
     seen = {(step.step, step.rank) for step in record.steps}
     expected = {(s, r) for s in range(spec.workload.steps) for r in range(processes)}
@@ -157,6 +162,25 @@ def _check_phases(record: RunRecord, folder: Path) -> None:
                 f"{folder / STEPS_FILE}: the phases of step {step.step} of rank {step.rank} are "
                 f"{total} s together, the step is {step.seconds} s; run the training again"
             )
+
+
+def _check_cpu(record: RunRecord, folder: Path) -> None:
+    """On emulated nodes no step or phase is shorter than the CPU seconds that it took."""
+    emulation = record.run["execution"].get("emulation")
+    if emulation is None:
+        return
+    for step in record.steps:
+        spent = {"step": (step.seconds, step.cpu_seconds)}
+        if step.phases and step.cpu_phases:
+            spent |= {name: (step.phases[name], cpu) for name, cpu in step.cpu_phases.items()}
+        for name, (seconds, cpu) in spent.items():
+            possible = seconds * emulation["cores_per_node"] * (1 + CPU_TOLERANCE)
+            if cpu is not None and cpu > possible + CPU_TICK_SECONDS:
+                raise RecordError(
+                    f"{folder / STEPS_FILE}: the {name} of step {step.step} of rank {step.rank} "
+                    f"took {cpu} CPU seconds in {seconds} s on an emulated node of "
+                    f"{emulation['cores_per_node']} cores; run the training again"
+                )
 
 
 def _load(path: Path) -> Any:

@@ -110,7 +110,7 @@ class Phases:
         return nullcontext()
 
     def watch(self, model: nn.Module) -> None:
-        """Notice when the gradients of this rank are ready, for `after_gradients`."""
+        """Notice each gradient of this rank when it is ready, before a backward pass sends it."""
 
 
 NOT_PROFILED = Phases()

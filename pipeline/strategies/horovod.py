@@ -75,6 +75,7 @@ class Horovod(Strategy):
         }
         member = _horovod_env.Membership.join(parts.layout, settings)
         _horovod_step.broadcast_weights(parts.model)
+        parts.phases.watch(parts.model)  # its hooks come before Horovod's
         if parts.precision.info.library == "apex":
             parts = _horovod_step.distribute(parts, self.compression).prepare()
         else:

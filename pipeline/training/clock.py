@@ -5,31 +5,48 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from pipeline.emulation.pacing import UNPACED, Pacer
+
 T = TypeVar("T")
+
+
+class Spent(NamedTuple):
+    """Seconds of the run's clock, and CPU seconds of all threads of this process."""
+
+    seconds: float
+    cpu_seconds: float
+
+
 EMPTY_TIMINGS = 1000
 
 
 class Clock:
-    """Times calls on `device`, in seconds of the monotonic clock divided by `dilation`."""
+    """Times calls on `device`, in seconds of the monotonic clock divided by the pacer's dilation.
 
-    def __init__(self, device: torch.device, dilation: float = 1.0) -> None:
-        self.device, self.dilation = device, dilation
+    Both ends of a call are moments at which the rank has paid for its CPU seconds.
+    """
 
-    def time(self, call: Callable[[], T]) -> tuple[T, float]:
-        """The result of `call` and the seconds until the device has finished it."""
+    def __init__(self, device: torch.device, pacer: Pacer = UNPACED) -> None:
+        self.device, self.pacer, self.dilation = device, pacer, pacer.dilation
+
+    def time(self, call: Callable[[], T]) -> tuple[T, Spent]:
+        """The result of `call` and what passed until the device had finished it."""
         self._synchronise()
-        start = time.perf_counter()
+        self.pacer.settle()
+        start, cpu = time.perf_counter(), time.process_time()
         result = call()
         self._synchronise()
-        return result, (time.perf_counter() - start) / self.dilation
+        self.pacer.settle()
+        cpu_seconds = time.process_time() - cpu
+        return result, Spent((time.perf_counter() - start) / self.dilation, cpu_seconds)
 
     def overhead(self) -> float:
         """Seconds that timing itself takes: the median of `EMPTY_TIMINGS` timings of nothing."""
-        return statistics.median(self.time(_nothing)[1] for _ in range(EMPTY_TIMINGS))
+        return statistics.median(self.time(_nothing)[1].seconds for _ in range(EMPTY_TIMINGS))
 
     def stamp(self) -> Any:
         """A moment in the device's own order of work: an event on a GPU, else the time now."""

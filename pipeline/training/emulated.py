@@ -13,16 +13,15 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from contextlib import closing
 from typing import NoReturn
 
 from pipeline import control_groups, strategies
 from pipeline.emulation import REPORT
 from pipeline.emulation.awake import awake
-from pipeline.emulation.dilation import dilate, places
+from pipeline.emulation.dilation import dilate, least_dilation, places
 from pipeline.emulation.measured import check_cores, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.emulation.shares import make_shares
+from pipeline.emulation.shares import Shares
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
 from pipeline.spec import RunSpec
@@ -56,18 +55,15 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
     if link is None or world.cores_per_node is None:
         raise LaunchError(f"{spec.run_id}: an emulated network needs a link and cores_per_node")
     cores = control_groups.usable_cores()
-    dilation = dilate(world.nodes, world.cores_per_node, len(cores))
+    dilation = dilate(world.nodes, world.cores_per_node, len(cores), least_dilation())
     enter_private_network()
     stay_with(parent)  # a user namespace forgets it
     nodes = Nodes(world.nodes, dilation.copies, link, dilation.factor)
     count = world.nodes * dilation.copies
-    places_of_nodes = places(count, world.cores_per_node, cores)
+    shares = Shares(places(count, world.cores_per_node, cores))
     # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
     kept_awake = cores if control_groups.cpu_quota() is None else []
-    with (
-        closing(make_shares(dilation.share, places_of_nodes)) as shares,
-        awake(kept_awake, shares.idle),
-    ):
+    with awake(kept_awake):
         measured = measure(link, world.cores_per_node, nodes, shares, dilation)
         write_text(args.out / REPORT, json.dumps(measured | {"cores": len(cores)}))
         check_cores(measured)

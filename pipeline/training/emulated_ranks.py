@@ -17,6 +17,7 @@ from typing import NoReturn
 from pipeline.emulation import links, tcp, waiting
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
+from pipeline.emulation.pacing import Pacer, speed_of
 from pipeline.emulation.shares import Shares
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
@@ -73,7 +74,6 @@ class Cluster:
         try:
             for copy in range(self.dilation.copies):
                 own = _arguments(self.spec, args, copy)
-                own.dilation = self.dilation.factor
                 started.append(Rank(copy, _fork(partial(self._meet, copy)), store=True))
                 for rank in range(self.layout.num_processes):
                     started.append(Rank(copy, _fork(partial(self._train, copy, rank, own))))
@@ -86,8 +86,16 @@ class Cluster:
         node = rank // self.layout.processes_per_node
         self.nodes.enter(copy, node)
         args.share = partial(self.shares.of, copy * self.nodes.count + node)
+        args.pacer = partial(self._pacer, node)
         os.environ.update(self.variables(copy, rank))
         return worker.run(args)
+
+    def _pacer(self, node: int) -> Pacer:
+        """What makes a rank of this node as slow as the node is; made within the rank."""
+        spec, world = self.spec, self.spec.world
+        cores = (world.cores_per_node or 1) / self.layout.processes_per_node
+        speed = speed_of(node, world, seed=f"{spec.seed}/{spec.repeat}/{node}")
+        return Pacer(self.dilation.factor, cores, speed)
 
     def _meet(self, copy: int) -> int:
         """Hold the key-value store through which the ranks of a copy find one another."""

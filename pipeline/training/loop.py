@@ -26,7 +26,7 @@ from pipeline.strategies.base import (
     TrainState,
 )
 from pipeline.training.clock import Clock
-from pipeline.training.phases import PhaseTimer
+from pipeline.training.phases import Paced, PhaseTimer
 from pipeline.training.sampler import Sampler, memory_bytes
 from pipeline.training.schedule import learning_rate
 
@@ -70,7 +70,7 @@ class Loop:
                 self.layout,
                 self.precision,
                 spec.optimiser.max_grad_norm,
-                self.phases or NOT_PROFILED,
+                self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED),
             )
         )
 
@@ -80,14 +80,16 @@ class Loop:
         if state is not None:
             self.trainable.load(state)
         timed_from = first_timed(work, done)
+        self.clock.pacer.start()
         for step in range(done, work.steps):
+            self.clock.pacer.begin_step(step)
             rate = learning_rate(step, work.steps, self.spec.optimiser)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
             microbatches, data_seconds = self._read(step)
             if step == timed_from:
                 self.sampler.start()
-            result, seconds = self.clock.time(partial(self._step, microbatches))
+            result, (seconds, cpu_seconds) = self.clock.time(partial(self._step, microbatches))
             self.sampler.sample()
             hooks.on_step(
                 Step(
@@ -100,6 +102,8 @@ class Loop:
                     learning_rate=rate,
                     timed=step >= timed_from,
                     phases=self.phases.split(seconds, data_seconds) if self.phases else None,
+                    cpu_seconds=cpu_seconds,
+                    cpu_phases=self.phases.split_cpu(cpu_seconds) if self.phases else None,
                 )
             )
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
@@ -123,7 +127,8 @@ class Loop:
         """The micro-batches, and the seconds that they took where the run is a profiled one."""
         if self.phases is None:
             return self.read(step), 0.0
-        return self.clock.time(partial(self.read, step))
+        read, spent = self.clock.time(partial(self.read, step))
+        return read, spent.seconds
 
     def _step(self, microbatches: list[Batch]) -> StepResult:
         """One step, its phases recorded where the run is a profiled one."""

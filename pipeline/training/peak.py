@@ -17,7 +17,7 @@ def measured_flops_per_second(device: torch.device, compute_dtype: str) -> float
 
     `compute_dtype` is torch's name of a type, or `tf32`. On CUDA `REPEATS` products of `SIZE`; on a
     CPU products of growing size under the rank's own threads, about `CPU_SECONDS` of them. The
-    clock is never dilated: emulated nodes have whole cores, and only training is held to a share.
+    clock is never dilated: a product on a core that nodes share runs at full speed.
     """
     dtype = torch.float32 if compute_dtype == "tf32" else getattr(torch, compute_dtype)
     clock = Clock(device)
@@ -46,4 +46,4 @@ def _cpu_peak(dtype: torch.dtype, clock: Clock) -> float:
 def _rates(size: int, dtype: torch.dtype, clock: Clock, repeats: int) -> list[float]:
     """FLOP/s of each of `repeats` products of (size, size) matrices."""
     a = torch.randn(size, size, device=clock.device).to(dtype)
-    return [2 * size**3 / clock.time(lambda: a @ a)[1] for _ in range(repeats)]
+    return [2 * size**3 / clock.time(lambda: a @ a)[1].seconds for _ in range(repeats)]

@@ -1,21 +1,54 @@
-"""The recorder of a profiled run: which phase of a step takes how long on this rank."""
+"""What listens to a step's phases: the recorder of a profiled run, the pacing of emulated nodes."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from pipeline.emulation.pacing import Pacer
 from pipeline.profiling import BACKWARD, DATA, MARKED, REST
 from pipeline.strategies.base import Phases
 
 T = TypeVar("T")
 
 
+class Paced(Phases):
+    """On an emulated node: pay for the CPU seconds so far before others can see what they made."""
+
+    def __init__(self, pacer: Pacer) -> None:
+        self._pacer = pacer
+
+    def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
+        """Pay for the phase that ends."""
+        self._pacer.settle()
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Pay for what comes before the phase, and for the phase itself."""
+        self._pacer.settle()
+        try:
+            yield
+        finally:
+            self._pacer.settle()
+
+    def watch(self, model: nn.Module) -> None:
+        """Pay before each gradient, which the backward pass may send as soon as it is there."""
+        if self._pacer.paces:
+            _on_gradients(model, self._gradient_ready)
+
+    def _gradient_ready(self, _: Tensor) -> None:
+        self._pacer.settle(keep_credit=True)
+
+
 class Stamps(Protocol):
     """What is asked of a clock: moments, and the seconds from one to a later one."""
+
+    pacer: Pacer
 
     def stamp(self) -> Any:
         """The moment at which the device has done all that it was given so far."""
@@ -27,16 +60,17 @@ class Stamps(Protocol):
 class PhaseTimer(Phases):
     """Keeps each change of phase with its moment, so that phases lie end to end in a step.
 
-    Nothing is synchronised at a mark, so that what overlaps in a timed run overlaps here too.
+    Nothing is synchronised at a mark, so that what overlaps in a timed run overlaps here too. On an
+    emulated node each mark is paid for, as in a timed run.
     """
 
     def __init__(self, clock: Stamps) -> None:
         self._clock = clock
-        self._marks: list[tuple[str, Any]] = []
+        self._marks: list[tuple[str, Any, float]] = []
         self._after_gradients: str | None = None
 
     def record(self, step: Callable[[], T]) -> T:
-        """Run a step whose phases are wanted; `split` gives them."""
+        """Run a step whose phases are wanted; `split` and `split_cpu` give them."""
         self._marks.clear()
         self.begin(REST)
         result = step()
@@ -45,22 +79,35 @@ class PhaseTimer(Phases):
 
     def split(self, seconds: float, data_seconds: float) -> dict[str, float]:
         """Seconds of each phase of the last step, which took `seconds` once the batch was read."""
+        durations = [
+            self._clock.between(start, stop)
+            for (_, start, _), (_, stop, _) in zip(self._marks, self._marks[1:], strict=False)
+        ]
+        return {**self._sums(durations, seconds), DATA: data_seconds}
+
+    def split_cpu(self, cpu_seconds: float) -> dict[str, float]:
+        """CPU seconds of each phase of the last step, of `cpu_seconds` in all; none of the data."""
+        times = [cpu for _, _, cpu in self._marks]
+        return self._sums([stop - start for start, stop in pairwise(times)], cpu_seconds)
+
+    def _sums(self, durations: list[float], whole: float) -> dict[str, float]:
         found = dict.fromkeys(MARKED, 0.0)
-        for (phase, start), (_, stop) in zip(self._marks, self._marks[1:], strict=False):
+        for (phase, _, _), duration in zip(self._marks, durations, strict=False):
             if phase != REST:
-                found[phase] += self._clock.between(start, stop)
+                found[phase] += duration
         # Stamps of a GPU tick in half microseconds, so the parts may exceed the whole by a little.
-        found[REST] = max(0.0, seconds - sum(found.values()))
-        return {**found, DATA: data_seconds}
+        found[REST] = max(0.0, whole - sum(found.values()))
+        return found
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
-        """As the base says."""
+        """Mark the beginning of a phase."""
+        self._clock.pacer.settle()
         self._after_gradients = after_gradients
-        self._marks.append((phase, self._clock.stamp()))
+        self._mark(phase)
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """As the base says."""
+        """Mark both ends of a phase within another."""
         before = self._marks[-1][0] if self._marks else REST
         self.begin(phase)
         try:
@@ -69,16 +116,25 @@ class PhaseTimer(Phases):
             self.begin(before)
 
     def watch(self, model: nn.Module) -> None:
-        """As the base says; the hook runs before DDP's own, which sends the gradient on its way."""
-        parameters: Iterator[Any] = model.parameters()
-        for parameter in parameters:
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+        """Mark each gradient; the hook runs before DDP's own, which sends it on its way."""
+        _on_gradients(model, self._gradient_ready)
 
     def _gradient_ready(self, _: Tensor) -> None:
+        self._clock.pacer.settle(keep_credit=True)
         if self._after_gradients is None:
             return
         if self._marks[-1][0] != BACKWARD:
             # Not the first gradient: until here it was still the backward pass.
             self._marks.pop()
-        self._marks.append((self._after_gradients, self._clock.stamp()))
+        self._mark(self._after_gradients)
+
+    def _mark(self, phase: str) -> None:
+        self._marks.append((phase, self._clock.stamp(), time.process_time()))
+
+
+def _on_gradients(model: nn.Module, ready: Callable[[Tensor], None]) -> None:
+    """Call `ready` with each parameter whose gradient has been accumulated."""
+    parameters: Iterator[Any] = model.parameters()
+    for parameter in parameters:
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(ready)

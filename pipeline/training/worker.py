@@ -20,6 +20,7 @@ from typing import Any
 
 from pipeline import network
 from pipeline.emulation import tcp
+from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
 from pipeline.spec import RunSpec
@@ -59,7 +60,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume-from", type=int, default=0, help="steps done by a checkpoint")
     parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
-    parser.set_defaults(dilation=1.0, share=nullcontext)
+    parser.set_defaults(pacer=Pacer, share=nullcontext)
     return parser.parse_args(arguments)
 
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         image.check_inside(args.image_digest)
         places = Places(args.out, args.checkpoints, args.resume_from, args.launch)
-        train(read_spec(args), args.tokens, places, Machine(args.dilation, args.share))
+        train(read_spec(args), args.tokens, places, Machine(args.pacer(), args.share))
     except Exception as error:
         leave_error(error, args, _rank())
         if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
@@ -122,12 +123,12 @@ class Places:
 
 @dataclass(frozen=True)
 class Machine:
-    """How this rank's node is emulated: times are divided by `dilation`, `share` limits its cores.
+    """How this rank's node is emulated: `pacer` dilates its time, `share` pins it to its cores.
 
-    Only the training is limited; what comes before and after is not timed.
+    Only the training is held so; what comes before and after is not timed.
     """
 
-    dilation: float
+    pacer: Pacer
     share: Callable[[], AbstractContextManager[None]]
 
 
@@ -147,7 +148,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     strategy.check()
     device = devices.choose(spec.world, strategy.layout(spec.world))
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
-    loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.dilation))
+    loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.pacer))
     owner = checkpoint.key(spec.identity(), batches.manifest.sha256)
     places.check()
     done = places.done

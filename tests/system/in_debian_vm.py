@@ -1,6 +1,6 @@
 """What `test_debian_kernel` asks of Debian's kernel; runs in the guest and prints JSON lines.
 
-python -m tests.system.in_debian_vm shares | namespaces
+python -m tests.system.in_debian_vm namespaces
 """
 
 from __future__ import annotations
@@ -10,44 +10,10 @@ import os
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 DELAY_US = 200_000
 PORT = 7000
-
-
-def shares() -> dict[str, Any]:
-    """Half a core for each of two nodes: where the process is before, within and after."""
-    from pipeline.emulation.shares import make_shares
-
-    before = _own_group()
-    made = make_shares(0.5, [[0, 1], [0, 1]])
-    child = os.fork()  # as ranks are
-    if child == 0:
-        with made.of(0):
-            within, limit = _own_group(), _limit()
-        _say("rank", {"within": within, "limit": limit, "after": _own_group()})
-        os._exit(0)
-    code = os.waitpid(child, 0)[1]
-    made.close()
-    left = [path.name for path in Path("/sys/fs/cgroup").rglob("samestep-*")]
-    return {
-        "kind": made.kind,
-        "reason": made.reason,
-        "code": code,
-        "before": before,
-        "left": left,
-    }
-
-
-def _own_group() -> str:
-    return Path("/proc/self/cgroup").read_text(encoding="ascii").strip().removeprefix("0::")
-
-
-def _limit() -> str:
-    group = Path("/sys/fs/cgroup") / _own_group().lstrip("/")
-    return (group / "cpu.max").read_text(encoding="ascii").strip()
 
 
 def namespaces() -> dict[str, Any]:
@@ -95,4 +61,4 @@ def _say(name: str, found: Any) -> None:
 
 
 if __name__ == "__main__":
-    _say(sys.argv[1], {"shares": shares, "namespaces": namespaces}[sys.argv[1]]())
+    _say(sys.argv[1], {"namespaces": namespaces}[sys.argv[1]]())

@@ -1,4 +1,4 @@
-"""Emulated nodes on Debian's kernel: control groups of version 2, netem, a user without rights."""
+"""Emulated nodes on Debian's kernel: netem, a user without rights, two nodes on one core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.system.test_emulated import run_of
 
 pytestmark = pytest.mark.system
 
-GROUPS = "/sys/fs/cgroup"
 USER = "65534"
 """Debian's `nobody`: in no group, owner of nothing."""
 
@@ -35,7 +34,7 @@ def said(small_tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
 
 
 def _script(tokens: Path, out: Path) -> str:
-    """As root and as a user with a group delegated to it; then a training as that user."""
+    """All of it as a user without rights."""
     spec = run_of("dps", 2, LinkSpec("10mbit", 10))  # an emulated processor sends no faster
     spec = replace(spec, timeout_seconds=400, workload=replace(spec.workload, steps=3))
     out.mkdir()
@@ -44,7 +43,7 @@ def _script(tokens: Path, out: Path) -> str:
     python = shlex.quote(sys.executable)
     ask = f"{python} -m tests.system.in_debian_vm"
     user = f"setpriv --reuid {USER} --regid {USER} --clear-groups env HOME=/run/user"
-    # On one core, so that the two nodes share it by quotas.
+    # On one core, so that the two nodes share it and are paced.
     train = f"taskset --cpu-list 0 {python} -m pipeline train"
     train += f" --spec={out}/spec.json --tokens={tokens} --out={out}"
     return f"""
@@ -55,16 +54,6 @@ parents() {{
     path=$1; while [ "$path" != / ]; do chmod a+rx "$path"; path=$(dirname "$path"); done
 }}
 parents {out}; parents {tokens}; chmod -R a+rX {tokens}; parents "$PWD"
-echo +cpu >{GROUPS}/cgroup.subtree_control
-for name in first delegated; do
-    mkdir -p {GROUPS}/$name; echo +cpu >{GROUPS}/$name/cgroup.subtree_control
-    mkdir {GROUPS}/$name/shell
-done
-chown -R {USER} {GROUPS}/delegated
-echo $$ >{GROUPS}/first/shell/cgroup.procs
-{ask} shares || exit
-echo $$ >{GROUPS}/delegated/shell/cgroup.procs
-{user} {ask} shares || exit
 {user} {ask} namespaces || exit
 {user} {train} >{out}/said 2>&1 || {{ tail -30 {out}/said; exit 1; }}
 echo; tr -d '\\n' <{out}/run.json; echo
@@ -73,20 +62,6 @@ echo; tr -d '\\n' <{out}/run.json; echo
 
 def found(said: list[dict[str, Any]], name: str) -> list[Any]:
     return [line[name] for line in said if name in line]
-
-
-def test_a_rank_leaves_its_quota_also_where_the_group_above_holds_controllers(said) -> None:
-    for rank, made in zip(found(said, "rank"), found(said, "shares"), strict=True):
-        above = str(Path(made["before"]).parent)
-        assert (made["kind"], made["reason"], made["code"]) == ("quota", None, 0)
-        assert Path(rank["within"]).parent == Path(rank["after"]).parent == Path(above)
-        assert rank["within"] != rank["after"]
-        assert rank["limit"] == "5000 10000"
-        assert made["left"] == []
-    assert [made["before"] for made in found(said, "shares")] == [
-        "/first/shell",
-        "/delegated/shell",
-    ]
 
 
 def test_a_user_without_rights_gets_nodes_and_a_link_with_a_delay(said) -> None:
@@ -100,5 +75,5 @@ def test_a_short_training_on_two_nodes_ends_well(said) -> None:
     (record,) = [line for line in said if "run_id" in line]
     assert record["status"] == "ok", record["reason"]
     assert record["execution"]["network"] == "emulated"
-    assert record["execution"]["emulation"]["shares"] == "quota"
+    assert record["execution"]["emulation"]["shares"] == "paced"
     assert record["execution"]["as_root"] is False

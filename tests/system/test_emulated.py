@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.control_groups import lineage
-from pipeline.emulation import shares
 from pipeline.emulation.available import why_not
 from pipeline.expansion import expand
 from pipeline.spec import LinkSpec, RunSpec
@@ -80,8 +78,7 @@ def train(
 
 
 def left_behind() -> dict[str, Any]:
-    """Bridges, cables, groups and processes of emulated nodes, outside of any of them."""
-    groups = [str(left) for group in lineage() for left in group.path.glob(f"{shares.PREFIX}*")]
+    """Bridges, cables and processes of emulated nodes, outside of any of them."""
     names = sorted(path.name for path in Path("/sys/class/net").iterdir())
     running = []
     for entry in Path("/proc").iterdir():
@@ -91,7 +88,7 @@ def left_behind() -> dict[str, Any]:
             continue
         if b"pipeline.training.emulated" in words:
             running.append(entry.name)
-    return {"groups": groups, "interfaces": names, "processes": running}
+    return {"interfaces": names, "processes": running}
 
 
 def wait_for(condition: Any, seconds: float = 30) -> None:
@@ -128,7 +125,6 @@ def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, 
     assert found["tcp"]["rto_min_ms"] == 200 * found["dilation"]
     assert found["tcp"]["quickack"] is True
     assert all("TCPTimeouts" in rank["tcp"] for rank in record["ranks"])
-    assert left_behind()["groups"] == []
 
 
 def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path) -> None:
@@ -158,7 +154,7 @@ mount --move /mnt "$1" && shift 2 && exec setpriv --reuid=65534 --regid=65534 --
 
 
 def test_a_user_without_rights_gets_the_same_network(small_tokens) -> None:
-    """A user namespace of his own; his nodes are pinned where he may set no quota."""
+    """A user namespace of his own, and nodes that share a core and are paced."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     home = Path(sys.base_prefix)
@@ -186,8 +182,7 @@ def test_a_user_without_rights_gets_the_same_network(small_tokens) -> None:
         assert done.returncode == 0, done.stderr + (log.read_text() if log.is_file() else "")
         execution = json.loads((folder / "out/run.json").read_text())["execution"]
     assert (execution["network"], execution["as_root"]) == ("emulated", False), done.stderr
-    assert execution["emulation"]["shares"] == "pinned"
-    assert "no control group" in execution["emulation"]["shares_reason"]
+    assert execution["emulation"]["shares"] == "paced"
     assert max(execution["emulation"]["measured_mbits"]) <= 1.2 * LINK.rate_mbits
 
 

@@ -2,29 +2,36 @@
 
 import pytest
 
-from pipeline.emulation.dilation import dilate, places
+from pipeline.emulation.dilation import Dilation, dilate, least_dilation, places
 
 
 @pytest.mark.parametrize(
-    ("nodes", "cores_per_node", "cores", "factor", "share", "copies"),
+    ("nodes", "cores_per_node", "cores", "factor", "copies"),
     [
-        (1, 1, 2, 1.0, 1.0, 2),  # the machine holds the node twice
-        (2, 1, 2, 1.0, 1.0, 1),
-        (8, 1, 2, 4.0, 0.25, 1),
-        (2, 1, 1, 2.0, 0.5, 1),
-        (3, 1, 2, 1.5, 2 / 3, 1),
-        (8, 1, 16, 1.0, 1.0, 2),
-        (2, 4, 2, 4.0, 1.0, 1),
+        (1, 1, 2, 1, 2),  # the machine holds the node twice
+        (2, 1, 2, 1, 1),
+        (8, 1, 2, 4, 1),
+        (2, 1, 1, 2, 1),
+        (3, 1, 2, 2, 1),  # two of them share a core
+        (8, 1, 16, 1, 2),
+        (2, 4, 2, 4, 1),
     ],
 )
 def test_every_node_counts_as_having_its_own_cores(
-    nodes, cores_per_node, cores, factor, share, copies
+    nodes, cores_per_node, cores, factor, copies
 ) -> None:
-    found = dilate(nodes, cores_per_node, cores)
-    assert (found.factor, found.share, found.copies) == (factor, share, copies)
-    assert found.share * found.factor == pytest.approx(cores_per_node)
-    # All nodes together never ask for more than the machine has.
-    assert found.share * nodes * found.copies <= cores + 1e-9
+    assert dilate(nodes, cores_per_node, cores) == Dilation(factor, copies)
+    dealt = places(nodes * copies, cores_per_node, list(range(cores)))
+    most = max(sum(core in place for place in dealt) for core in range(cores))
+    # No more nodes are at work on a core at once than it has time for.
+    assert most * cores_per_node / min(cores_per_node, cores) <= factor
+
+
+def test_more_can_be_asked_for_but_not_less(monkeypatch) -> None:
+    assert least_dilation() == 1
+    monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "8")
+    assert dilate(2, 1, 2, least_dilation()).factor == 8
+    assert dilate(8, 1, 2, 2.0).factor == 4
 
 
 def test_nodes_are_dealt_out_over_the_cores_evenly() -> None:

@@ -12,7 +12,7 @@ from pipeline.profiling import profiled
 from pipeline.records import RunRecord, find_records, read_record, spec_to_write, write_record
 from pipeline.records.record import texts
 from pipeline.spec import RunSpec
-from tests.fake_records import make_record, make_study
+from tests.fake_records import EMULATED, make_record, make_study
 
 EXAMPLES = Path("tests/examples/records")
 
@@ -188,3 +188,41 @@ def test_phases_in_a_timed_run_are_refused(tmp_path, record, profile) -> None:
     steps = [replace(record.steps[0], phases=profile.steps[0].phases), *record.steps[1:]]
     with pytest.raises(RecordError, match="has phases, but the run is none to profile"):
         write_record(tmp_path, RunRecord(record.run, steps))
+
+
+@pytest.fixture
+def emulated() -> RunRecord:
+    """A profiled run on two emulated nodes of one core, whose steps know their CPU seconds."""
+    study = make_study(cluster=EMULATED, profile={"steps": 8})
+    made = make_record(next(r for r in profiled(study) if r.world.nodes == 2))
+    steps = [
+        replace(
+            step,
+            cpu_seconds=0.9 * step.seconds,
+            cpu_phases={k: 0.9 * v for k, v in (step.phases or {}).items() if k != "data"},
+        )
+        for step in made.steps
+    ]
+    return RunRecord(made.run, steps)
+
+
+def test_cpu_seconds_survive_the_disk(tmp_path, emulated) -> None:
+    write_record(tmp_path, emulated)
+    assert read_record(tmp_path).steps == emulated.steps
+
+
+def test_a_step_shorter_than_its_cpu_seconds_is_refused(tmp_path, emulated) -> None:
+    steps = list(emulated.steps)
+    steps[7] = replace(steps[7], cpu_seconds=1.2 * steps[7].seconds)
+    with pytest.raises(RecordError, match=r"the step of step 3 of rank 1 took .* CPU seconds in"):
+        write_record(tmp_path, RunRecord(emulated.run, steps))
+
+
+def test_a_phase_shorter_than_its_cpu_seconds_is_refused(tmp_path, emulated) -> None:
+    steps = list(emulated.steps)
+    phases = dict(steps[7].phases or {})
+    half = phases["forward"] / 2
+    phases |= {"forward": half, "rest": phases["rest"] + half}
+    steps[7] = replace(steps[7], phases=phases)
+    with pytest.raises(RecordError, match="the forward of step 3 of rank 1 took"):
+        write_record(tmp_path, RunRecord(emulated.run, steps))

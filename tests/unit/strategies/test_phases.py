@@ -33,7 +33,7 @@ spec = replace(Case(strategy, accumulation=2).spec(1), profile=True)
 batches = Batches(Path(tokens), spec.model.context, spec.workload.global_batch, spec.seed)
 loop = Loop(spec, strategies.load(strategy, {}), batches, 0, Clock(torch.device("cpu")))
 seen = []
-loop.run(Hooks(lambda _: seen.append([name for name, _ in loop.phases._marks]), lambda *_: None))
+loop.run(Hooks(lambda _: seen.append([name for name, *_ in loop.phases._marks]), lambda *_: None))
 print(json.dumps(seen[-1]))
 """
 PASSES = [FORWARD, BACKWARD, FORWARD, BACKWARD]

@@ -5,17 +5,18 @@ import pytest
 import torch
 
 from pipeline.training import peak
-from pipeline.training.clock import Clock
+from pipeline.training.clock import Clock, Spent
 
 
 def work_at(monkeypatch: pytest.MonkeyPatch, rate: Callable[[int], float]) -> list[int]:
     """Make every product of size n take 2 n^3 / rate(n) seconds; returns the sizes as they come."""
     sizes: list[int] = []
 
-    def time(_: Clock, call: Callable[[], Any]) -> tuple[Any, float]:
+    def time(_: Clock, call: Callable[[], Any]) -> tuple[Any, Spent]:
         result = call()
         sizes.append(len(result))
-        return result, 2 * len(result) ** 3 / rate(len(result))
+        seconds = 2 * len(result) ** 3 / rate(len(result))
+        return result, Spent(seconds, seconds)
 
     monkeypatch.setattr(Clock, "time", time)
     return sizes

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
+from pipeline.emulation.pacing import UNPACED, Pacer
 from pipeline.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
 from pipeline.records import Step
 from pipeline.strategies.base import (
@@ -25,12 +26,14 @@ from pipeline.strategies.base import (
 )
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
-from pipeline.training.phases import PhaseTimer
+from pipeline.training.phases import Paced, PhaseTimer
 from tests.parity.cases import Case
 
 
 class FakeClock:
     """Time stands still but for `now += seconds`."""
+
+    pacer: Pacer = UNPACED
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -153,6 +156,68 @@ def test_parts_that_exceed_the_whole_by_the_tick_of_a_clock_leave_no_negative_re
 
     timer.record(step)
     assert timer.split(0.9999999, 0.0)["rest"] == 0.0
+
+
+def test_cpu_seconds_are_split_at_the_same_marks(
+    timer: PhaseTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = [10.0]
+    monkeypatch.setattr("pipeline.training.phases.time.process_time", lambda: cpu[0])
+
+    def step() -> None:
+        timer.begin(FORWARD)
+        cpu[0] += 2
+        with timer.during(COMMUNICATION):
+            cpu[0] += 0.5
+        cpu[0] += 1
+
+    timer.record(step)
+    assert timer.split_cpu(4.0) == {
+        "forward": 3.0,
+        "backward": 0.0,
+        "communication": 0.5,
+        "optimiser": 0.0,
+        "rest": 0.5,
+    }
+
+
+class Settlements(Pacer):
+    """What had been done each time that it was to be paid for."""
+
+    def __init__(self) -> None:
+        super().__init__(2.0)
+        self.done: list[str] = []
+        self.seen: list[tuple[list[str], bool]] = []
+
+    def settle(self, *, keep_credit: bool = False) -> None:
+        self.seen.append((list(self.done), keep_credit))
+
+
+def test_an_emulated_node_pays_before_a_collective_and_after_it() -> None:
+    pacer = Settlements()
+    phases = Paced(pacer)
+    with phases.during(COMMUNICATION):
+        pacer.done.append("sent")
+    assert pacer.seen == [([], False), (["sent"], False)]
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_an_emulated_node_pays_for_each_gradient_before_it_can_be_sent(
+    clock: FakeClock, profiled: bool
+) -> None:
+    pacer = clock.pacer = Settlements()
+    phases = PhaseTimer(clock) if profiled else Paced(pacer)
+    layers = [nn.Linear(2, 2, bias=False) for _ in range(2)]
+    phases.watch(nn.Sequential(*layers))
+    for layer in layers:
+        node: Any = layer.weight.expand_as(layer.weight).grad_fn
+        node.next_functions[0][0].register_hook(
+            lambda *_: pacer.done.append("sent")
+        )  # as DDP and Horovod do
+    phases.begin(BACKWARD)
+    pacer.seen.clear()
+    layers[1](layers[0](torch.ones(1, 2))).sum().backward()
+    assert pacer.seen == [([], True), (["sent"], True)]
 
 
 def test_in_a_timed_run_nobody_listens() -> None:

@@ -1,0 +1,172 @@
+"""A rank waits until its time is the factor x its CPU seconds: on clocks that stand still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.emulation import pacing
+from pipeline.emulation.pacing import Pacer, Speed, speed_of
+from pipeline.spec import LinkSpec, WorldSpec
+
+
+class Machine:
+    """Clocks of one process; `work` and `wait` let them run."""
+
+    def __init__(self) -> None:
+        self.now, self.thread, self.process = 100.0, 5.0, 7.0
+        self.start = self.now
+
+    def work(self, seconds: float, *, others: float = 0.0, behind: float = 0.0) -> None:
+        """The main thread computes, `others` is the other threads' work, `behind` the core's."""
+        self.thread += seconds
+        self.process += seconds + others
+        self.now += seconds + others + behind
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def machine(monkeypatch) -> Machine:
+    machine = Machine()
+    clocks = SimpleNamespace(
+        perf_counter=lambda: machine.now,
+        thread_time=lambda: machine.thread,
+        process_time=lambda: machine.process,
+        sleep=machine.wait,
+    )
+    monkeypatch.setattr(pacing, "time", clocks)
+    return machine
+
+
+def paced(machine: Machine, factor: float = 4.0, **kwargs) -> Pacer:
+    pacer = Pacer(factor, **kwargs)
+    pacer.start()
+    machine.start = machine.now
+    return pacer
+
+
+def passed(machine: Machine) -> float:
+    return machine.now - machine.start
+
+
+def test_work_is_stretched_by_the_factor(machine) -> None:
+    pacer = paced(machine)
+    machine.work(1)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(4)
+
+
+def test_what_neighbours_took_of_the_core_is_part_of_it(machine) -> None:
+    pacer = paced(machine)
+    machine.work(1, behind=2.5)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(4)
+
+
+def test_a_wait_for_others_pays_for_nothing_that_comes_after_it(machine) -> None:
+    pacer = paced(machine)
+    machine.wait(10)
+    pacer.settle()
+    machine.work(1)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(14)
+
+
+def test_within_one_stretch_of_computation_being_late_counts(machine) -> None:
+    pacer = paced(machine)
+    machine.work(1, behind=5)
+    pacer.settle(keep_credit=True)
+    machine.work(1)
+    pacer.settle(keep_credit=True)
+    assert passed(machine) == pytest.approx(8)
+    machine.work(1, behind=5)
+    pacer.settle()
+    machine.work(1)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(8 + 6 + 4)
+
+
+def test_the_threads_of_a_collective_use_the_node_s_cores_too(machine) -> None:
+    pacer = paced(machine)
+    machine.work(1, others=1)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(8)
+    pacer = paced(machine, cores=2)
+    machine.work(1, others=0.5)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(4)
+
+
+def test_what_other_threads_do_while_it_waits_is_paid_for_too(machine, monkeypatch) -> None:
+    pacer = paced(machine)
+    busy = iter([0.5])
+
+    def wait(seconds: float) -> None:
+        machine.process += next(busy, 0.0)
+        machine.now += seconds
+
+    monkeypatch.setattr(pacing.time, "sleep", wait)
+    machine.work(1)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(6)
+
+
+def test_what_was_before_the_start_is_not_paid_for(machine) -> None:
+    pacer = Pacer(4)
+    machine.work(50)
+    pacer.start()
+    before = machine.now
+    pacer.settle()
+    assert machine.now == before
+
+
+def test_on_cores_of_its_own_nothing_waits(machine) -> None:
+    pacer = paced(machine, factor=1.0)
+    machine.work(1)
+    pacer.settle()
+    assert passed(machine) == 1
+    assert not pacer.paces
+
+
+def test_a_slow_node_is_paced_also_on_cores_of_its_own(machine) -> None:
+    pacer = paced(machine, factor=1.0, speed=Speed(0.5))
+    pacer.begin_step(0)
+    machine.work(1)
+    pacer.settle()
+    assert passed(machine) == pytest.approx(2)
+
+
+def test_jitter_is_drawn_for_each_node_and_step_and_again_the_same() -> None:
+    speed = Speed(jitter=0.3, seed="1/node0")
+    drawn = [speed.slowness(step) for step in range(200)]
+    assert drawn == [speed.slowness(step) for step in range(200)]
+    assert len(set(drawn)) == 200
+    assert 1 <= min(drawn) < 1.01 and 1.29 < max(drawn) <= 1.3
+    assert drawn != [Speed(jitter=0.3, seed="1/node1").slowness(step) for step in range(200)]
+
+
+def test_the_last_node_straggles_and_all_jitter() -> None:
+    plain = WorldSpec(4, 1, "cpu", "gloo", "emulated", None, LinkSpec("1gbit", 1000), 1)
+    assert {speed_of(node, plain, "") for node in range(4)} == {Speed()}
+    slow = replace(plain, link=LinkSpec("straggler", 1000, straggler=0.5))
+    assert [speed_of(node, slow, "").relative for node in range(4)] == [1, 1, 1, 0.5]
+    unsteady = replace(plain, link=LinkSpec("jitter", 1000, jitter=0.3))
+    assert {speed_of(node, unsteady, "").jitter for node in range(4)} == {0.3}
+
+
+def test_a_real_process_is_as_slow_as_the_factor_says() -> None:
+    """On the real clocks: never faster, however the machine is loaded."""
+    import time
+
+    pacer = Pacer(3)
+    pacer.start()
+    start, before = time.perf_counter(), time.process_time()
+    while time.process_time() - before < 0.01:
+        pass
+    spent = time.process_time() - before
+    pacer.settle()
+    assert time.perf_counter() - start >= 3 * spent
