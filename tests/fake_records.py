@@ -188,6 +188,7 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
                 "rto_min_ms": 200 * max(1, world.nodes / 2),
                 "quickack": True,
                 "slow_start_after_idle": False,
+                "loss_probes": False,
                 "congestion_control": "reno",
             },
             "measured_mbits": rate if world.nodes > 1 else [],

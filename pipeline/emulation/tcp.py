@@ -5,6 +5,8 @@ A timer in seconds of the machine is shorter in seconds of the cluster, by the d
 - The least retransmission time-out (200 ms in Linux) is set on the routes, dilated.
 - Delayed ACKs (40 to 200 ms) cannot be lengthened, so they are off at every factor.
 - A connection keeps its window while it is idle (`tcp_slow_start_after_idle=0`).
+- No loss probes (`tcp_early_retrans=0`): their least time, two ticks of the kernel, is over before
+  a slow link has let a gradient pass, and what they send again takes the link's time.
 - Congestion control is Reno, which counts ACKs; the clocks of CUBIC and BBR cannot be dilated, and
   else it would be the machine's choice. Links lose nothing, so its window only grows.
 
@@ -29,6 +31,7 @@ CONGESTION_CONTROL = "reno"
 _SETTINGS = Path("/proc/sys/net")
 _IDLE = _SETTINGS / "ipv4/tcp_slow_start_after_idle"
 _DEFAULT_CONTROL = _SETTINGS / "ipv4/tcp_congestion_control"
+_LOSS_PROBES = _SETTINGS / "ipv4/tcp_early_retrans"
 _FORGET = _SETTINGS / "ipv4/tcp_no_metrics_save"
 
 _COUNTERS = Path("/proc/thread-self/net")
@@ -68,6 +71,7 @@ def settle() -> None:
     """
     _try_to_set(_IDLE, "0")
     _try_to_set(_DEFAULT_CONTROL, CONGESTION_CONTROL)
+    _try_to_set(_LOSS_PROBES, "0")
     _try_to_set(_FORGET, "1")
 
 
@@ -100,11 +104,14 @@ def held(ip: str, interface: str) -> dict[str, Any]:
     return {
         "rto_min_ms": found.get("rto_min", round(RTO_MIN_SECONDS * 1000)),
         "quickack": bool(found.get("quickack", 0)),
-        "slow_start_after_idle": _IDLE.read_text(encoding="ascii").strip() != "0",
-        "congestion_control": found.get(
-            "congestion", _DEFAULT_CONTROL.read_text(encoding="ascii").strip()
-        ),
+        "slow_start_after_idle": _setting(_IDLE) != "0",
+        "loss_probes": _setting(_LOSS_PROBES) != "0",
+        "congestion_control": found.get("congestion", _setting(_DEFAULT_CONTROL)),
     }
+
+
+def _setting(path: Path) -> str:
+    return path.read_text(encoding="ascii").strip()
 
 
 def counters() -> dict[str, int] | None:

@@ -73,6 +73,7 @@ def test_time_outs_are_dilated_and_what_cannot_be_is_off(factor) -> None:
         "rto_min_ms": 200 * factor,
         "quickack": True,
         "slow_start_after_idle": False,
+        "loss_probes": False,
         "congestion_control": "reno",
     }
     assert found["counted"]["TCPTimeouts"] == found["counted"]["RetransSegs"] == 0

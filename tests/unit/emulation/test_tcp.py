@@ -29,6 +29,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (settings / "ipv4").mkdir(parents=True)
     monkeypatch.setattr(tcp, "_IDLE", settings / "ipv4/idle")
     monkeypatch.setattr(tcp, "_DEFAULT_CONTROL", settings / "ipv4/control")
+    monkeypatch.setattr(tcp, "_LOSS_PROBES", settings / "ipv4/probes")
     monkeypatch.setattr(tcp, "_FORGET", settings / "ipv4/forget")
     monkeypatch.setattr(tcp, "_SETTINGS", settings)
     monkeypatch.setattr(tcp, "_COUNTERS", tmp_path)
@@ -51,7 +52,7 @@ def test_the_least_time_out_is_dilated_and_acks_are_not_delayed_at_any_factor() 
 
 def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
     """As in a container whose /proc/sys may only be read."""
-    for name in ("idle", "control", "forget"):
+    for name in ("idle", "control", "probes", "forget"):
         (kernel / "sys/ipv4" / name).mkdir()  # nobody can write a folder, not even root
     tcp.settle()
     tcp.without_ipv6()
@@ -61,6 +62,7 @@ def test_open_settings_are_set(kernel: Path) -> None:
     tcp.settle()
     assert (kernel / "sys/ipv4/idle").read_text() == "0"
     assert (kernel / "sys/ipv4/control").read_text() == "reno"
+    assert (kernel / "sys/ipv4/probes").read_text() == "0"
 
 
 def test_counters_are_of_emulated_nodes_alone(kernel: Path, monkeypatch) -> None:

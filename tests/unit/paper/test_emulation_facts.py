@@ -76,7 +76,7 @@ def test_records_from_before_tcp_was_dilated_say_that_it_was_not(table, tmp_path
         "time_out": "200 ms",
         "keeps_window": True,
     }
-    text, before = text_of(study, table, root), "timers of TCP are not stretched"
+    text, before = text_of(study, table, root), "nor are its timers of TCP"
     assert "time-out is dilated too (200 ms in time of the nodes)" in text and before not in text
     own = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
     assert emulation_facts(own)["tcp"] == emulation_facts(own)["stalled"] == {}
