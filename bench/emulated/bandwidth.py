@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from pipeline.emulation import links, probes
 from pipeline.emulation.awake import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.emulation.shares import make_shares
+from pipeline.emulation.shares import Shares
 from pipeline.spec import LinkSpec
 
 BUCKETS, BUCKET_SECONDS = 16, 0.06
@@ -50,7 +50,7 @@ def _all_reduce(nodes: int, rate: float, repeats: int, machine: Machine) -> list
     dilation = dilate(nodes, 1, len(cores))
     enter_private_network()
     world = Nodes(nodes, 1, LinkSpec("bench", rate), dilation.factor)
-    shares = make_shares(dilation.share, places(nodes, 1, cores))
+    shares = Shares(places(nodes, 1, cores))
 
     @contextmanager
     def node(place: int) -> Iterator[None]:
@@ -77,6 +77,6 @@ def _all_reduce(nodes: int, rate: float, repeats: int, machine: Machine) -> list
         return bits / seconds
 
     # The slowest rank's; all of them wait for one another.
-    with closing(shares), awake(cores, shares.idle):
+    with awake(cores):
         once = partial(probes.measure, [probe] * nodes, node)
         return [min(machine.undisturbed(once)) for _ in range(repeats)]

@@ -14,9 +14,9 @@ LEAST = "SAMESTEP_LEAST_DILATION"
 class Dilation:
     """`factor` seconds of the machine pass for one second of the emulated cluster.
 
-    Where the machine holds the nodes more than once, `copies` of them run side by side, so that a
-    core's neighbours are as busy in a run of one node as in a run of many; only the first copy is
-    measured.
+    Where the machine, so stretched, holds the nodes more than once, `copies` of them run side by
+    side, so that a core's neighbours are as busy in a run of one node as in a run of many; only the
+    first copy is measured.
     """
 
     factor: float
@@ -30,7 +30,8 @@ def dilate(nodes: int, cores_per_node: int, cores: int, least: float = 1.0) -> D
     work at once.
     """
     needed = nodes * cores_per_node
-    return Dilation(max(least, -(-needed // cores)), max(1, cores // needed))
+    factor = max(least, -(-needed // cores))
+    return Dilation(factor, max(1, int(factor * cores // needed)))
 
 
 def least_dilation() -> float:

@@ -1,4 +1,4 @@
-"""What the manuscript says of emulated nodes: what was set, what they got, how far to trust it."""
+"""What the manuscript says of emulated nodes: what was set and what they got."""
 
 from __future__ import annotations
 
@@ -8,21 +8,8 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.select import listed, pick, plural
-from pipeline.tables.format import ratio_interval, significant
-
-CHECKS = {
-    "dilated_over_undilated": (
-        "Step time on one core, dilated, over that on two: {cell}, {rate_mbits:g} Mbit/s",
-        "1 ± 0.05",
-    ),
-    "bandwidth": (
-        "All-reduce bandwidth over the set rate: {nodes} nodes, {rate_mbits:g} Mbit/s",
-        "0.9 or more",
-    ),
-    "eight_nodes": ("Step time of 8 nodes dilated onto 2 cores over that on 16", "1 ± 0.1"),
-    "twice_as_slow": ("Longer step at half the rate over what a ring costs: {nodes} nodes", "1"),
-}
-"""What each check of the bench compares, and what an exact emulation gives."""
+from pipeline.paper.validation_facts import validation_facts
+from pipeline.tables.format import significant
 
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
@@ -65,7 +52,7 @@ def emulation_facts(
         "least_rates": _least_rates(rates),
         "tcp": _tcp(table, len(share)),
         "stalled": _stalled(table),
-        "validation": _validation(validation, table),
+        "validation": validation_facts(validation, table),
     }
 
 
@@ -113,43 +100,3 @@ def _stalled(table: pd.DataFrame) -> dict[str, Any]:
         "of": len(known),
         "which": listed([*marked[:NAMED_RUNS], *([f"{more} more"] if more > 0 else [])]),
     }
-
-
-def _validation(result: Mapping[str, Any] | None, table: pd.DataFrame) -> dict[str, Any]:
-    """The checks of `bench/emulation.py` as rows of text; none where they were not run.
-
-    They are of this machine where all runs recorded the same processor model and number of cores.
-    """
-    if result is None:
-        return {"rows": []}
-    hardware = result["hardware"]
-    cpus, cores = (set(pick(table, "run", n)["text"]) for n in ("cpu_model", "num_cores"))
-    here = (cpus, cores) == ({hardware["cpu_model"]}, {str(hardware["num_cores"])})
-    found = [(check, one) for check in CHECKS for one in _results(result[check])]
-    return {
-        "measured_at": result["measured_at"][:10],
-        "here": here and bool(hardware["cpu_model"]),
-        "cpu": hardware["cpu_model"] or "an unknown processor",
-        "cores": plural(hardware["num_cores"], "core"),
-        "commit": (result["git_commit"] or "unknown")[:12],
-        "repeats": result["repeats"],
-        "parameters": f"{result['num_parameters'] / 1e6:.2g}",
-        "dropped": sum(one.get("dropped", 0) for _, one in found),
-        "disturbed": sum(one.get("disturbed", 0) for _, one in found),
-        "rows": [_row(check, one) for check, one in found],
-    }
-
-
-def _results(found: Any) -> list[Mapping[str, Any]]:
-    """A check of several settings is a list, a check of one a mapping."""
-    return found if isinstance(found, list) else [found]
-
-
-def _row(check: str, one: Mapping[str, Any]) -> dict[str, str]:
-    what, expected = CHECKS[check]
-    found = (
-        f"not run: {one['not_run']}"
-        if "not_run" in one
-        else ratio_interval(one["value"], one["low"], one["high"], decimals=3)
-    )
-    return {"what": what.format(**one), "expected": expected, "found": found}

@@ -34,6 +34,11 @@ def test_more_can_be_asked_for_but_not_less(monkeypatch) -> None:
     assert dilate(8, 1, 2, 2.0).factor == 4
 
 
+@pytest.mark.parametrize(("nodes", "cores", "copies"), [(2, 1, 4), (8, 2, 2), (8, 1, 1), (3, 2, 5)])
+def test_a_core_is_as_full_where_more_was_asked_for(nodes: int, cores: int, copies: int) -> None:
+    assert dilate(nodes, 1, cores, 8.0) == Dilation(8, copies)
+
+
 def test_nodes_are_dealt_out_over_the_cores_evenly() -> None:
     assert places(4, 1, [0, 1]) == [[0], [1], [0], [1]]
     assert places(2, 2, [4, 5, 6, 7]) == [[4, 5], [6, 7]]

@@ -1,33 +1,12 @@
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from pipeline.paper.emulation_facts import CHECKS, emulation_facts
-from pipeline.paper.manuscript import render
-from pipeline.paper.numbers import collect
-from pipeline.schemas import validate
+from pipeline.paper.emulation_facts import emulation_facts
 from tests.fake_records import EMULATED, make_study, make_table
-from tests.unit.paper.papers import SOURCE, make_paper, make_results, text_of
-
-RATIO = {"value": 0.98, "low": 0.95, "high": 1.02, "n": 6, "how": "median"}
-RESULT: dict[str, Any] = {
-    "measured_at": "2026-01-02T03:04:05+00:00",
-    "hardware": {"cpu_model": "Synthetic CPU", "num_cores": 2},
-    "repeats": 6,
-    "num_parameters": 1_100_000,
-    "git_commit": None,
-    "dilated_over_undilated": [{"cell": "dps", "rate_mbits": 200.0, **RATIO}],
-    "bandwidth": [
-        {"nodes": n, "rate_mbits": 1000.0, **RATIO, "dropped": n, "disturbed": n // 4}
-        for n in (2, 4)
-    ],
-    "eight_nodes": {"not_run": "needs 16 cores, this machine has 2"},
-    "twice_as_slow": [{"nodes": 2, "foretold_seconds": 0.1, **RATIO}],
-}
+from tests.unit.paper.papers import make_results, text_of
 
 
 @pytest.fixture(scope="module")
@@ -96,50 +75,6 @@ def test_horovod_s_wait_is_stated_where_it_ran(horovod, tmp_path) -> None:
     assert ("Horovod's own wait" in text) is horovod
 
 
-def test_every_check_of_the_bench_is_a_row_with_what_is_expected(table) -> None:
-    rows = emulation_facts(table, RESULT)["validation"]["rows"]
-    assert len(rows) == 5
-    assert {row["expected"] for row in rows} == {expected for _, expected in CHECKS.values()}
-    assert rows[0]["what"].endswith("dps, 200 Mbit/s")
-    assert "0.98" in rows[0]["found"] and "0.95" in rows[0]["found"]
-    assert rows[3]["found"] == "not run: needs 16 cores, this machine has 2"
-
-
-def test_what_was_dropped_or_kept_although_disturbed_is_counted(table) -> None:
-    found = emulation_facts(table, RESULT)["validation"]
-    assert (found["dropped"], found["disturbed"]) == (6, 1)
-
-
-def test_without_the_bench_the_paper_says_that_nothing_was_validated(table) -> None:
-    assert emulation_facts(table)["validation"] == {"rows": []}
-
-
-@pytest.mark.parametrize(
-    ("change", "here"),
-    [({}, True), ({"cpu_model": "Other CPU"}, False), ({"num_cores": 4}, False)],
-    ids=["same", "processor", "cores"],
-)
-def test_a_validation_is_this_machine_s_where_processor_and_cores_are(
-    change, here, table, folder
-) -> None:
-    result = RESULT | {"hardware": RESULT["hardware"] | change, "git_commit": "c0ffee" * 4}
-    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
-    numbers = collect(study, table, (), None, result)
-    assert numbers["emulation"]["validation"]["here"] is here
-    text = " ".join(render(SOURCE, numbers, folder / "tables").split())
-    machine = result["hardware"]
-    other = f"on another machine**: {machine['num_cores']} cores of {machine['cpu_model']}, at"
-    assert (f"{other} commit `c0ffeec0ffee`" in text) is not here
-
-
-def test_a_validation_without_a_processor_is_of_another_machine(table) -> None:
-    own = table.copy()
-    own.loc[own["metric"] == "cpu_model", "text"] = ""
-    hardware = RESULT["hardware"] | {"cpu_model": ""}
-    found = emulation_facts(own, RESULT | {"hardware": hardware})["validation"]
-    assert (found["here"], found["cpu"]) == (False, "an unknown processor")
-
-
 REAL = {**make_study()["cluster"], "network": "real"}
 NETWORKS = {
     "emulated": ({"cluster": EMULATED}, None, ["nodes of this study are emulated on one machine"]),
@@ -172,37 +107,3 @@ def test_the_section_shows_links_and_dilation(table, tmp_path) -> None:
     assert "(200 Mbit/s and 1 Gbit/s; packets of 9000 bytes)" in text
     assert "was not validated" in text
     assert "190 Mbit/s at 200 Mbit/s and 950 Mbit/s at 1 Gbit/s, headers left out" in text
-
-
-def test_the_bench_is_shown_as_a_numbered_table(table, tmp_path) -> None:
-    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
-    root = make_results(tmp_path, study, table)
-    text = render(SOURCE, collect(study, table, (), None, RESULT), root / "tables")
-    (caption,) = [line for line in text.splitlines() if line.endswith("{#tbl:trust}")]
-    assert "2 cores of Synthetic CPU, 2026-01-02" in caption
-    order = re.findall(r"\{#tbl:(\w+)\}", text)
-    place = f"at commit `unknown` (Table {order.index('trust') + 1})"
-    assert place in " ".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{", "cannot be read"),
-        (json.dumps({**RESULT, "repeats": 0}), "$.repeats: 0 breaks minimum"),
-        (json.dumps({**RESULT, "bandwidth": [RATIO]}), "'nodes' is a required property"),
-    ],
-)
-def test_a_validation_that_is_none_is_one_line(content, said, table, tmp_path, capsys) -> None:
-    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
-    root = make_results(tmp_path, study, table)
-    (tmp_path / "emulation.json").write_text(content)
-    given = ["--validation", str(tmp_path / "emulation.json")]
-    assert make_paper(root, tmp_path / "out", *given) == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert line.startswith("error: ") and "emulation.json" in line and said in line
-
-
-def test_the_bench_s_results_that_are_here_fit_their_schema() -> None:
-    path = Path("bench/results/emulation.json")
-    validate(json.loads(path.read_text()), "emulation", path)
