@@ -5,10 +5,18 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pipeline.expansion import compares_conditions
+
+VERDICTS, CONDITIONS = "verdicts", "conditions"
+"""What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
+
+Verdicts are on the published claims that the study names; conditions are those of its links.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,13 +36,15 @@ class Catalogue:
         return list(self.captions())
 
     def needing_verdicts(self) -> list[str]:
-        """Names of those that are about claims; a study without claims has none of them."""
+        """Names of those that are about claims, which get the verdicts too."""
         needs = literals(self.folder, "NEEDS")
-        return [name for name, what in needs.items() if what == "verdicts"]
+        return [name for name, what in needs.items() if what == VERDICTS]
 
-    def shown(self, claims: bool) -> list[str]:
-        """Names of those that a study has, with claims or without."""
-        return [name for name in self.names() if claims or name not in self.needing_verdicts()]
+    def shown(self, study: Mapping[str, Any]) -> list[str]:
+        """Names of those that a study has: all whose need it meets."""
+        met = {VERDICTS: bool(study.get("claims")), CONDITIONS: compares_conditions(study)}
+        needs = literals(self.folder, "NEEDS")
+        return [name for name in self.names() if name not in needs or met[needs[name]]]
 
     def add_arguments(self, parser: argparse.ArgumentParser, formats: str) -> None:
         """Declare what the stage of every such package takes; `formats` as `{pdf,svg}`."""

@@ -8,7 +8,8 @@ repeat; one node uses no link, so over several links its runs are made once.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import StudyError
@@ -100,6 +101,19 @@ def links_of(study: Mapping[str, Any]) -> list[LinkSpec]:
                 f"{'add it' if emulated else 'leave it out'}"
             )
     return [LinkSpec(**link) for link in cluster.get("links", [])]
+
+
+def without_conditions(link: LinkSpec, links: Iterable[LinkSpec]) -> LinkSpec | None:
+    """Which of `links` is this one without its conditions; None for one that has none itself."""
+    if not link.conditioned:
+        return None
+    return next((x for x in links if x == replace(link.plain, name=x.name)), None)
+
+
+def compares_conditions(study: Mapping[str, Any]) -> bool:
+    """Whether a study has a link under conditions and the same link without them."""
+    links = links_of(study)
+    return any(without_conditions(link, links) for link in links)
 
 
 def cells_of(study: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -55,6 +55,18 @@ EMULATED: dict[str, Any] = {
 """The `cluster` of a study on emulated nodes over two links."""
 
 
+PLAIN = {"name": "plain", "rate_mbits": 1000}
+CONDITIONED = EMULATED | {
+    "links": [
+        PLAIN,
+        PLAIN | {"name": "straggler", "straggler": 0.5},
+        PLAIN | {"name": "jitter", "jitter": 0.3},
+        PLAIN | {"name": "asymmetric", "receive_mbits": 250},
+        PLAIN | {"name": "oversubscribed", "uplink_mbits": 1000},
+    ]
+}
+"""The `cluster` of a study of four conditions and of the same link without any."""
+
 NO_NODES = "the kernel lets no user make network namespaces"
 """Why runs fell back to the loopback."""
 
@@ -223,9 +235,9 @@ def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
 def _steps(spec: RunSpec) -> list[Step]:
     noise, size, work = _random(spec, "steps"), spec.world.size, spec.workload
     mixed = spec.precision != "fp32"
-    slowness = 1000 / spec.world.link.rate_mbits if spec.world.link else 1
-    exchange = _LAW.get(spec.strategy, (0.02, 0))[0] * math.log2(size) * slowness
-    mean = (0.16 if mixed else 0.22) * work.global_batch / 16 / min(size, 2) + exchange
+    exchange = _LAW.get(spec.strategy, (0.02, 0))[0] * math.log2(size) * _slowness(spec)
+    mean = (0.16 if mixed else 0.22) * work.global_batch / 16 / min(size, 2) * _longer(spec)
+    mean += exchange
     run_factor = noise.gauss(1, 0.02)
     wobble = 0.0 if spec.strategy == "single" else (3e-3 if mixed else 2e-7)
     steps = []
@@ -242,6 +254,28 @@ def _steps(spec: RunSpec) -> list[Step]:
                      _phases(spec, seconds, exchange / mean) if spec.profile else None)
             )  # fmt: skip
     return steps
+
+
+def _slowness(spec: RunSpec) -> float:
+    """Of the exchange over the link; what a star sends meets at one cable."""
+    link = spec.world.link
+    if link is None:
+        return 1
+    star = spec.strategy == "parameter_server"
+    receiving = link.rate_mbits / (link.receive_mbits or link.rate_mbits)
+    crossing = link.rate_mbits / (link.uplink_mbits or math.inf)
+    return (
+        1000
+        / link.rate_mbits
+        * max(receiving if star else 0.7 * receiving, 1)
+        * (1 + crossing * (1 if star else 0.02))
+    )
+
+
+def _longer(spec: RunSpec) -> float:
+    """How many times as long the slowest node of a step computes."""
+    link = spec.world.link
+    return 1 if link is None else (1 + 0.8 * (link.jitter or 0)) / (link.straggler or 1)
 
 
 def _phases(spec: RunSpec, seconds: float, exchange: float) -> dict[str, float]:

@@ -61,7 +61,7 @@ def is_needed(name: str) -> bool:
 def products(study: Mapping[str, Any]) -> list[str]:
     """What a finished study has besides its records, by its names below results/<study>."""
     claims = bool(study.get("claims"))
-    drawn, tabled = figures.catalogue.shown(claims), tables.catalogue.shown(claims)
+    drawn, tabled = figures.catalogue.shown(study), tables.catalogue.shown(study)
     return [
         METRICS_FILE,
         *([VERDICTS_FILE] if claims else []),

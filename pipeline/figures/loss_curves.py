@@ -47,4 +47,4 @@ def draw_lines(
 
 def panel_title(axes: Axes, nodes: int, link: str = "") -> None:
     """Name the panel by its node count, and by what joins the nodes where that is compared."""
-    axes.set_title(f"{plural(nodes, 'node')}, {link}" if link else plural(nodes, "node"))
+    theme.name_panel(axes, f"{plural(nodes, 'node')}, {link}" if link else plural(nodes, "node"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,39 +22,63 @@ COMPARES = {"precision"}
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """One panel for each node count, a row of them for each link, on one shared time axis.
-
-    What ran over no link, one node, stands in the first row alone.
-    """
-    nodes, compared = node_counts(table), links(table)
-    figure, blocks = theme.grid(len(nodes), 2.9, rows=len(compared), sharex=True, sharey=True)
+    """One panel for each node count and link, on one shared time axis."""
     loss = over_repeats(pick(table, "step", "loss"))
     if loss.empty:
-        return theme.empty(figure, blocks[0][0], table)
+        figure, [[axes]] = theme.grid(1, 2.9)
+        return theme.empty(figure, axes, table)
     time = over_repeats(pick(table, "step", "elapsed_seconds"))
     keys = ["cell", "nodes", "step"]
     both = loss.merge(time[[*keys, "value"]].rename(columns={"value": "seconds"}), on=keys)
-    shown: set[str] = set()
+    figure, panels = _panels(table, both)
     on_link = cells(table).set_index("cell")["link"]
-    lowest: dict[int, Axes] = {}
-    for link, panels in zip(compared, blocks, strict=True):
-        own = both[both["cell"].isin(over_link(table, link))]
-        filled = []
-        for count, axes in zip(nodes, panels, strict=True):
-            here = own[own["nodes"] == count]
-            if shown and shown.issuperset(here["cell"]):
-                axes.set_visible(False)
-                continue
-            filled.append(axes)
-            lowest[count] = axes
-            draw_lines(axes, here, table, x="seconds")
-            panel_title(axes, count, link if (on_link[here["cell"]] == link).any() else "")
-            axes.set_xlabel("Training time [s]")
+    for axes, count, link, here in panels:
+        draw_lines(axes, here, table, x="seconds")
+        panel_title(axes, count, link if (on_link[here["cell"]] == link).any() else "")
+        axes.set_xlabel("Training time [s]")
+    _label_outer([axes for axes, *_ in panels])
+    return theme.finish(figure, table, set(both["cell"]), "Time of a step: its slowest rank.")
+
+
+def _panels(
+    table: pd.DataFrame, both: pd.DataFrame
+) -> tuple[Figure, list[tuple[Axes, int, str, pd.DataFrame]]]:
+    """The figure, and each panel with its node count, its link and what it shows.
+
+    A row is of one link, where these are not more than the node counts. What ran over no link, one
+    node, stands beside the first link alone.
+    """
+    nodes, compared = node_counts(table), links(table)
+    places, shown = [], set[str]()
+    for link in compared:
+        own = both[both["cell"].isin(set(over_link(table, link)) - shown)]
+        places += [(count, link, own[own["nodes"] == count]) for count in nodes]
         shown |= set(own["cell"])
-        filled[0].set_ylabel("Loss [nats/token]")
-        filled[0].tick_params(labelleft=True)
+    share = {"sharex": True, "sharey": True}
+    if len(compared) > len(nodes):
+        places = [place for place in places if not place[-1].empty]
+        figure, blocks = theme.grid(len(places), 2.5, **share)
+    else:
+        figure, blocks = theme.grid(len(nodes), 2.9, rows=len(compared), **share)
+    filled = []
+    for axes, place in zip(chain.from_iterable(blocks), places, strict=True):
+        axes.set_visible(not place[-1].empty)
+        filled += [] if place[-1].empty else [(axes, *place)]
+    return figure, filled
+
+
+def _label_outer(panels: Sequence[Axes]) -> None:
+    """Label the leftmost panel of each row and the lowest of each column; some may be left out."""
+    leftmost: dict[int, Axes] = {}
+    lowest: dict[int, Axes] = {}
+    for axes in panels:
+        place = axes.get_subplotspec()
+        assert place is not None
+        leftmost.setdefault(place.rowspan.start, axes)
+        lowest[place.colspan.start] = axes
+    for axes in leftmost.values():
+        axes.set_ylabel("Loss [nats/token]")
+        axes.tick_params(labelleft=True)
     for axes in lowest.values():
-        # Where the panel below is left out, this one has the axis that they share.
         axes.tick_params(labelbottom=True)
         axes.xaxis.label.set_visible(True)
-    return theme.finish(figure, table, shown, "Time of a step: its slowest rank.")

@@ -43,7 +43,7 @@ def draw(table: pd.DataFrame) -> Figure:
         shown |= set(here["cell"])
         entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)])
         axes.axhline(1.0, color="#BBBBBB", lw=0.8, zorder=1)
-        axes.set_title(over(link))
+        theme.name_panel(axes, over(link))
     first = panels[0]
     first.set_yscale("log", base=2)
     low, high = first.get_ylim()

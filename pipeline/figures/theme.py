@@ -39,6 +39,8 @@ from pipeline.text import one_line
 FORMATS = ("pdf", "svg", "png")
 WIDTH_INCHES = 7.0
 _WRAP = 132
+_TITLE_WRAP = 92
+_FIXED = "\N{NO-BREAK SPACE}"
 
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
@@ -132,6 +134,14 @@ def node_axis(axes: Axes, nodes: Sequence[int]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("Nodes")
+
+
+def name_panel(axes: Axes, text: str) -> None:
+    """Title of a panel, on several lines where it is too long for one, at commas if possible."""
+    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
+    whole = text.replace(" ", _FIXED).replace(f",{_FIXED}", ", ")
+    folded = textwrap.fill(whole, _TITLE_WRAP // columns, break_long_words=False)
+    axes.set_title(folded.replace(_FIXED, " "))
 
 
 def decade_axis(axes: Axes, low: float, high: float) -> None:
@@ -237,8 +247,8 @@ def _stack(figure: Figure, box: Legend, note: Text) -> None:
 
 def grid(count: int, height: float, *, rows: int = 1, **share: Any) -> tuple[Figure, list[Any]]:
     """A figure with `count` panels (at most four a line) times `rows`, and the used axes by row."""
-    columns = min(count, 4)
-    lines = -(-count // columns)
+    lines = -(-count // 4)
+    columns = -(-count // lines)
     figure, axes = plt.subplots(
         lines * rows, columns, figsize=(WIDTH_INCHES, height * lines * rows), squeeze=False,
         layout="constrained", **share,

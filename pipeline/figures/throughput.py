@@ -43,7 +43,7 @@ def draw(table: pd.DataFrame) -> Figure:
         published |= _published(axes, here, table, arms)
         entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)], scale)
         shown |= set(here["cell"])
-        axes.set_title(over(link))
+        theme.name_panel(axes, over(link))
     # The ideal may lie far above everything measured; the measurements set the scale.
     panels[0].set_ylim(0, max([float(values["high"].max()), *published]) * 1.18)
     panels[0].set_ylabel("Throughput [tokens/s]")

@@ -114,5 +114,11 @@ def _remarks(table: pd.DataFrame, ran: pd.DataFrame) -> str:
             "With one rank nothing is exchanged; what is shown there is what the strategy does to "
             "prepare it."
         )
-    words = "; ".join(f"{row['cell']}: {row['label']}" for row in records(ran))
-    return " ".join([*said, f"Cells: {words}."])
+    words = [f"{row['arm']}: {row['arm_label']}" for row in records(ran.drop_duplicates("arm"))]
+    ends = {
+        row["cell"].removeprefix(row["arm"]): row["link"]
+        for row in records(ran)
+        if row["cell"] != row["arm"]
+    }
+    words += [f"{end} at the end: {link}" for end, link in ends.items()]
+    return " ".join([*said, f"Cells: {'; '.join(words)}."])

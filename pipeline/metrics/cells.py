@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.expansion import without_conditions
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.runs import Run
@@ -21,6 +22,7 @@ from pipeline.metrics.statistics import (
     repeats_interval,
 )
 from pipeline.metrics.table import rows
+from pipeline.spec import LinkSpec
 
 RANGE = "smallest and largest of {n} repeats"
 
@@ -47,6 +49,13 @@ class Group:
             "status": lead.record.status,
             "reason": "; ".join(reasons) or None,
         }
+
+    @property
+    def link(self) -> LinkSpec | None:
+        """What joined the nodes where these were emulated and several."""
+        world = (self.ok or self.runs)[0].record.spec.world
+        emulated = self.context["network"] == "emulated"
+        return world.link if emulated and world.nodes > 1 else None
 
     @cached_property
     def run_rates(self) -> Floats:
@@ -150,6 +159,22 @@ def find_base(group: Group, groups: Groups) -> Group | None:
     line = [g for g in alike if g.context["cell"] in (own["cell"], own["arm"])]
     first = min(line, key=lambda g: int(g.context["nodes"]))
     return first if first.ok else None
+
+
+def find_plain(group: Group, groups: Groups) -> Group | None:
+    """The same arm on as many nodes over the same link without conditions, where that finished.
+
+    None for a group that is under no condition itself.
+    """
+    links = {
+        other.link: other
+        for other in groups.values()
+        if other.ok
+        and other.link is not None
+        and all(other.context[key] == group.context[key] for key in ("arm", "nodes"))
+    }
+    plain = without_conditions(group.link, links) if group.link else None
+    return None if plain is None else links[plain]
 
 
 def base_name(base: Group) -> str:

@@ -1,9 +1,10 @@
 """Is one cell faster than another? Rows of level `comparison`, the only source of such a sentence.
 
-Every two cells at one node count are compared, and every cell with the base of its speedup. The
-values are the throughputs of the runs. A verdict needs both: a rank test that finds a difference
-after Holm's correction for all comparisons of its family (the pairs at one node count, or the cells
-against their bases), and an interval of the ratio of medians that leaves out 1.
+Every two cells at one node count are compared, every cell with the base of its speedup, and every
+cell under a condition with itself without it. The values are the throughputs of the runs. A verdict
+needs both: a rank test that finds a difference after Holm's correction for all comparisons of its
+family (the pairs at one node count, the cells against their bases, or the cells under a condition),
+and an interval of the ratio of medians that leaves out 1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base
+from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, NOT_EQUAL
 from pipeline.metrics.ranks import ALPHA, RankTest, holm, kruskal_wallis, smallest_p_value
@@ -92,8 +93,9 @@ def _unequal_places(parity: Iterable[pd.DataFrame]) -> set[Place]:
 def _families(groups: Groups) -> Mapping[str, list[Pair]]:
     """The planned comparisons, each family corrected for itself.
 
-    All pairs of cells at a node count that share a link (or use none) of one kind of network, and
-    every cell against the base of its speedup, again link by link. Six repeats can decide a family
+    All pairs of cells at a node count that share a link (or use none) of one kind of network, every
+    cell against the base of its speedup, and every cell under a condition against itself over the
+    same link without it, these two again link by link. Six repeats can decide a family
     of 15 pairs: with no overlap at all p is 1/462, and 15 times that is 0.032; five repeats cannot
     (0.12).
     """
@@ -110,6 +112,10 @@ def _families(groups: Groups) -> Mapping[str, list[Pair]]:
         if base is not None and base.context["nodes"] != group.context["nodes"]:
             family = f"cells against their base{_of({_over(group)} - {''})}"
             families.setdefault(family, []).append(Pair(group, base))
+        plain = find_plain(group, groups)
+        if plain is not None:
+            family = f"cells against themselves without conditions{_of({_over(group)})}"
+            families.setdefault(family, []).append(Pair(group, plain))
     return families
 
 

@@ -93,9 +93,10 @@ def plural(count: int, noun: str) -> str:
 
 
 def listed(items: Iterable[object]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """`a`, `a and b`, `a, b and c`; `a; b, x and c` where an item has a comma itself."""
     words = [str(item) for item in items]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    between = "; " if any(", " in word for word in words) else ", "
+    return " and ".join([between.join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:

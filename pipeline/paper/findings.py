@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.conditions import against_plain
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED
 from pipeline.metrics.select import listed, pick, plural, records
 from pipeline.metrics.verdicts import faster, faster_than_base
@@ -17,9 +18,14 @@ _ASYMMETRIC = 1.1
 
 
 def findings(table: pd.DataFrame) -> dict[str, Any]:
-    """Facts about throughput, speedup, memory and final loss; empty lists where nothing ran."""
+    """Facts about throughput, speedup, memory and final loss; empty lists where nothing ran.
+
+    `headline` is the ranking at the most nodes and over the last link without conditions.
+    """
+    rankings = _throughput(table)
     return {
-        "throughput": _throughput(table),
+        "throughput": rankings,
+        "headline": ([one for one in rankings if not one["condition"]] or [{}])[-1],
         "scaling": _scaling(table),
         "memory": _memory(table),
         "loss": _loss(table),
@@ -34,8 +40,9 @@ def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
     """
     rates = pick(table, "cell", "tokens_per_second")
     rates = rates.assign(over=rates["link"].where(rates["cell"] != rates["arm"], "").fillna(""))
+    conditions = set(against_plain(table)["link"])
     return [
-        _ranking(table, int(str(nodes)), str(link), rows)
+        {"condition": link in conditions, **_ranking(table, int(str(nodes)), str(link), rows)}
         for nodes, part in rates.groupby("nodes", sort=True)
         for link, rows in part.groupby("over", sort=False)
     ]

@@ -32,6 +32,7 @@ from pipeline.paper.findings import findings
 from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
 from pipeline.paper.split_facts import split_facts
+from pipeline.paper.what_if_facts import what_if_facts
 from pipeline.text import markdown_code
 
 _CONFIG = Path("workflow") / "config"
@@ -64,6 +65,7 @@ def collect(
         "environment": _environment(table),
         "parity": parity_facts(table),
         "findings": findings(table),
+        "what_if": what_if_facts(table),
         "split": split_facts(table),
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, verdicts, manifest),

@@ -60,6 +60,7 @@ def render(
     script = (_HERE / "runs.js").read_text(encoding="utf-8")
     rows = run_rows(study, table, folders.runs)
     counts = Counter(row.status for row in rows)
+    shown = [name for name in tables.catalogue.shown(study) if name not in _ELSEWHERE]
     return environment.get_template("page.html.j2").render(
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -71,8 +72,8 @@ def render(
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
         verdicts=[_verdict(one) for one in sorted(verdicts, key=_interest)],
         verdict_counts=list(count(verdicts).items()),
-        figures=_figures(folders.figures, with_claims=bool(verdicts)),
-        tables=[_table(folders.tables, name) for name in _order(_shown_tables(), _FIRST_TABLES)],
+        figures=_figures(folders.figures, figures.catalogue.shown(study)),
+        tables=[_table(folders.tables, name) for name in _order(shown, _FIRST_TABLES)],
         environment=_table(folders.tables, "environment"),
         runs=rows,
         log_lines=LOG_LINES,
@@ -84,14 +85,9 @@ def _order(names: Sequence[str], first: Sequence[str]) -> list[str]:
     return [n for n in first if n in names] + [n for n in names if n not in first]
 
 
-def _shown_tables() -> list[str]:
-    return [name for name in tables.names() if name not in _ELSEWHERE]
-
-
-def _figures(folder: Path, *, with_claims: bool) -> list[dict[str, str]]:
+def _figures(folder: Path, names: Sequence[str]) -> list[dict[str, str]]:
     """Every figure of the study as a data URI; an SVG in an image can run no script."""
-    captions, on_claims = figures.captions(), figures.needing_verdicts()
-    names = [name for name in captions if with_claims or name not in on_claims]
+    captions = figures.captions()
     return [
         {
             "name": name,

@@ -8,11 +8,12 @@ from pipeline.metrics.select import pick, records
 from pipeline.tables.format import NONE, probability, ratio_interval, significant
 
 CAPTION = (
-    "Cells against each other at the same number of nodes, and against the base of their speedup, "
-    "by short name: ratio of throughputs with its interval, p-value of the Kruskal-Wallis test on "
-    "the runs, corrected for the number of comparisons (Holm), effect size (epsilon squared), and "
-    "whether the two intervals overlap. 'Faster' or 'slower' stands where p is under 0.05 and the "
-    "interval of the ratio leaves out 1."
+    "Cells against each other at the same number of nodes, against the base of their speedup and, "
+    "where links set conditions, against themselves without these, by short name: ratio of "
+    "throughputs with its interval, p-value of the Kruskal-Wallis test on the runs, corrected for "
+    "the number of comparisons (Holm), effect size (epsilon squared), and whether the two "
+    "intervals overlap. 'Faster' or 'slower' stands where p is under 0.05 and the interval of the "
+    "ratio leaves out 1."
 )
 # Equal work is checked for every pair; one that did not do it reads `not compared`.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}

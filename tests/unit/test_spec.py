@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import StudyError
-from pipeline.expansion import cells_of, expand, run_order, tokens_spec
+from pipeline.expansion import cells_of, compares_conditions, expand, run_order, tokens_spec
 from pipeline.profiling import profiled
 from pipeline.schemas import validate
 from pipeline.spec import LinkSpec, RunSpec
@@ -29,6 +29,21 @@ def test_every_shipped_study_is_valid(path: Path) -> None:
     assert shipped["study"] == path.stem
     for run in expand(shipped):
         validate(run.to_dict(), "spec", path)
+
+
+def test_what_if_compares_four_conditions_with_a_plain_link() -> None:
+    shipped = load_study(Path("workflow/config/what-if.yaml"))
+    runs = expand(shipped)
+    assert len(runs) == 6 * (1 + 3 * 5) and compares_conditions(shipped)
+    assert {run.world.nodes for run in runs if run.strategy != "single"} == {4}
+    conditions = {run.cell: run.world.link.conditions for run in runs if run.world.link}
+    assert conditions["single"] == conditions["dps-plain"] == {}
+    assert [conditions[f"dps-{name}"] for name in ("straggler", "jitter")] == [
+        {"straggler": 0.5}, {"jitter": 0.3},
+    ]  # fmt: skip
+    assert conditions["horovod-asymmetric"] == {"receive_mbits": 250}
+    assert conditions["sps-oversubscribed"] == {"uplink_mbits": 1000}
+    assert len({run.seed for run in runs}) == 6, "jitter is drawn anew in every repeat"
 
 
 def test_a_spec_survives_json_and_its_hash_tells_any_change(study) -> None:

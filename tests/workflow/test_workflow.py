@@ -98,10 +98,9 @@ def test_a_changed_claim_is_judged_anew_and_trains_nothing(finished: Project) ->
 
 
 def test_a_study_without_claims_has_no_verdicts(tmp_path: Path) -> None:
-    jobs = make_project(tmp_path, claims=[]).jobs()
-    plain = [
-        len(package.names()) - len(package.needing_verdicts()) for package in (figures, tables)
-    ]
+    project = make_project(tmp_path, claims=[])
+    jobs, study = project.jobs(), yaml.safe_load(project.study.read_text())
+    plain = [len(package.catalogue.shown(study)) for package in (figures, tables)]
     assert "claims" not in jobs and [jobs["figure"], jobs["table"]] == plain
 
 

@@ -2,8 +2,8 @@
 from pipeline.figures import catalogue as figure_catalogue
 from pipeline.tables import catalogue as table_catalogue
 
-FIGURE_NAMES = figure_catalogue.shown(bool(CLAIM_FILES))
-TABLE_NAMES = table_catalogue.shown(bool(CLAIM_FILES))
+FIGURE_NAMES = figure_catalogue.shown(config)
+TABLE_NAMES = table_catalogue.shown(config)
 FIGURES = expand(
     f"{RESULTS}/figures/{{name}}.{{kind}}",
     name=FIGURE_NAMES,

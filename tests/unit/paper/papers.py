@@ -23,11 +23,11 @@ def make_results(root: Path, study: dict[str, Any], table: pd.DataFrame) -> Path
     (root / "study.yaml").write_text(yaml.safe_dump(study))
     tidy.write(table, root / "metrics.parquet")
     judge(root)
-    for name in tables.names():
+    for name in tables.catalogue.shown(study):
         args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
         assert main(["table", name, "--verdicts", str(root / "verdicts.json"), *args]) == 0
     (root / "figures").mkdir()
-    for name in figures.names():
+    for name in figures.catalogue.shown(study):
         (root / "figures" / f"{name}.svg").write_text(DOT)
         (root / "figures" / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
     return root

@@ -37,13 +37,15 @@ def test_the_paper_is_the_same_bytes_twice(folder: Path, tmp_path: Path) -> None
             assert one.read_bytes() == other.read_bytes()
 
 
-def test_latex_finds_its_figures_and_html_needs_none(folder: Path, tmp_path: Path) -> None:
+def test_latex_finds_its_figures_and_html_needs_none(
+    study: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "results"
     shutil.copytree(folder, root)
     assert make_paper(root, root) == 0
     latex = (root / "paper" / "paper.tex").read_text()
     included = re.findall(r"\{([^{}]*\.pdf)\}", latex)
-    assert sorted(Path(path).stem for path in included) == figures.names()
+    assert sorted(Path(path).stem for path in included) == figures.catalogue.shown(study)
     assert all((root / "paper" / path).is_file() for path in included)
     html = (root / "paper" / "paper.html").read_text()
     assert not re.search(r'(src|href)="(?!data:|#|https://)', html)
@@ -239,9 +241,10 @@ def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
 
 def test_a_study_of_which_nothing_ran_is_still_a_paper(tmp_path: Path) -> None:
     cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(make_study(repeats=1, cells=cells)))
+    study = make_study(repeats=1, cells=cells)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     tidy.write(make_table(repeats=1, cells=cells), tmp_path / "metrics.parquet")
-    for name in set(tables.names()) - set(tables.needing_verdicts()):
+    for name in tables.catalogue.shown(study):
         args = ["--metrics", str(tmp_path / "metrics.parquet"), "--out", str(tmp_path / "tables")]
         assert main(["table", name, *args]) == 0
     (tmp_path / "figures").mkdir()
@@ -285,7 +288,7 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
     with_claims = collect(study, table, read_verdicts(folder / "verdicts.json"))
     text = render(SOURCE, with_claims, folder / "tables")
     # The appendix has a table of its own behind that of the environment.
-    environment = len(tables.names()) - 1
+    environment = len(tables.catalogue.shown(study)) - 1
     assert f"the commit in Table {environment}" in text
     assert f"Figure {len(figures.names())} shows the measured" in text
     plain = render(SOURCE, collect(study, table), folder / "tables")

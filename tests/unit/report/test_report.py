@@ -53,11 +53,10 @@ def make_results(root: Path, **changes: Any) -> Path:
         verdicts = str(root / "verdicts.json")
         assert main(["claims", *arguments, *given, "--out", verdicts]) == 0
         given += ["--verdicts", verdicts]
-    for name in tables.names():
-        if study.get("claims") or name not in tables.needing_verdicts():
-            assert main(["table", name, *given, "--out", str(root / "tables")]) == 0
+    for name in tables.catalogue.shown(study):
+        assert main(["table", name, *given, "--out", str(root / "tables")]) == 0
     (root / "figures").mkdir()
-    for name in figures.names():
+    for name in figures.catalogue.shown(study):
         (root / "figures" / f"{name}.svg").write_text(DOT)
     return root
 
@@ -188,9 +187,10 @@ def test_verdicts_come_first_and_figures_before_tables_before_runs(page: str) ->
     parts = ["verdicts", "parity", "figures", "tables", "runs", "environment", "reproduce"]
     found = re.findall(r'<section id="(\w+)"', page)
     assert found == parts
-    for name in figures.names():
+    study = make_study(claims=["bai2022"])
+    for name in figures.catalogue.shown(study):
         assert page.count(f'id="figure-{name}"') == 1
-    for name in set(tables.names()) - {"claims", "environment"}:
+    for name in set(tables.catalogue.shown(study)) - {"claims", "environment"}:
         assert page.count(f'id="table-{name}"') == 1
 
 
@@ -209,7 +209,7 @@ def test_a_study_without_claims_has_no_such_section(tmp_path: Path) -> None:
     assert report(tmp_path) == 0
     page = (tmp_path / "report.html").read_text()
     assert 'id="verdicts"' not in page and 'href="#verdicts"' not in page
-    assert 'id="figure-published"' not in page
+    assert 'id="figure-published"' not in page and "what_if" not in page
 
 
 def test_a_missing_figure_or_a_changed_table_is_an_error(

@@ -1,0 +1,153 @@
+"""The figure of conditions: one point for each, in the look of its cell, no text over another."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from pipeline.__main__ import main
+from pipeline.figures import theme, what_if
+from pipeline.metrics.conditions import against_plain
+from tests.fake_records import CONDITIONED, PLAIN, make_study, make_table, write_table
+
+CELLS = make_study()["cells"][:4]
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=6, cluster=CONDITIONED | {"nodes": [1, 4]}, cells=CELLS)
+
+
+@pytest.fixture(scope="module")
+def figure(table: pd.DataFrame) -> Figure:
+    return draw(table)
+
+
+@pytest.fixture(scope="module")
+def profiled() -> pd.DataFrame:
+    """Every arm on four nodes and only the single device on one, as in the study `what-if`."""
+    cluster = CONDITIONED | {"nodes": [4]}
+    return make_table(repeats=1, cluster=cluster, cells=CELLS, profile={"steps": 4})
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    theme.apply()
+    plt.close("all")
+    return what_if.draw(table)
+
+
+def points(axes: Axes) -> list[tuple[float, float, str, str]]:
+    """Ratio, height, colour and marker of each point."""
+    return [
+        (float(np.asarray(line.get_xdata())[0]), float(np.asarray(line.get_ydata())[0]),
+         to_hex(line.get_color()), str(line.get_marker()))
+        for line in axes.lines
+        if len(np.asarray(line.get_xdata())) == 1
+    ]  # fmt: skip
+
+
+def said(figure: Figure) -> str:
+    inside = [text.get_text() for axes in figure.axes for text in axes.texts]
+    return " ".join(" ".join([text.get_text() for text in figure.texts] + inside).split())
+
+
+def test_each_ratio_is_a_point_of_its_cell_with_its_interval(
+    table: pd.DataFrame, figure: Figure
+) -> None:
+    found, look = against_plain(table), theme.styles(table)
+    drawn = points(figure.axes[0])
+    assert [point[0] for point in drawn] == pytest.approx(list(found["ratio"]))
+    styles = [look[cell] for cell in found["cell"]]
+    assert [point[2:] for point in drawn] == [(s.colour.lower(), s.marker) for s in styles]
+    ends = [list(np.asarray(line.get_xdata())) for line in figure.axes[0].lines
+            if line.get_marker() == "|"]  # fmt: skip
+    assert ends == found[["low", "high"]].to_numpy().tolist()
+
+
+def test_every_point_has_a_height_of_its_own_in_the_band_of_its_condition(figure: Figure) -> None:
+    heights = [height for _, height, _, _ in points(figure.axes[0])]
+    assert len(set(heights)) == 12 and min(np.diff(sorted(heights))) > 0.2
+    assert [round(height) for height in heights] == [n for n in range(4) for _ in range(3)]
+
+
+def test_a_line_stands_at_one_and_the_axis_holds_all(table: pd.DataFrame, figure: Figure) -> None:
+    axes, found = figure.axes[0], against_plain(table)
+    assert [1.0, 1.0] in [list(np.asarray(line.get_xdata())) for line in axes.lines]
+    low, high = axes.get_xlim()
+    assert low < found["low"].min() and high > found["high"].max()
+    assert 2 <= len(axes.get_xticks()) <= 9 and 1.0 in axes.get_xticks()
+
+
+def test_it_says_what_the_conditions_are_and_what_they_are_held_against(figure: Figure) -> None:
+    text = said(figure)
+    for words in ("straggler one node at 0.5 speed", "jitter 0.3",
+                  "asymmetric receives 250 Mbit/s", "oversubscribed uplink 1 Gbit/s"):  # fmt: skip
+        assert words in text
+    assert "jitter jitter" not in text
+    assert "Without a condition, links of 1 Gbit/s: sps-plain 221 ms" in text
+    assert "Bars: 95 % interval of a ratio of medians of 6 and 6 repeats." in text
+
+
+def overlapping(figure: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts that lie over one another, with what lies outside of the figure."""
+    figure.draw_without_rendering()
+    texts = [text for axes in figure.axes for text in
+             [*axes.texts, *axes.get_xticklabels(), axes.title, axes.xaxis.label]]  # fmt: skip
+    shown = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text()]
+    width = figure.bbox.width
+    outside = [(text, "outside") for text, box in shown if box.x0 < 0 or box.x1 > width]
+    pairs = [(a, b) for i, a in enumerate(shown) for b in shown[i + 1 :]]
+    return outside + [(a[0], b[0]) for a, b in pairs if a[1].overlaps(b[1])]
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        CONDITIONED["links"],
+        [PLAIN, PLAIN | {"name": "all-at-once-on-a-slow-day", "straggler": 0.25, "jitter": 1.5,
+                         "receive_mbits": 62.5, "uplink_mbits": 125}],
+    ],
+    ids=["each alone", "all at once"],
+)  # fmt: skip
+def test_no_text_lies_over_another_also_on_four_node_counts(links: Any) -> None:
+    cluster = CONDITIONED | {"nodes": [1, 2, 4, 8, 16], "links": links}
+    work = make_study()["workload"] | {"steps": 8, "untimed_steps": 1}
+    made = draw(make_table(repeats=1, cluster=cluster, cells=CELLS[:3], workload=work))
+    assert [axes.get_title() for axes in made.axes] == [f"{n} nodes" for n in (2, 4, 8, 16)]
+    assert overlapping(made) == []
+
+
+@pytest.mark.parametrize("name", ["throughput", "speedup", "loss_time", "time_split"])
+def test_the_other_figures_of_such_a_study_fit_on_a_page(name: str, profiled: pd.DataFrame) -> None:
+    theme.apply()
+    plt.close("all")
+    made = importlib.import_module(f"pipeline.figures.{name}").draw(profiled)
+    assert overlapping(made) == []
+    assert made.get_figheight() < 1.5 * made.get_figwidth()
+    if name == "loss_time":
+        panels = [axes for axes in made.axes if axes.get_visible()]
+        assert [len(axes.get_title()) > 0 for axes in panels] == [True] * 6
+        assert [bool(axes.get_ylabel()) for axes in panels] == [True, False, False] * 2
+    if name == "time_split":
+        assert "-jitter at the end: 1 Gbit/s, jitter 0.3;" in said(made)
+
+
+def test_it_is_the_same_bytes_twice(table: pd.DataFrame, tmp_path: Path) -> None:
+    given = ["--metrics", str(write_table(table, tmp_path)), "--out"]
+    for folder in ("a", "b"):
+        assert main(["figure", "what_if", *given, str(tmp_path / folder)]) == 0
+    for kind in theme.FORMATS:
+        one, other = (tmp_path / folder / f"what_if.{kind}" for folder in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_without_a_pair_that_finished_it_says_so() -> None:
+    fell = make_table(repeats=1, cluster=CONDITIONED, cells=CELLS, fell_back=lambda spec: True)
+    assert "no cell finished both with and without a condition" in said(draw(fell))

@@ -1,0 +1,30 @@
+"""Which figures and tables a study has: all but those that need what it does not have."""
+
+from typing import Any
+
+import pytest
+
+from pipeline import figures, tables
+from tests.fake_records import CONDITIONED, EMULATED, make_study
+
+ALONE = CONDITIONED | {"links": CONDITIONED["links"][1:]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "figure", "table"),
+    [
+        ({}, {"published", "what_if"}, {"claims", "what_if"}),
+        ({"cluster": EMULATED}, {"published", "what_if"}, {"claims", "what_if"}),
+        ({"cluster": ALONE}, {"published", "what_if"}, {"claims", "what_if"}),
+        ({"claims": ["bai2022"]}, {"what_if"}, {"what_if"}),
+        ({"cluster": CONDITIONED}, {"published"}, {"claims"}),
+        ({"cluster": CONDITIONED, "claims": ["bai2022"]}, set(), set()),
+    ],
+    ids=["plain", "two links", "nothing to compare with", "claims", "conditions", "both"],
+)
+def test_what_a_study_does_not_have(
+    changes: dict[str, Any], figure: set[str], table: set[str]
+) -> None:
+    study = make_study(**changes)
+    for catalogue, absent in ((figures.catalogue, figure), (tables.catalogue, table)):
+        assert set(catalogue.names()) - set(catalogue.shown(study)) == absent
