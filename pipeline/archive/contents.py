@@ -14,7 +14,7 @@ from pipeline.archive import layout
 from pipeline.archive.crate import metadata
 from pipeline.archive.inputs import check_inputs
 from pipeline.claims.judge import judge_all
-from pipeline.claims.load import files_of, load_claims
+from pipeline.claims.load import files_of, load_bias, load_claims
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import write_verdicts
 from pipeline.errors import ArchiveError, LaunchError
@@ -86,7 +86,9 @@ def _check_finished(
         table.write(build(study, results / "runs"), anew / layout.METRICS_FILE)
         if layout.VERDICTS_FILE in made:
             claims = [claim for path in files_of(study) for claim in load_claims(path)]
-            evidence = Evidence(study, table.read(anew / layout.METRICS_FILE))
+            validation = results / layout.VALIDATION_FILE
+            bias = load_bias(validation if validation.is_file() else None)
+            evidence = Evidence(study, table.read(anew / layout.METRICS_FILE), bias)
             write_verdicts(study["study"], judge_all(claims, evidence), anew / layout.VERDICTS_FILE)
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):
             found = results / path.relative_to(anew)

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="files of claims; without it those that the study names",
     )
+    parser.add_argument("--validation", type=Path, help="emulation.json that `make bench` wrote")
     parser.add_argument("--out", type=Path, required=True, help="verdicts.json to write")
     parser.add_argument("--readme", type=Path, help="Markdown file whose marked table is renewed")
 
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.claims import readme
     from pipeline.claims.counts import counted
     from pipeline.claims.judge import judge_all
-    from pipeline.claims.load import files_of, load_claims
+    from pipeline.claims.load import files_of, load_bias, load_claims
     from pipeline.claims.worlds import Evidence
     from pipeline.claims.write import to_dict, write_verdicts
     from pipeline.errors import ClaimError
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         raise ClaimError(f"study {study['study']!r} names no claims; add the key `claims` to it")
     claims = [claim for path in files for claim in load_claims(path)]
     metrics = table.read(args.metrics)
-    verdicts = judge_all(claims, Evidence(study, metrics))
+    verdicts = judge_all(claims, Evidence(study, metrics, load_bias(args.validation)))
     write_verdicts(study["study"], verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:

@@ -1,7 +1,8 @@
 """From what a test found to a verdict with its one line.
 
 An effect counts only with its whole interval: inside what the sentence allows it is reproduced,
-outside not reproduced, and where it lies on both sides the data settle nothing.
+outside not reproduced, and where it lies on both sides the data settle nothing. Times on emulated
+nodes must settle it also when they are off, either way, by what the emulation was found to be.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
-    verdict, why = _settle(found, claim.region)
+    emulated = any(place.row["network"] == "emulated" for place in found.places)
+    bias = evidence.bias if emulated and found.timed else 0.0
+    verdict, why = _settle(found, claim.region, bias)
     if verdict != NOT_TESTABLE and found.speeds:
         verdict, why = _agree(verdict, why, found, evidence)
     runs = evidence.runs(found.places)
@@ -52,19 +55,28 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     return Verdict(claim, verdict, why, scale, found.effect, tuple(_notes(found.places)), runs)
 
 
-def _settle(found: Found, region: Region | None) -> tuple[str, str]:
-    """The verdict and the finding behind it."""
+def _settle(found: Found, region: Region | None, bias: float) -> tuple[str, str]:
+    """The verdict and the finding behind it; the effect may be off by the share `bias`."""
     effect = found.effect
     if effect is None or region is None:
         return (REPRODUCED if found.holds else NOT_REPRODUCED), found.why
-    low, high = region.limits
+    verdict = _within(effect.low, effect.high, region)
     shown = f"{found.what} is {ratio_interval(effect.value, effect.low, effect.high)}"
     claimed = f"claimed {region}"
-    if low <= effect.low and effect.high <= high:
-        return REPRODUCED, f"{shown}, {claimed}"
-    if effect.high < low or effect.low > high:
-        return NOT_REPRODUCED, f"{shown}, {claimed}"
-    return NOT_TESTABLE, f"undecided, {shown}, and the interval includes the bound ({claimed})"
+    if verdict == NOT_TESTABLE:
+        return verdict, f"undecided, {shown}, and the interval includes the bound ({claimed})"
+    if _within(effect.low / (1 + bias), effect.high * (1 + bias), region) != verdict:
+        within = f"within the emulation's own bias of {100 * bias:.1f} % of the bound"
+        return NOT_TESTABLE, f"undecided, {shown}, {within} ({claimed})"
+    return verdict, f"{shown}, {claimed}"
+
+
+def _within(low: float, high: float, region: Region) -> str:
+    """The verdict on an effect that lies from `low` to `high`."""
+    least, most = region.limits
+    if least <= low and high <= most:
+        return REPRODUCED
+    return NOT_REPRODUCED if high < least or low > most else NOT_TESTABLE
 
 
 def _agree(verdict: str, why: str, found: Found, evidence: Evidence) -> tuple[str, str]:

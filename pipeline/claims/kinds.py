@@ -23,6 +23,7 @@ from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, 
 from pipeline.metrics.select import pick, plural
 
 _RATE = "tokens_per_second"
+_TIMES = (_RATE, "step_seconds", "seconds_to_loss")
 # How a run ends that could have gone on: a sign against robustness.
 _BROKEN = ("failed", "oom", "timeout")
 
@@ -38,6 +39,8 @@ class Found:
     why: str = ""
     speeds: Sequence[tuple[Place, Place]] = ()
     """Pairs of which the effect says that the first is faster, or slower, than the second."""
+    timed: bool = False
+    """Whether the effect is a ratio of times, which emulated nodes may bend."""
 
 
 def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
@@ -52,7 +55,8 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
     # Time goes up where speed goes down.
     turned = {"step_seconds": places[::-1], _RATE: places}.get(test["metric"])
     speeds = [(turned[0], turned[1])] if turned else []
-    return Found(places, _over(test["metric"], places), ratio(one, other), speeds=speeds)
+    what, timed = _over(test["metric"], places), test["metric"] in _TIMES
+    return Found(places, what, ratio(one, other), speeds=speeds, timed=timed)
 
 
 def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
@@ -61,7 +65,7 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
     places = choose(evidence, claim, [test[key] for key in "abcd"], test["where"])
     a, b, c, d = (estimate(evidence, place, test["metric"]) for place in places)
     what = f"{_over(test['metric'], places[:2])}, over the same of {_cells(places[2:])}"
-    return Found(places, what, ratio(ratio(a, b), ratio(c, d)))
+    return Found(places, what, ratio(ratio(a, b), ratio(c, d)), timed=test["metric"] in _TIMES)
 
 
 def best(claim: Claim, evidence: Evidence) -> Found:
@@ -71,7 +75,7 @@ def best(claim: Claim, evidence: Evidence) -> Found:
     first, *others = (estimate(evidence, place, _RATE) for place in places)
     what = f"throughput of {places[0].cell} over the best of {_cells(places[1:], ', ')}"
     speeds = [(places[0], place) for place in places[1:]]
-    return Found(places, what, ratio(first, largest(others)), speeds=speeds)
+    return Found(places, what, ratio(first, largest(others)), speeds=speeds, timed=True)
 
 
 def robust(claim: Claim, evidence: Evidence) -> Found:
@@ -90,7 +94,8 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
     first, *others = (smallest(relative) for relative in zip(*at, strict=True))
     names = worlds[0]
     what = f"lowest relative throughput of {names[0].cell} over that of {_cells(names[1:], ', ')}"
-    return Found([p for places in worlds for p in places], what, ratio(first, largest(others)))
+    everywhere = [p for places in worlds for p in places]
+    return Found(everywhere, what, ratio(first, largest(others)), timed=True)
 
 
 def _relative(evidence: Evidence, place: Place, places: Sequence[Place]) -> Estimate:
@@ -134,7 +139,7 @@ def efficiency(claim: Claim, evidence: Evidence) -> Found:
         )
     cells = ", ".join(place.cell for place in found if place.nodes > 1)
     what = f"largest efficiency of {cells} on {found[0].nodes} nodes against one"
-    return Found(found, what, largest(shares))
+    return Found(found, what, largest(shares), timed=True)
 
 
 def _is_base(place: Place, many: Place) -> bool:

@@ -14,7 +14,7 @@ from jsonschema.exceptions import best_match
 from pipeline import reference
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
 from pipeline.errors import ClaimError
-from pipeline.schemas import describe
+from pipeline.schemas import describe, read
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "workflow" / "config" / "claims"
@@ -47,6 +47,15 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
             raise ClaimError(f"{where}: the claim {name!r} stands twice; make its id unique")
     selectors = {name: Selector(name=name, **cell) for name, cell in content["cells"].items()}
     return [_claim(entry, content, selectors, where) for entry in content["claims"]]
+
+
+def load_bias(path: Path | None) -> float:
+    """Share by which times on emulated nodes may be off, of the results of `make bench`.
+
+    0 where there are none, or those of a version before 0.3; raises RecordError on unfit ones.
+    """
+    result = read(path, "emulation", "make bench") if path else {}
+    return float(result.get("largest_bias", 0.0))
 
 
 def _claim(

@@ -64,14 +64,14 @@ class Pacer:
         self.dilation, self.speed = dilation, speed
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
         self._factor = dilation
-        self._due = self._cpu = 0.0
+        self._due = self._cpu = self._others_from = 0.0
         if self.paces:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
     def start(self) -> None:
         """Pace what comes from now on; what was before is not paid for."""
         self._spent()
-        self._due = time.perf_counter()
+        self._begin()
 
     def begin_step(self, step: int) -> None:
         """Draw how fast the node is in this step."""
@@ -84,7 +84,20 @@ class Pacer:
         """
         if self.paces:
             self._pay()
-            self._due = time.perf_counter()
+            self._begin()
+
+    def waited(self) -> None:
+        """After a collective: stretch also what the process's other threads did for it meanwhile.
+
+        They worked at full speed while the wire was stretched. What they do between collectives is
+        left as it is: they look by the clock, and a rank that paid for that would make them look
+        longer.
+        """
+        if self.paces:
+            others = time.process_time() - self._others_from - (time.thread_time() - self._cpu)
+            self._pay()
+            time.sleep(max(0.0, others) * (self._factor - 1))
+            self._begin()
 
     def on_the_way(self) -> None:
         """The same within a stretch of computation, where what comes late counts for what follows.
@@ -93,6 +106,10 @@ class Pacer:
         """
         if self.paces and self._left() > SMALL_SECONDS * self.dilation:
             self._pay()
+
+    def _begin(self) -> None:
+        self._others_from = time.process_time()
+        self._due = time.perf_counter()
 
     def _pay(self) -> None:
         while (left := self._left()) > 0:

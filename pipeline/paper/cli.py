@@ -11,7 +11,6 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 SUMMARY = "the manuscript with all its generated parts as PDF, LaTeX and HTML"
 
@@ -33,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Collect the numbers, fill the manuscript, write all three formats."""
+    from pipeline import schemas
     from pipeline.claims.write import read_verdicts
     from pipeline.files import write_text
     from pipeline.metrics import table
@@ -43,8 +43,13 @@ def run(args: argparse.Namespace) -> int:
 
     generated, out = args.generated, args.out
     verdicts = read_verdicts(args.verdicts) if args.verdicts else []
-    manifest = _read(args.manifest, "manifest", "python -m pipeline tokens")
-    validation = _read(args.validation, "emulation", "make bench")
+    manifest, validation = (
+        schemas.read(path, name, made_by) if path else None
+        for path, name, made_by in (
+            (args.manifest, "manifest", "python -m pipeline tokens"),
+            (args.validation, "emulation", "make bench"),
+        )
+    )
     frame = table.read(args.metrics)
     numbers = collect(load_study(args.study), frame, verdicts, manifest, validation)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
@@ -63,21 +68,6 @@ def run(args: argparse.Namespace) -> int:
     for one in writing:
         one.result()
     return 0
-
-
-def _read(path: Path | None, schema: str, made_by: str) -> dict[str, Any] | None:
-    """A JSON file that fits its schema, or None where none was given."""
-    from pipeline.errors import RecordError
-    from pipeline.schemas import validate
-
-    if path is None:
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path} cannot be read ({error}); run `{made_by}` first") from None
-    validate(content, schema, path)
-    return dict(content)
 
 
 def _copy(source: Path, target: Path, suffixes: tuple[str, ...]) -> None:

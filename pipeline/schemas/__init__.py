@@ -56,6 +56,16 @@ def validate(instance: object, name: str, where: str | Path) -> None:
         raise RecordError(f"{where} {describe(error)}")
 
 
+def read(path: Path, name: str, made_by: str) -> dict[str, Any]:
+    """The JSON file that fits the schema `name`; an error names the command that makes it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} cannot be read ({error}); run `{made_by}` first") from None
+    validate(content, name, path)
+    return dict(content)
+
+
 def validate_lines(lines: Iterable[tuple[int, object]], name: str, where: str | Path) -> None:
     """Validate numbered JSON lines; the error names the line."""
     check = validator(name)

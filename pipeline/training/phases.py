@@ -22,10 +22,12 @@ class Paced(Phases):
 
     def __init__(self, pacer: Pacer) -> None:
         self._pacer = pacer
+        self._reduces = False
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
-        """Pay for the phase that ends."""
-        self._pacer.settle()
+        """Pay for the phase that ends; a backward pass that reduces ends with a collective."""
+        _pay(self._pacer, collective=self._reduces)
+        self._reduces = after_gradients is not None
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -34,7 +36,7 @@ class Paced(Phases):
         try:
             yield
         finally:
-            self._pacer.settle()
+            _pay(self._pacer, collective=True)
 
     def watch(self, model: nn.Module) -> None:
         """Pay before each gradient, which the backward pass may send as soon as it is there."""
@@ -104,7 +106,7 @@ class PhaseTimer(Phases):
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Mark the beginning of a phase."""
-        self._clock.pacer.settle()
+        _pay(self._clock.pacer, collective=self._after_gradients is not None)
         self._after_gradients = after_gradients
         self._mark(phase)
 
@@ -116,6 +118,7 @@ class PhaseTimer(Phases):
         try:
             yield
         finally:
+            _pay(self._clock.pacer, collective=True)
             self.begin(before)
 
     def watch(self, model: nn.Module) -> None:
@@ -136,6 +139,13 @@ class PhaseTimer(Phases):
 
     def _mark(self, phase: str) -> None:
         self._marks.append((phase, self._clock.stamp(), time.thread_time()))
+
+
+def _pay(pacer: Pacer, *, collective: bool) -> None:
+    if collective:
+        pacer.waited()
+    else:
+        pacer.settle()
 
 
 def _on_gradients(model: nn.Module, ready: Callable[[bool], None]) -> None:

@@ -12,10 +12,12 @@ rule claims:
         study=STUDY_FILE,
         metrics=METRICS,
         claims=CLAIM_FILES,
+        validation=VALIDATION if VALIDATED else [],
         code=[
             *Path("pipeline/claims").glob("*.py"),
             *Path("pipeline/reference").glob("*.py"),
             *Path("pipeline/reference").glob("*.json"),
+            "pipeline/schemas/emulation.schema.json",
             "pipeline/schemas/reference.schema.json",
             "pipeline/schemas/verdicts.schema.json",
             "workflow/schemas/claims.schema.yaml",
@@ -24,6 +26,10 @@ rule claims:
         VERDICTS,
     log:
         f"{RESULTS}/logs/claims.txt",
+    params:
+        validation=lambda wildcards, input: (
+            f"--validation {input.validation}" if input.validation else ""
+        ),
     shell:
         "python -m pipeline claims --study {input.study} --metrics {input.metrics}"
-        " --claims {input.claims} --out {output} 2> >(tee {log} >&2)"
+        " --claims {input.claims} {params.validation} --out {output} 2> >(tee {log} >&2)"

@@ -25,6 +25,7 @@ from pipeline.metrics.cli import build
 from pipeline.metrics.collect import run_folder
 from pipeline.profiling import profiled
 from pipeline.records import RunRecord, write_record
+from tests.fake_bench import make_result
 from tests.fake_records import make_record, make_study
 
 CELLS = [
@@ -39,7 +40,7 @@ def finished_study(results: Path, **changes: Any) -> Path:
     study["cluster"] = study["cluster"] | {"nodes": [1]}
     write_text(results / STUDY_FILE, json.dumps(study, sort_keys=True) + "\n")
     write_text(results / MANIFEST_FILE, json.dumps(_manifest()))
-    write_text(results / VALIDATION_FILE, '{"stand-in": true}\n')
+    write_text(results / VALIDATION_FILE, json.dumps(make_result()))
     tokens = sha256_of_file(results / MANIFEST_FILE)
     for spec in [*expand(study), *profiled(study)]:
         failure = ("unsupported", "no CUDA device") if spec.cell == "dps" else None

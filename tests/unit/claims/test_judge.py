@@ -264,3 +264,43 @@ def test_an_interval_around_one_needs_no_rank_test(world) -> None:
     one, other = judge_places(evidence, claim)
     found = judge(claim, decide(evidence, one, other, contrasts.TOO_FEW, 1.0))
     assert found.verdict == REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("region", "bounds", "bias", "verdict"),
+    [
+        (Region("above", 1.0, 0.0), (1.06, 1.2), 0.05, REPRODUCED),
+        (Region("above", 1.0, 0.0), (1.04, 1.2), 0.05, NOT_TESTABLE),
+        (Region("above", 1.0, 0.0), (1.04, 1.2), 0.0, REPRODUCED),
+        (Region("above", 1.0, 0.0), (0.9, 0.96), 0.05, NOT_TESTABLE),
+        (Region("above", 1.0, 0.0), (0.9, 0.94), 0.05, NOT_REPRODUCED),
+        (Region("below", 2.0, 0.0), (1.8, 1.95), 0.05, NOT_TESTABLE),
+        (Region("about", 2.0, 0.1), (1.85, 2.15), 0.05, NOT_TESTABLE),
+    ],
+)
+def test_times_on_emulated_nodes_count_outside_of_the_emulation_s_own_bias(
+    world: Evidence, region: Region, bounds: tuple[float, float], bias: float, verdict: str
+) -> None:
+    claim, (low, high) = replace(SLOWER, region=region), bounds
+    evidence = copy(world)
+    arrange(evidence, claim, (low, (low + high) / 2, high))
+    evidence.table["network"] = "emulated"
+    evidence.table.loc[evidence.table["metric"] == "cores_per_node", "value"] = 4.0
+    found = judge(claim, Evidence(evidence.study, evidence.table, bias))
+    assert found.verdict == verdict, found.line
+    said = "within the emulation's own bias of 5.0 % of the bound" in found.why
+    assert said == (verdict == NOT_TESTABLE)
+    assert not said or found.why.startswith("undecided")
+
+
+@pytest.mark.parametrize(
+    ("name", "network"), [("sps-slower-than-one", "real"), ("amp-halves-memory", "emulated")]
+)
+def test_neither_a_real_network_nor_memory_has_the_emulation_s_bias(
+    name: str, network: str, world: Evidence
+) -> None:
+    claim, evidence = replace(CLAIMS[name], region=Region("above", 1.0, 0.0)), copy(world)
+    arrange(evidence, claim, (1.01, 1.02, 1.03))
+    evidence.table["network"] = network
+    found = judge(claim, Evidence(evidence.study, evidence.table, 0.5))
+    assert found.verdict == REPRODUCED, found.line

@@ -16,12 +16,13 @@ class Machine:
     """Clocks of one process; `work` and `wait` let them run."""
 
     def __init__(self) -> None:
-        self.now, self.thread = 100.0, 5.0
+        self.now, self.thread, self.process = 100.0, 5.0, 7.0
         self.start = self.now
 
     def work(self, seconds: float, *, others: float = 0.0, behind: float = 0.0) -> None:
         """The main thread computes, `others` is the other threads' work, `behind` the core's."""
         self.thread += seconds
+        self.process += seconds + others
         self.now += seconds + others + behind
 
     def wait(self, seconds: float) -> None:
@@ -34,6 +35,7 @@ def machine(monkeypatch) -> Machine:
     clocks = SimpleNamespace(
         perf_counter=lambda: machine.now,
         thread_time=lambda: machine.thread,
+        process_time=lambda: machine.process,
         sleep=machine.wait,
     )
     monkeypatch.setattr(pacing, "time", clocks)
@@ -93,6 +95,27 @@ def test_only_the_thread_that_computes_counts(machine) -> None:
     machine.work(1, others=1)
     pacer.settle()
     assert passed(machine) == pytest.approx(4)
+
+
+def test_after_a_collective_the_work_of_its_threads_is_stretched(machine) -> None:
+    pacer = paced(machine)
+    pacer.settle()
+    machine.wait(10)
+    machine.process += 0.5
+    pacer.waited()
+    assert passed(machine) == pytest.approx(10 + 3 * 0.5)
+    machine.wait(1)
+    pacer.waited()
+    assert passed(machine) == pytest.approx(12.5)
+
+
+def test_what_threads_did_before_a_collective_is_no_part_of_it(machine) -> None:
+    pacer = paced(machine)
+    machine.work(1, others=1)
+    pacer.settle()
+    machine.wait(10)
+    pacer.waited()
+    assert passed(machine) == pytest.approx(4 + 10)
 
 
 def test_on_the_way_small_debts_wait_until_they_are_worth_it(machine) -> None:

@@ -11,6 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from pipeline.__main__ import main
 from pipeline.figures import theme, what_if
@@ -95,12 +96,18 @@ def test_it_says_what_the_conditions_are_and_what_they_are_held_against(figure: 
     assert "Bars: 95 % interval of a ratio of medians of 6 and 6 repeats." in text
 
 
+def visible_ticks(axes: Axes) -> list[Text]:
+    low, high = axes.get_xlim()
+    return [text for text in axes.get_xticklabels() if low <= text.get_position()[0] <= high]
+
+
 def overlapping(figure: Figure) -> list[tuple[str, str]]:
     """Pairs of texts that lie over one another, with what lies outside of the figure."""
     figure.draw_without_rendering()
-    texts = [text for axes in figure.axes for text in
-             [*axes.texts, *axes.get_xticklabels(), axes.title, axes.xaxis.label]]  # fmt: skip
-    shown = [(t.get_text(), t.get_window_extent()) for t in texts if t.get_text()]
+    texts = [text for axes in figure.axes if axes.get_visible() for text in
+             [*axes.texts, *visible_ticks(axes), axes.title, axes.xaxis.label]]  # fmt: skip
+    texts = [text for text in texts if text.get_text() and text.get_visible()]
+    shown = [(text.get_text(), text.get_window_extent()) for text in texts]
     width = figure.bbox.width
     outside = [(text, "outside") for text, box in shown if box.x0 < 0 or box.x1 > width]
     pairs = [(a, b) for i, a in enumerate(shown) for b in shown[i + 1 :]]

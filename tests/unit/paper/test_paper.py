@@ -290,7 +290,7 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
     # The appendix has a table of its own behind that of the environment.
     environment = len(tables.catalogue.shown(study)) - 1
     assert f"the commit in Table {environment}" in text
-    assert f"Figure {len(figures.names())} shows the measured" in text
+    assert f"Figure {len(figures.catalogue.shown(study))} shows the measured" in text
     plain = render(SOURCE, collect(study, table), folder / "tables")
     assert f"the commit in Table {environment - 1}" in plain and "Published claims" not in plain
 

@@ -192,6 +192,9 @@ class Settlements(Pacer):
     def on_the_way(self) -> None:
         self.seen.append((list(self.done), "on the way"))
 
+    def waited(self) -> None:
+        self.seen.append((list(self.done), "waited"))
+
     def settle(self) -> None:
         self.seen.append((list(self.done), "settled"))
 
@@ -201,7 +204,18 @@ def test_an_emulated_node_pays_before_a_collective_and_after_it() -> None:
     phases = Paced(pacer)
     with phases.during(COMMUNICATION):
         pacer.done.append("sent")
-    assert pacer.seen == [([], "settled"), (["sent"], "settled")]
+    assert pacer.seen == [([], "settled"), (["sent"], "waited")]
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_a_backward_pass_that_reduces_ends_with_a_collective(
+    clock: FakeClock, profiled: bool
+) -> None:
+    pacer = clock.pacer = Settlements()
+    phases = PhaseTimer(clock) if profiled else Paced(pacer)
+    for phase, after in ((BACKWARD, COMMUNICATION), (OPTIMISER, None), (FORWARD, None)):
+        phases.begin(phase, after_gradients=after)
+    assert [how for _, how in pacer.seen] == ["settled", "waited", "settled"]
 
 
 @pytest.mark.parametrize("profiled", [False, True])
