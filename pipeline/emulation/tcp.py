@@ -89,7 +89,7 @@ def _try_to_set(setting: Path, value: str) -> None:
 def held(ip: str, interface: str) -> dict[str, Any]:
     """What holds within the node that this thread is in, as the kernel says; `ip` is the program.
 
-    An absent property of the route is the kernel's default.
+    An absent property of the route is the kernel's default, and so is a setting that is hidden.
     """
     done = subprocess.run(
         [ip, "-json", "route", "show", "dev", interface],
@@ -104,14 +104,17 @@ def held(ip: str, interface: str) -> dict[str, Any]:
     return {
         "rto_min_ms": found.get("rto_min", round(RTO_MIN_SECONDS * 1000)),
         "quickack": bool(found.get("quickack", 0)),
-        "slow_start_after_idle": _setting(_IDLE) != "0",
-        "loss_probes": _setting(_LOSS_PROBES) != "0",
-        "congestion_control": found.get("congestion", _setting(_DEFAULT_CONTROL)),
+        "slow_start_after_idle": _setting(_IDLE, "1") != "0",
+        "loss_probes": _setting(_LOSS_PROBES, "3") != "0",
+        "congestion_control": found.get("congestion", _setting(_DEFAULT_CONTROL, "cubic")),
     }
 
 
-def _setting(path: Path) -> str:
-    return path.read_text(encoding="ascii").strip()
+def _setting(path: Path, default: str) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return default
 
 
 def counters() -> dict[str, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,40 @@ def test_open_settings_are_set(kernel: Path) -> None:
     assert (kernel / "sys/ipv4/idle").read_text() == "0"
     assert (kernel / "sys/ipv4/control").read_text() == "reno"
     assert (kernel / "sys/ipv4/probes").read_text() == "0"
+
+
+ROUTE: dict[str, object] = {
+    "dst": "10.77.0.0/24",
+    "metrics": [{"rto_min": 800, "quickack": 1, "congestion": "reno"}],
+}
+HELD = {
+    "rto_min_ms": 800,
+    "quickack": True,
+    "slow_start_after_idle": False,
+    "loss_probes": False,
+    "congestion_control": "reno",
+}
+PLAIN = {
+    "rto_min_ms": 200,
+    "quickack": False,
+    "slow_start_after_idle": True,
+    "loss_probes": True,
+    "congestion_control": "cubic",
+}
+
+
+def test_what_is_recorded_is_what_the_kernel_says(kernel: Path, tmp_path) -> None:
+    ip = tmp_path / "ip"
+
+    def says(route: dict[str, object]) -> None:
+        ip.write_text(f"#!/bin/sh\necho '{json.dumps([route])}'\n")
+        ip.chmod(0o755)
+
+    says({"dst": "10.77.0.0/24"})
+    assert tcp.held(str(ip), "eth0") == PLAIN  # no setting can be read
+    tcp.settle()
+    says(ROUTE)
+    assert tcp.held(str(ip), "eth0") == HELD
 
 
 def test_counters_are_of_emulated_nodes_alone(kernel: Path, monkeypatch) -> None:
