@@ -105,7 +105,7 @@ def links_of(study: Mapping[str, Any]) -> list[LinkSpec]:
 
 def without_conditions(link: LinkSpec, links: Iterable[LinkSpec]) -> LinkSpec | None:
     """Which of `links` is this one without its conditions; None for one that has none itself."""
-    if not link.conditioned:
+    if not link.conditions:
         return None
     return next((x for x in links if x == replace(link.plain, name=x.name)), None)
 

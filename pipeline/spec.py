@@ -105,13 +105,7 @@ class LinkSpec:
     @property
     def conditions(self) -> dict[str, float]:
         """Those that hold, by the names of their fields."""
-        names = ("receive_mbits", "uplink_mbits", "straggler", "jitter")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
-    @property
-    def conditioned(self) -> bool:
-        """Whether any condition holds."""
-        return bool(self.conditions)
+        return {k: v for k, v in self.to_dict().items() if k not in self.plain.to_dict()}
 
     @property
     def plain(self) -> LinkSpec:
@@ -120,8 +114,7 @@ class LinkSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; conditions that do not hold are left out."""
-        fixed = {"name": self.name, "rate_mbits": self.rate_mbits, "delay_us": self.delay_us}
-        return fixed | self.conditions
+        return {k: v for k, v in vars(self).items() if v is not None}
 
 
 def _rate_text(mbits: float | None) -> str | None:

@@ -159,7 +159,7 @@ def _preference(place: Place) -> tuple[Any, ...]:
     return (
         row["status"] != "ok",
         len(differences(place)),
-        place.link is not None and place.link.conditioned,
+        place.link is not None and bool(place.link.conditions),
         -place.link.rate_mbits if place.link else 0.0,
         not str(row["precision"]).startswith("apex"),
         int(row["cell_order"]),

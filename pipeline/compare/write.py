@@ -172,7 +172,7 @@ def write_all(found: Comparison, times: str, folder: Path) -> None:
 
 def _figure(found: Comparison, folder: Path) -> None:
     """Ratio of step times with its interval, and the largest deviation of each series."""
-    from pipeline.figures import theme
+    from pipeline.figures import scales, theme
 
     theme.apply()
     names = [_name(match.place) for match in found.matches]
@@ -190,10 +190,10 @@ def _figure(found: Comparison, folder: Path) -> None:
         largest = table[f"{series}_largest"].clip(lower=_SMALLEST).replace(np.inf, np.nan)
         right.plot(largest, range(len(names)), marker, mfc="white", label=name)
     right.set_xscale("log")
-    theme.plain_powers(right.xaxis)
+    scales.plain_powers(right.xaxis)
     right.set_xlim(_SMALLEST / 2, max(1e-3, right.get_xlim()[1]))
     right.set_xlabel(f"Largest relative difference ({_SMALLEST:g} or less: left)")
     right.legend(frameon=False, loc="best")
-    theme.cell_axis(left, names)
+    scales.cell_axis(left, names)
     left.set_ylim(len(names) - 0.5, -0.5)
     theme.save(figure, folder, "compare")

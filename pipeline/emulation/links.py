@@ -121,7 +121,7 @@ def towards_node(link: LinkSpec) -> float:
 def reachable_mbits(link: LinkSpec, count: int) -> list[float]:
     """What each of `count` nodes can receive while every node sends to the next one in a ring.
 
-    Over an uplink goes one of these streams each way: into the first node of either half.
+    An uplink carries one of these streams in each direction, into the first node of each half.
     """
     usual = min(link.rate_mbits, towards_node(link))
     return [

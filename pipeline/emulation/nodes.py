@@ -97,7 +97,7 @@ class Nodes:
             address = links.address(copy, node)
             with self.inside(copy, node):
                 tcp.without_ipv6()
-                tcp.settle()
+                tcp.configure()
                 _batch("ip", links.plug_commands(copy, node, keeper))
                 _batch("ip", tcp.route_commands(address, links.INTERFACE, factor))
                 _batch("tc", links.sending_commands(link, factor))

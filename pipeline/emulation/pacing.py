@@ -5,9 +5,9 @@ others: before a collective, at the marks of a profiled step, at the end of a st
 slowed by its neighbours anyway has less to wait for. So each counts as having cores of its own, and
 in units of the emulated cluster no part of a step is shorter than the CPU seconds that it took.
 
-Those are the CPU seconds of the thread that computes. The threads of Gloo and Horovod work by the
-clock: the longer a step lasts, the more often they look, and a rank that paid for that as well
-would never be done paying.
+Those are the CPU seconds of the thread that computes. The threads of Gloo and Horovod poll: the
+longer a step lasts, the more CPU seconds they use, and a rank that paid for these while it computes
+would make them use still more. So a rank pays for them once, after a collective (`Pacer.waited`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL_SECONDS = 1e-3
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a node computes beside the others: 0.5 is half as fast.
+    """How fast a node computes relative to the others: 0.5 is half as fast.
 
     In each step its computation is longer by a share drawn uniformly from 0 to `jitter`; `seed`
     tells one node's draws from another's.
@@ -87,11 +87,9 @@ class Pacer:
             self._begin()
 
     def waited(self) -> None:
-        """After a collective: stretch also what the process's other threads did for it meanwhile.
+        """After a collective: as `settle`, and pay for what other threads did in it as well.
 
-        They worked at full speed while the wire was stretched. What they do between collectives is
-        left as it is: they look by the clock, and a rank that paid for that would make them look
-        longer.
+        The threads of Gloo and Horovod worked at full speed while the wire was stretched.
         """
         if self.paces:
             others = time.process_time() - self._others_from - (time.thread_time() - self._cpu)
@@ -100,9 +98,9 @@ class Pacer:
             self._begin()
 
     def on_the_way(self) -> None:
-        """The same within a stretch of computation, where what comes late counts for what follows.
+        """Wait within a stretch of computation, where more than SMALL_SECONDS are to be paid for.
 
-        It waits only where more than SMALL_SECONDS are to be paid for.
+        Unlike `settle` it keeps the account: time lost to a neighbour pays for what follows.
         """
         if self.paces and self._left() > SMALL_SECONDS * self.dilation:
             self._pay()

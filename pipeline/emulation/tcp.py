@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.emulation import waiting
+
 RTO_MIN_SECONDS = 0.2
 """Linux's least time-out of a retransmission."""
 
@@ -45,9 +47,6 @@ COUNTED = (
 )
 """Of the kernel's counters of a network, where the kernel has them."""
 
-VARIABLE = "SAMESTEP_EMULATED_NODE"
-"""Set for ranks on emulated nodes: their network is the node's, and so are its counters."""
-
 
 def route_commands(address: str, interface: str, factor: float) -> list[str]:
     """For `ip -batch` within a node: how TCP behaves towards other nodes, and within the node."""
@@ -63,7 +62,7 @@ def route_commands(address: str, interface: str, factor: float) -> list[str]:
     ]
 
 
-def settle() -> None:
+def configure() -> None:
     """Within a node's new network: set what is no property of a route.
 
     A new connection starts afresh, not from what the kernel kept of an earlier one, say a probe's.
@@ -76,7 +75,7 @@ def settle() -> None:
 
 
 def without_ipv6() -> None:
-    """Within a new network: no router solicitations and the like beside the training's packets."""
+    """Within a new network: disable IPv6, whose own packets would mix with the training's."""
     for name in ("all", "default"):
         _try_to_set(_SETTINGS / f"ipv6/conf/{name}/disable_ipv6", "1")
 
@@ -119,7 +118,7 @@ def _setting(path: Path, default: str) -> str:
 
 def counters() -> dict[str, int] | None:
     """`COUNTED` of this rank's node since it was made; None where this is no emulated node."""
-    if VARIABLE not in os.environ:
+    if waiting.VARIABLE not in os.environ:
         return None
     found = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
     return {name: found[name] for name in COUNTED if name in found}

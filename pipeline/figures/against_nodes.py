@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.metrics.select import cells, node_counts, records
 
 _GREY = "#8A8A8A"
@@ -38,7 +38,7 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
         axes.errorbar(
             x, y, yerr=spread, fmt="none", ecolor=style.colour, elinewidth=1.3, capsize=3, zorder=4
         )
-    theme.node_axis(axes, node_counts(table))
+    scales.node_axis(axes, node_counts(table))
     return shown
 
 

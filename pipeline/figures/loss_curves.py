@@ -8,7 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.metrics.select import cells, plural
 
 
@@ -47,4 +47,4 @@ def draw_lines(
 
 def panel_title(axes: Axes, nodes: int, link: str = "") -> None:
     """Name the panel by its node count, and by what joins the nodes where that is compared."""
-    theme.name_panel(axes, f"{plural(nodes, 'node')}, {link}" if link else plural(nodes, "node"))
+    scales.name_panel(axes, f"{plural(nodes, 'node')}, {link}" if link else plural(nodes, "node"))

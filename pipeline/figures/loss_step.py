@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.figures.loss_curves import draw_lines, over_repeats, panel_title
 from pipeline.metrics.select import node_counts, pick
 
@@ -36,7 +36,7 @@ def draw(table: pd.DataFrame) -> Figure:
         draw_lines(bottom, deviation[deviation["nodes"] == count], table)
         panel_title(top, count)
         bottom.set_yscale("log")
-        theme.plain_powers(bottom.yaxis)
+        scales.plain_powers(bottom.yaxis)
         bottom.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
         bottom.set_xlabel("Optimiser step")
     losses[0].set_ylabel("Loss [nats/token]")

@@ -45,8 +45,8 @@ def _panels(
 ) -> tuple[Figure, list[tuple[Axes, int, str, pd.DataFrame]]]:
     """The figure, and each panel with its node count, its link and what it shows.
 
-    A row is of one link, where these are not more than the node counts. What ran over no link, one
-    node, stands beside the first link alone.
+    A row is of one link, where these are not more than the node counts. Runs on one node,
+    which use no link, are shown with the first link only.
     """
     nodes, compared = node_counts(table), links(table)
     places, shown = [], set[str]()

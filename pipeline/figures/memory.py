@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.select import cells, node_counts, pick
 
@@ -34,7 +34,7 @@ def draw(table: pd.DataFrame) -> Figure:
     for count, axes in zip(nodes, panels, strict=True):
         _panel(axes, over[over["nodes"] == count], list(ran["cell"]), table)
         panel_title(axes, count)
-        theme.cell_axis(axes, list(ran["cell"]) if axes is panels[0] else [])
+        scales.cell_axis(axes, list(ran["cell"]) if axes is panels[0] else [])
     kinds = [
         Line2D([], [], color="#444444", marker="o", ls="", mfc=fill, ms=5, label=label)
         for fill, label in (("#444444", "filled: rank 0"), ("white", "open: other ranks"))

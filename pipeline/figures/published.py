@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.claims.counts import counted, outcome
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 
 CAPTION = (
     "Effects measured here, with their intervals, beside what was published. Every effect is a "
@@ -47,7 +47,7 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
     _scale(axes, shown)
     for place, one in enumerate(shown):
         _row(axes, place, one)
-    theme.cell_axis(axes, [one["id"] for one in shown])
+    scales.cell_axis(axes, [one["id"] for one in shown])
     entries = [
         theme.provenance_entry(theme.MEASURED, "measured here, with its interval"),
         theme.provenance_entry(theme.PUBLISHED),

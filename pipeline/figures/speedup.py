@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.figures.against_nodes import draw_arms, ideal_lines
 from pipeline.metrics.select import interval_notes, links, listed, over, over_link, pick, records
 
@@ -43,7 +43,7 @@ def draw(table: pd.DataFrame) -> Figure:
         shown |= set(here["cell"])
         entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)])
         axes.axhline(1.0, color="#BBBBBB", lw=0.8, zorder=1)
-        theme.name_panel(axes, over(link))
+        scales.name_panel(axes, over(link))
     first = panels[0]
     first.set_yscale("log", base=2)
     low, high = first.get_ylim()

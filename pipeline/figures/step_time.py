@@ -7,7 +7,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.figures.loss_curves import panel_title
 from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.metrics.select import cells, node_counts, pick
@@ -39,11 +39,11 @@ def draw(table: pd.DataFrame) -> Figure:
                 milliseconds = published[cell, count].value * 1000
                 axes.plot([milliseconds], [place], **theme.provenance(theme.PUBLISHED))
         panel_title(axes, count)
-        theme.decade_axis(axes, min(drawn), max(drawn))
+        scales.decade_axis(axes, min(drawn), max(drawn))
         axes.set_xlabel("Step time [ms]")
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
-        theme.cell_axis(axes, list(ran["cell"]) if axes is panels[0] else [])
+        scales.cell_axis(axes, list(ran["cell"]) if axes is panels[0] else [])
     extra = [theme.provenance_entry(theme.PUBLISHED, legend_label(published))] if published else []
     what = "Time of a step: its slowest rank."
     return theme.finish(figure, table, set(ran["cell"]), what, lines=False, extra=extra)

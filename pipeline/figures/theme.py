@@ -7,8 +7,6 @@ and Ito, which stays apart under the common kinds of colour blindness.
 
 from __future__ import annotations
 
-import math
-import re
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
@@ -25,12 +23,10 @@ import seaborn as sns
 from matplotlib import MatplotlibDeprecationWarning
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatterSciNotation, NullLocator
 
 from pipeline.files import atomic_path
 from pipeline.metrics.select import cells, missing_notes, records, repeats, setting
@@ -39,8 +35,6 @@ from pipeline.text import one_line
 FORMATS = ("pdf", "svg", "png")
 WIDTH_INCHES = 7.0
 _WRAP = 132
-_TITLE_WRAP = 92
-_FIXED = "\N{NO-BREAK SPACE}"
 
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
@@ -124,66 +118,6 @@ def provenance(kind: str, colour: str = "#000000") -> dict[str, Any]:
 def provenance_entry(kind: str, label: str | None = None) -> Line2D:
     """The legend's entry for points of this origin."""
     return Line2D([], [], label=label or kind, **provenance(kind))
-
-
-def node_axis(axes: Axes, nodes: Sequence[int]) -> None:
-    """Base-2 logarithmic axis with a tick at each node count of the study."""
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(nodes[0] / 1.35, nodes[-1] * 1.35)
-    axes.xaxis.set_major_locator(FixedLocator(list(nodes)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("Nodes")
-
-
-def name_panel(axes: Axes, text: str) -> None:
-    """Title of a panel, on several lines where it is too long for one, at commas if possible."""
-    columns = axes.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
-    whole = text.replace(" ", _FIXED).replace(f",{_FIXED}", ", ")
-    folded = textwrap.fill(whole, _TITLE_WRAP // columns, break_long_words=False)
-    axes.set_title(folded.replace(_FIXED, " "))
-
-
-def decade_axis(axes: Axes, low: float, high: float) -> None:
-    """Logarithmic x axis around positive values, with two to four round ticks where it can."""
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    least, most = low / 1.15, high * 1.15
-    for digits in ((1, 2, 5), (1, 3), (1,)):
-        steps = [digit * 10.0**power for power in powers for digit in digits]
-        ticks = [step for step in steps if least <= step <= most]
-        if len(ticks) <= 4:
-            break
-    if len(ticks) < 2:
-        ticks = sorted({max(s for s in steps if s <= low), min(s for s in steps if s >= high)})
-    axes.set_xscale("log")
-    axes.set_xlim(min(least, ticks[0] / 1.05), max(most, ticks[-1] * 1.05))
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-class _PlainPowers(LogFormatterSciNotation):
-    """Powers of ten in plain characters, as mathematics is not read in any text."""
-
-    _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        text = super().__call__(x, pos).replace(r"$\mathdefault{", "").replace("}$", "")
-        text = text.replace(r"\times", "\N{MULTIPLICATION SIGN}")
-        return re.sub(r"\^\{(.*?)\}", lambda found: found[1].translate(self._RAISED), text)
-
-
-def plain_powers(axis: Axis) -> None:
-    """Label a logarithmic axis with powers of ten; call it after the scale is set."""
-    axis.set_major_formatter(_PlainPowers())
-    axis.set_minor_formatter(_PlainPowers(labelOnlyBase=False))
-
-
-def cell_axis(axes: Axes, names: Sequence[str]) -> None:
-    """Vertical axis of one line a cell: its short names on the first panel, nothing on others."""
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", left=False)
-    axes.set_ylabel("")
 
 
 def dodge(nodes: Sequence[int], order: int, count: int) -> list[float]:

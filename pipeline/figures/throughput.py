@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.figures.against_nodes import draw_arms, ideal_lines
 from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
@@ -43,7 +43,7 @@ def draw(table: pd.DataFrame) -> Figure:
         published |= _published(axes, here, table, arms)
         entries = ideal_lines(axes, ideals[ideals["cell"].isin(own)], scale)
         shown |= set(here["cell"])
-        theme.name_panel(axes, over(link))
+        scales.name_panel(axes, over(link))
     # The ideal may lie far above everything measured; the measurements set the scale.
     panels[0].set_ylim(0, max([float(values["high"].max()), *published]) * 1.18)
     panels[0].set_ylabel("Throughput [tokens/s]")

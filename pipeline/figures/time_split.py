@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.select import (
     cells,
@@ -78,7 +78,7 @@ def _bar(axes: Axes, place: int, own: pd.Series, share: float) -> None:
 
 def _finish_panel(axes: Axes, nodes: int, order: list[str], *, first: bool) -> None:
     panel_title(axes, nodes)
-    theme.cell_axis(axes, order if first else [])
+    scales.cell_axis(axes, order if first else [])
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set_xlabel("Time [ms]")
     axes.grid(True, axis="x")

@@ -1,6 +1,6 @@
 """What a condition of a link costs: `against_plain(table)`, for the figure, table and text on it.
 
-A cell under a condition stands beside the same cell over the same link without it. The ratios,
+A cell under a condition is compared with the same cell over the same link without it. The ratios,
 their intervals and the words are those of the planned comparisons (`pipeline.metrics.contrasts`),
 turned from throughputs to step times: over 1 the condition made the step longer.
 """

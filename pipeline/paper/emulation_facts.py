@@ -43,7 +43,7 @@ def emulation_facts(
         "cores": f"{found['cores_per_node']['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
         "horovod": bool(dilation["strategy"].eq("horovod").any()),
-        "by_fairness": bool((found["shares"]["text"] == "pinned").any()),
+        "shares": sorted(found["shares"]["text"].unique()),
         "copies": f"{found['copies']['value'].max():g}",
         "least_share": significant(float(share.min()), 2),
         "runs_short": int((share < FULL_SHARE).sum()),

@@ -14,7 +14,7 @@ from pipeline.tables.format import ratio_interval
 
 
 def what_if_facts(table: pd.DataFrame) -> dict[str, Any]:
-    """Facts about cells under conditions; empty where none stands beside itself without them."""
+    """Facts about cells under conditions; empty where none also ran without them."""
     found = against_plain(table)
     if found["ratio"].isna().all():
         return {}

@@ -31,7 +31,7 @@ class Clock:
     """
 
     def __init__(self, device: torch.device, pacer: Pacer = UNPACED) -> None:
-        self.device, self.pacer, self.dilation = device, pacer, pacer.dilation
+        self.device, self.pacer = device, pacer
 
     def time(self, call: Callable[[], T]) -> tuple[T, Spent]:
         """The result of `call` and what passed until the device had finished it."""
@@ -42,11 +42,15 @@ class Clock:
         self._synchronise()
         self.pacer.settle()
         cpu_seconds = time.thread_time() - cpu
-        return result, Spent((time.perf_counter() - start) / self.dilation, cpu_seconds)
+        return result, Spent((time.perf_counter() - start) / self.pacer.dilation, cpu_seconds)
 
     def overhead(self) -> float:
-        """Seconds that timing itself takes: the median of `EMPTY_TIMINGS` timings of nothing."""
-        return statistics.median(self.time(_nothing)[1].seconds for _ in range(EMPTY_TIMINGS))
+        """Seconds that timing itself takes: the median of `EMPTY_TIMINGS` timings of nothing.
+
+        They are the machine's own and unpaced, since pacing waits and costs no CPU seconds.
+        """
+        unpaced = Clock(self.device)
+        return statistics.median(unpaced.time(_nothing)[1].seconds for _ in range(EMPTY_TIMINGS))
 
     def stamp(self) -> Any:
         """A moment in the device's own order of work: an event on a GPU, else the time now."""
@@ -59,8 +63,8 @@ class Clock:
     def between(self, start: Any, stop: Any) -> float:
         """Seconds from one stamp to a later one; the device must have passed both."""
         if self.device.type != "cuda":
-            return float(stop - start) / self.dilation
-        return float(start.elapsed_time(stop)) / 1000 / self.dilation
+            return float(stop - start) / self.pacer.dilation
+        return float(start.elapsed_time(stop)) / 1000 / self.pacer.dilation
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
-from pipeline.emulation import links, tcp, waiting
+from pipeline.emulation import links, waiting
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import Pacer, speed_of
@@ -119,7 +119,6 @@ class Cluster:
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCHELASTIC_RESTART_COUNT": 0,
             "GLOO_SOCKET_IFNAME": links.INTERFACE,
-            tcp.VARIABLE: copy,
             waiting.VARIABLE: self.dilation.factor,
         }
         return {name: str(value) for name, value in found.items()}

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
+from pipeline.emulation import tcp
 from pipeline.models import build_model
 from pipeline.precision import make_precision
 from pipeline.records import Step
@@ -61,7 +62,9 @@ class Loop:
         self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
         if spec.compile:
             self.model.compile()
-        self.sampler = Sampler(device, clock.dilation)
+        self.sampler = Sampler(device, clock.pacer.dilation)
+        self.tcp: dict[str, int] | None = None
+        """What TCP of an emulated node counted over the timed steps."""
         self.phases = PhaseTimer(self.clock) if spec.profile else None
         self.trainable = strategy.build(
             Parts(
@@ -79,7 +82,7 @@ class Loop:
         work = self.spec.workload
         if state is not None:
             self.trainable.load(state)
-        timed_from = first_timed(work, done)
+        timed_from, before = first_timed(work, done), None
         self.clock.pacer.start()
         for step in range(done, work.steps):
             self.clock.pacer.begin_step(step)
@@ -88,6 +91,7 @@ class Loop:
                 group["lr"] = rate
             microbatches, data_seconds = self._read(step)
             if step == timed_from:
+                before = tcp.counters()
                 self.sampler.start()
             result, (seconds, cpu_seconds) = self.clock.time(partial(self._step, microbatches))
             self.sampler.sample()
@@ -108,6 +112,7 @@ class Loop:
             )
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
                 hooks.on_checkpoint(step + 1, self.trainable.state())
+        self.tcp = tcp.since(before)
         self.trainable.close()
 
     def read(self, step: int) -> list[Batch]:

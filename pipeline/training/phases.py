@@ -22,28 +22,43 @@ class Paced(Phases):
 
     def __init__(self, pacer: Pacer) -> None:
         self._pacer = pacer
-        self._reduces = False
+        self._after_gradients: str | None = None
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends; a backward pass that reduces ends with a collective."""
-        _pay(self._pacer, collective=self._reduces)
-        self._reduces = after_gradients is not None
+        if self._after_gradients is None:
+            self._pacer.settle()
+        else:
+            self._pacer.waited()
+        self._after_gradients = after_gradients
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Pay for what comes before the phase, and for the phase itself."""
+        """Pay for what comes before the collective, and for the collective itself."""
         self._pacer.settle()
         try:
             yield
         finally:
-            _pay(self._pacer, collective=True)
+            self._pacer.waited()
 
     def watch(self, model: nn.Module) -> None:
-        """Pay before each gradient, which the backward pass may send as soon as it is there."""
-        if self._pacer.paces:
-            _on_gradients(model, self._gradient_ready)
+        """Pay before each gradient, which the backward pass may send as soon as it is there.
 
-    def _gradient_ready(self, last: bool) -> None:
+        Every parameter must get a gradient in every backward pass: the last one is told by count.
+        """
+        parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
+        seen = 0
+
+        def count(_: Tensor) -> None:
+            nonlocal seen
+            seen = (seen + 1) % len(parameters)
+            self._gradient_ready(last=seen == 0)
+
+        # It runs before the hooks of DDP and Horovod, which send the gradient on its way.
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(count)
+
+    def _gradient_ready(self, *, last: bool) -> None:
         if last:
             self._pacer.settle()
         else:
@@ -62,7 +77,7 @@ class Stamps(Protocol):
         """Seconds from `start` to `stop`, once the device has passed both."""
 
 
-class PhaseTimer(Phases):
+class PhaseTimer(Paced):
     """Keeps each change of phase with its moment, so that phases lie end to end in a step.
 
     Nothing is synchronised at a mark, so that what overlaps in a timed run overlaps here too. On an
@@ -70,9 +85,9 @@ class PhaseTimer(Phases):
     """
 
     def __init__(self, clock: Stamps) -> None:
+        super().__init__(clock.pacer)
         self._clock = clock
         self._marks: list[tuple[str, Any, float]] = []
-        self._after_gradients: str | None = None
 
     def record(self, step: Callable[[], T]) -> T:
         """Run a step whose phases are wanted; `split` and `split_cpu` give them."""
@@ -86,7 +101,7 @@ class PhaseTimer(Phases):
         """Seconds of each phase of the last step, which took `seconds` once the batch was read."""
         durations = [
             self._clock.between(start, stop)
-            for (_, start, _), (_, stop, _) in zip(self._marks, self._marks[1:], strict=False)
+            for (_, start, _), (_, stop, _) in pairwise(self._marks)
         ]
         return {**self._sums(durations, seconds), DATA: data_seconds}
 
@@ -105,31 +120,23 @@ class PhaseTimer(Phases):
         return found
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
-        """Mark the beginning of a phase."""
-        _pay(self._clock.pacer, collective=self._after_gradients is not None)
-        self._after_gradients = after_gradients
+        """Pay for the phase that ends, and mark the beginning of the next."""
+        super().begin(phase, after_gradients=after_gradients)
         self._mark(phase)
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Mark both ends of a phase within another."""
+        """Pay as in a timed run, and mark both ends of the phase within another."""
         before = self._marks[-1][0] if self._marks else REST
-        self.begin(phase)
         try:
-            yield
+            with super().during(phase):
+                self._mark(phase)
+                yield
         finally:
-            _pay(self._clock.pacer, collective=True)
-            self.begin(before)
+            self._mark(before)
 
-    def watch(self, model: nn.Module) -> None:
-        """Mark each gradient; the hook runs before DDP's own, which sends it on its way."""
-        _on_gradients(model, self._gradient_ready)
-
-    def _gradient_ready(self, last: bool) -> None:
-        if last:
-            self._clock.pacer.settle()
-        else:
-            self._clock.pacer.on_the_way()
+    def _gradient_ready(self, *, last: bool) -> None:
+        super()._gradient_ready(last=last)
         if self._after_gradients is None:
             return
         if self._marks[-1][0] != BACKWARD:
@@ -139,24 +146,3 @@ class PhaseTimer(Phases):
 
     def _mark(self, phase: str) -> None:
         self._marks.append((phase, self._clock.stamp(), time.thread_time()))
-
-
-def _pay(pacer: Pacer, *, collective: bool) -> None:
-    if collective:
-        pacer.waited()
-    else:
-        pacer.settle()
-
-
-def _on_gradients(model: nn.Module, ready: Callable[[bool], None]) -> None:
-    """Call `ready` for each gradient of a backward pass that is there, true for the last of all."""
-    parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
-    seen = 0
-
-    def count(_: Tensor) -> None:
-        nonlocal seen
-        seen = (seen + 1) % len(parameters)
-        ready(seen == 0)
-
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(count)

@@ -12,14 +12,13 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import network
-from pipeline.emulation import tcp
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
@@ -164,11 +163,9 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
                 checkpoint.save(places.checkpoints, step, captured, owner)
 
         with machine.share():
-            before = tcp.counters()  # the ranks have met by now
             loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
-            counted = tcp.since(before)
     places.check()
-    _write_summary(loop, places.out, done, counted)
+    _write_summary(loop, places.out, done)
 
 
 def _choose_interface(spec: RunSpec) -> None:
@@ -198,9 +195,7 @@ def _open_steps(path: Path, done: int) -> Any:
     return path.open("a", encoding="utf-8")
 
 
-def _write_summary(
-    loop: Any, out: Path, resumed_from_step: int, counted: Mapping[str, int] | None
-) -> None:
+def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     from pipeline.models import flops_per_token
     from pipeline.training.loop import weights_sha256
     from pipeline.training.machine import loaded_versions
@@ -221,7 +216,7 @@ def _write_summary(
             "timer_overhead_seconds": loop.clock.overhead(),
             "peak_flops_per_second": peak,
             **usage,
-            **({} if counted is None else {"tcp": counted}),
+            **({} if loop.tcp is None else {"tcp": loop.tcp}),
         },
         "precision": loop.precision.info.to_dict(),
         "model": {

@@ -276,7 +276,7 @@ def test_a_condition_of_a_link_is_in_the_spec_and_in_its_text(key) -> None:
         next(r for r in expand(study) if r.cell == "sps" and r.world.nodes == n) for n in (1, 2)
     )
     link = several.world.link
-    assert link is not None and link.text == f"1 Gbit/s, {words}" and link.conditioned
+    assert link is not None and link.text == f"1 Gbit/s, {words}" and link.conditions
     validate(several.to_dict(), "spec", "spec.json")
     assert RunSpec.from_dict(several.to_dict()) == several
     assert one.world.link == LinkSpec("odd", 1000), "no condition holds on one node"
@@ -285,7 +285,7 @@ def test_a_condition_of_a_link_is_in_the_spec_and_in_its_text(key) -> None:
 def test_a_link_without_conditions_has_the_keys_that_it_had() -> None:
     link = LinkSpec("fast", 2500, 50)
     assert link.to_dict() == {"name": "fast", "rate_mbits": 2500, "delay_us": 50}
-    assert not link.conditioned
+    assert not link.conditions
     runs = {run.cell: run for run in expand(emulated())}
     assert runs["sps-fast"].to_dict()["world"]["link"] == link.to_dict()
 

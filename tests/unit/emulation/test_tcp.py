@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.emulation import tcp
+from pipeline.emulation import tcp, waiting
 
 SNMP = """Ip: Forwarding DefaultTTL
 Ip: 1 64
@@ -55,12 +55,12 @@ def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
     """As in a container whose /proc/sys may only be read."""
     for name in ("idle", "control", "probes", "forget"):
         (kernel / "sys/ipv4" / name).mkdir()  # nobody can write a folder, not even root
-    tcp.settle()
+    tcp.configure()
     tcp.without_ipv6()
 
 
 def test_open_settings_are_set(kernel: Path) -> None:
-    tcp.settle()
+    tcp.configure()
     assert (kernel / "sys/ipv4/idle").read_text() == "0"
     assert (kernel / "sys/ipv4/control").read_text() == "reno"
     assert (kernel / "sys/ipv4/probes").read_text() == "0"
@@ -95,20 +95,20 @@ def test_what_is_recorded_is_what_the_kernel_says(kernel: Path, tmp_path) -> Non
 
     says({"dst": "10.77.0.0/24"})
     assert tcp.held(str(ip), "eth0") == PLAIN  # no setting can be read
-    tcp.settle()
+    tcp.configure()
     says(ROUTE)
     assert tcp.held(str(ip), "eth0") == HELD
 
 
 def test_counters_are_of_emulated_nodes_alone(kernel: Path, monkeypatch) -> None:
     write(kernel, 3, 1)
-    monkeypatch.delenv(tcp.VARIABLE, raising=False)
+    monkeypatch.delenv(waiting.VARIABLE, raising=False)
     assert tcp.counters() is None
     assert tcp.since(None) is None
 
 
 def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeypatch) -> None:
-    monkeypatch.setenv(tcp.VARIABLE, "1")
+    monkeypatch.setenv(waiting.VARIABLE, "1")
     write(kernel, 3, 1)
     before = tcp.counters()
     assert before == {"RetransSegs": 3, "TCPTimeouts": 1, "TCPLossProbes": 5, "TCPBacklogDrop": 0}

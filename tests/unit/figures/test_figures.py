@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from pipeline import figures
 from pipeline.__main__ import main
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.metrics import table as tidy
 from tests.fake_records import make_study, make_table, write_table
 
@@ -166,7 +166,7 @@ def test_a_figure_of_unequal_work_is_refused(
 )
 def test_a_logarithmic_axis_has_few_round_ticks(low, high, ticks) -> None:
     figure, axes = plt.subplots()
-    theme.decade_axis(axes, low, high)
+    scales.decade_axis(axes, low, high)
     assert list(axes.get_xticks()) == pytest.approx(ticks)
     left, right = axes.get_xlim()
     assert left < min(low, *ticks) and right > max(high, *ticks)

@@ -1,4 +1,4 @@
-"""A cell under a condition beside the same cell without it: pairs, ratios and words."""
+"""A cell under a condition compared with the same cell without it: pairs, ratios and words."""
 
 from typing import Any
 

@@ -3,6 +3,7 @@ from itertools import accumulate, count
 import pytest
 import torch
 
+from pipeline.emulation.pacing import Pacer
 from pipeline.training.clock import EMPTY_TIMINGS, Clock
 
 
@@ -19,6 +20,14 @@ def test_the_overhead_is_the_median_of_empty_timings(monkeypatch: pytest.MonkeyP
     readings = accumulate(gap for timing in count(1) for gap in (0, timing))
     monkeypatch.setattr("time.perf_counter", lambda: next(readings))
     assert Clock(torch.device("cpu")).overhead() == (EMPTY_TIMINGS + 1) / 2
+
+
+def test_the_overhead_is_that_of_the_clock_and_not_of_pacing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pacer = Pacer(4.0)
+    monkeypatch.setattr(pacer, "settle", lambda: pytest.fail("an empty timing was paced"))
+    assert Clock(torch.device("cpu"), pacer).overhead() > 0
 
 
 def test_stamps_are_moments_of_the_same_clock(monkeypatch: pytest.MonkeyPatch) -> None:

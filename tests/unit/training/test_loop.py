@@ -1,10 +1,16 @@
-"""Which steps of a run are timed."""
+"""Which steps of a run are timed, and what is counted over them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
-from pipeline.training.loop import first_timed
+from pipeline import strategies
+from pipeline.corpus.batches import Batches
+from pipeline.emulation import tcp
+from pipeline.training.clock import Clock
+from pipeline.training.loop import Hooks, Loop, first_timed
 from tests.parity.cases import Case
 
 WORK = replace(Case("ddp").spec(1).workload, steps=20, untimed_steps=4)
@@ -17,3 +23,24 @@ WORK = replace(Case("ddp").spec(1).workload, steps=20, untimed_steps=4)
 )
 def test_a_run_that_goes_on_warms_up_anew(done: int, first: int) -> None:
     assert first_timed(WORK, done) == first
+
+
+def test_what_tcp_counted_is_that_of_the_timed_steps(
+    small_tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time-out of a start or an end delays no step, and must not mark the run as stalled."""
+    done = 0
+    monkeypatch.setattr(tcp, "counters", lambda: {"TCPTimeouts": 100 * done})
+    spec = Case("single").spec(1)
+    spec = replace(spec, workload=replace(spec.workload, steps=5, untimed_steps=2))
+    batches = Batches(small_tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    loop = Loop(spec, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
+
+    def count(_: object) -> None:
+        nonlocal done
+        done += 1
+
+    loop.trainable.close = lambda: count(None)  # type: ignore[method-assign]
+    loop.run(Hooks(count, lambda *_: None))
+    assert done == 6
+    assert loop.tcp == {"TCPTimeouts": 300}
