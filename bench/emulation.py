@@ -2,16 +2,15 @@
 
     python -m bench.emulation --out bench/results/emulation.json [--quick]
 
-invariance     two nodes in time dilated 2, 4 and 8 times on one core, over undilated on two
-eight_nodes    eight nodes at factors 4, 8 and 16 on one core and two; undilated where 8 cores are
+invariance     two nodes in time dilated 2, 4 and 8 times, over the least factor on this machine
+eight_nodes    eight nodes in time dilated 10 times, over the least factor on this machine
 cpu_seconds    steps and phases whose dilated time is under their own CPU seconds, of all runs
 phase_length   time of short pieces of work over their CPU seconds, as many on a core as the factor
 bandwidth      bus bandwidth of an all-reduce over the rate that the links are set to
 twice_as_slow  how much longer a step is over slower links, over what a ring all-reduce costs more
 
 All variants of a check run in each repeat, in an order of its own, so that drift of the machine
-hits them alike. A run that leaves cores free to which others of its check spread has the same run
-beside it there: busy cores slow one another, and that is not what is asked.
+hits them alike. Where the factor leaves room, copies of the nodes keep the machine as busy.
 
 What the host of a virtual machine disturbs is made again (`bench/emulated/undisturbed.py`); each
 result says how many of its figures were taken all the same, and how many were dropped.
@@ -50,15 +49,13 @@ class Extent:
     repeats: int = 6
     cells: Sequence[str] = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
     factors: Sequence[int] = (1, 2, 4, 8)
-    settings: int | None = None
-    """How many of `checks.settings_here`, None for all."""
-
+    eight_factors: Sequence[int] = (10,)
     work_seconds: Sequence[float] = WORK_SECONDS
     nodes: Sequence[int] = (2, 4, 8)
     rates: Sequence[float] = (100.0, 1000.0)
 
 
-QUICK = Extent(2, ("dps",), (1, 2), 2, WORK_SECONDS[:1], (2,), (1000.0,))
+QUICK = Extent(2, ("dps",), (1, 2), (10,), WORK_SECONDS[:1], (2,), (1000.0,))
 
 
 def main() -> int:
@@ -104,14 +101,15 @@ def measured(runs: Runs, extent: Extent) -> dict[str, Any]:
 
 def _alike(runs: Runs, extent: Extent) -> dict[str, list[dict[str, Any]]]:
     """The checks in which all variants of a run should take as long."""
-    repeats, settings = extent.repeats, checks.settings_here()[: extent.settings]
+    repeats = extent.repeats
+    two = checks.factors_here(2, extent.factors)
+    eight = checks.factors_here(checks.NODES, extent.eight_factors)
     return {
         "invariance": [
-            _say("invariance", checks.invariance(runs, cell, extent.factors, repeats))
-            for cell in extent.cells
+            _say("invariance", checks.invariance(runs, cell, two, repeats)) for cell in extent.cells
         ],
         "eight_nodes": [
-            _say("eight_nodes", checks.eight_nodes(runs, cell, settings, repeats))
+            _say("eight_nodes", checks.eight_nodes(runs, cell, eight, repeats))
             for cell in extent.cells
             if cell != "single"
         ],

@@ -1,4 +1,4 @@
-"""What a step takes must depend neither on the factor of dilated time nor on the cores below it."""
+"""What a step takes must not depend on the factor by which time is dilated."""
 
 from __future__ import annotations
 
@@ -10,52 +10,48 @@ import numpy as np
 
 from bench.emulated.runs import Runs, Taken, Variant
 from pipeline.emulation import links
+from pipeline.emulation.dilation import dilate
 from pipeline.metrics.statistics import Interval, repeats_interval
+from pipeline.spec import RunSpec
 
 RATE_MBITS = 1000.0
 """The faster link of the study, over which the cores' part of a step is the larger one."""
 
 NODES = 8
-EIGHT_NODES = ((4, 2), (8, 2), (8, 1), (16, 2))
-"""(factor, cores) that hold eight nodes of one core, or more."""
-
 PROFILED_FACTOR = 4
 WIRE = (links.MTU - links.HEADER_BYTES) / (links.MTU + links.FRAME_BYTES)
 """Bytes of a gradient in a full Ethernet frame, of those that the link counts."""
 
 
 def invariance(runs: Runs, cell: str, factors: Sequence[int], repeats: int) -> dict[str, Any]:
-    """Two nodes (one for `single`) on one core at several factors, over two cores at factor 1."""
+    """Two nodes (one for `single`) at several factors, over the first of these."""
     nodes = 1 if cell == "single" else 2
-    spec = runs.spec(cell, nodes, RATE_MBITS)
-    variants = [Variant(spec, factor, 2 if factor == 1 else 1) for factor in factors]
-    return {"cell": cell, "nodes": nodes} | _against_first(runs, repeats, variants)
+    return _against_first(runs, repeats, runs.spec(cell, nodes, RATE_MBITS), factors)
 
 
-def eight_nodes(runs: Runs, cell: str, settings: Sequence[tuple[int, int]], repeats: int) -> Any:
-    """Eight nodes at several factors on several numbers of cores, over the first of these."""
-    spec = runs.spec(cell, NODES, RATE_MBITS)
-    variants = [Variant(spec, factor, cores) for factor, cores in settings]
-    return {"cell": cell, "nodes": NODES} | _against_first(runs, repeats, variants)
+def eight_nodes(runs: Runs, cell: str, factors: Sequence[float], repeats: int) -> dict[str, Any]:
+    """Eight nodes at several factors, over the first of these."""
+    return _against_first(runs, repeats, runs.spec(cell, NODES, RATE_MBITS), factors)
 
 
-def settings_here() -> list[tuple[int, int]]:
-    """(factor, cores) for eight nodes; the first is undilated where the machine has the cores."""
-    undilated = [(1, NODES)] if len(os.sched_getaffinity(0)) >= NODES else []
-    return [*undilated, *EIGHT_NODES]
+def factors_here(nodes: int, factors: Sequence[int]) -> list[int]:
+    """The least factor that so many nodes need on this machine, and those above it."""
+    least = int(dilate(nodes, 1, len(os.sched_getaffinity(0))).factor)
+    return [least, *(factor for factor in factors if factor > least)]
 
 
 def profiled(runs: Runs, cells: Iterable[str]) -> None:
     """A profiled run of each cell, whose phases are then counted in `runs.tally`."""
     for cell in cells:
         spec = runs.spec(cell, 1 if cell == "single" else 2, RATE_MBITS, profile=True)
-        runs.taken(Variant(spec, PROFILED_FACTOR, 1), room=2)
+        runs.taken(Variant(spec, PROFILED_FACTOR))
 
 
 def slower(runs: Runs, nodes: int, repeats: int) -> dict[str, Any]:
     """How much longer a step is at half the rate, over the time that the ring's bytes take more."""
     specs = [runs.spec("dps", nodes, rate) for rate in (200.0, 100.0)]
-    quick, long = runs.in_turn(repeats, [Variant(spec, nodes / 2, 2) for spec in specs])
+    [factor] = factors_here(nodes, [])
+    quick, long = runs.in_turn(repeats, [Variant(spec, factor) for spec in specs])
     wire_bits = 2 * (nodes - 1) / nodes * 4 * runs.num_parameters * 8 / WIRE
     predicted = wire_bits / 100e6 - wire_bits / 200e6
     found = [(b.seconds - a.seconds) / predicted for a, b in zip(quick, long, strict=True)]
@@ -63,15 +59,17 @@ def slower(runs: Runs, nodes: int, repeats: int) -> dict[str, Any]:
     return about | shown(interval_of(found)) | runs.machine.told()
 
 
-def _against_first(runs: Runs, repeats: int, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Step time and CPU seconds of each variant over those of the first, repeat by repeat.
+def _against_first(
+    runs: Runs, repeats: int, spec: RunSpec, factors: Sequence[float]
+) -> dict[str, Any]:
+    """Step time and CPU seconds at each factor over those at the first, repeat by repeat.
 
     The speed of a machine changes from run to run, and with it the CPU seconds of the same work;
     `at_equal_cpu_seconds` is the ratio of step times without that difference.
     """
-    first, *others = runs.in_turn(repeats, variants)
+    first, *others = runs.in_turn(repeats, [Variant(spec, factor) for factor in factors])
     ratios = [
-        {"factor": variant.factor, "cores": variant.cores}
+        {"factor": factor}
         | shown(interval_of([a.seconds / b.seconds for a, b in _pairs(taken, first)]))
         | {
             "cpu_seconds": _median(a.cpu_seconds / b.cpu_seconds for a, b in _pairs(taken, first)),
@@ -80,11 +78,11 @@ def _against_first(runs: Runs, repeats: int, variants: Sequence[Variant]) -> dic
                 for a, b in _pairs(taken, first)
             ),
         }
-        for variant, taken in zip(variants[1:], others, strict=True)
+        for factor, taken in zip(factors[1:], others, strict=True)
     ]
-    reference = {"factor": variants[0].factor, "cores": variants[0].cores}
-    reference["step_seconds"] = _median(one.seconds for one in first)
-    return {"reference": reference, "ratios": ratios} | runs.machine.told()
+    reference = {"factor": factors[0], "step_seconds": _median(one.seconds for one in first)}
+    about = {"cell": spec.cell, "nodes": spec.world.nodes, "reference": reference}
+    return about | {"ratios": ratios} | runs.machine.told()
 
 
 def _pairs(ones: Sequence[Taken], others: Sequence[Taken]) -> Iterator[tuple[Taken, Taken]]:

@@ -1,6 +1,6 @@
 """Does a piece of work take `factor` times its CPU seconds, however short it is?
 
-As many processes as the factor share one core, as ranks do. Each waits, works, and is paced.
+As many processes share one core as ranks may at that factor. Each waits, works, and is paced.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.emulated.undisturbed import Machine
 from pipeline.emulation.awake import awake
+from pipeline.emulation.dilation import nodes_a_core
 from pipeline.emulation.pacing import Pacer
 
 WORK_SECONDS = (0.0005, 0.002, 0.008, 0.03)
@@ -39,10 +40,11 @@ def _paced(factor: int, seconds: float) -> list[float]:
     """Ratios of all pieces of all processes, which share the first core."""
     core = min(os.sched_getaffinity(0))
     context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(factor)
+    sharing = nodes_a_core(factor)
+    barrier = context.Barrier(sharing)
     reads, running = [], []
     with awake([core]):
-        for seed in range(factor):
+        for seed in range(sharing):
             read, write = context.Pipe(duplex=False)
             work = partial(_work, factor, seconds, core, seed)
             running.append(context.Process(target=_tell, args=(write, barrier, work), daemon=True))

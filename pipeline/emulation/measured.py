@@ -118,11 +118,14 @@ def _reached(rates: Sequence[float], least: Sequence[float]) -> bool:
 
 
 def _cores(width: int, nodes: Nodes, shares: Shares, dilation: Dilation) -> list[float]:
-    """Cores of each node of the measured copy, with `width` busy threads on every node of all."""
+    """Cores of each node of the measured copy, with `width` busy threads on every node of all.
+
+    At most all that it counts as having: headroom is not its own.
+    """
     threads = nodes.copies * nodes.count * width
     spun = probes.measure([probes.spin] * threads, lambda i: shares.of(i // width))
     return [
-        sum(spun[node * width : (node + 1) * width]) * dilation.factor
+        min(width, sum(spun[node * width : (node + 1) * width]) * dilation.factor)
         for node in range(nodes.count)
     ]
 

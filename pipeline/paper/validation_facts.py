@@ -56,23 +56,18 @@ def _count(result: Mapping[str, Any], what: str) -> int:
 
 
 def _invariance(result: Mapping[str, Any]) -> Iterator[Row]:
-    for one in result["invariance"]:
-        factors = listed(f"{ratio['factor']:g}" for ratio in one["ratios"])
-        nodes = plural(one["nodes"], "node")
-        yield f"{one['cell']}, {nodes}: factor {factors} on 1 core", _intervals(one["ratios"])
+    return map(_alike, result["invariance"])
 
 
 def _eight_nodes(result: Mapping[str, Any]) -> Iterator[Row]:
-    for one in result["eight_nodes"]:
-        settings = listed(map(_setting, one["ratios"]))
-        over = _setting(one["reference"])
-        nodes = plural(one["nodes"], "node")
-        what = f"{one['cell']}, {nodes}: factor {settings}, over {over}"
-        yield what, _intervals(one["ratios"])
+    return map(_alike, result["eight_nodes"])
 
 
-def _setting(one: Mapping[str, Any]) -> str:
-    return f"{one['factor']:g} ({plural(one['cores'], 'core')})"
+def _alike(one: Mapping[str, Any]) -> Row:
+    """A cell at several factors over the first of these."""
+    factors = listed(f"{ratio['factor']:g}" for ratio in one["ratios"])
+    what = f"{one['cell']}, {plural(one['nodes'], 'node')}: factor {factors}"
+    return f"{what}, over {one['reference']['factor']:g}", _intervals(one["ratios"])
 
 
 def _parts(result: Mapping[str, Any]) -> Iterator[Row]:

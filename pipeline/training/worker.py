@@ -24,6 +24,7 @@ from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
 from pipeline.spec import RunSpec
 from pipeline.training import devices, fence, image
+from pipeline.training.allocator import keep_freed_memory
 from pipeline.training.processes import die_with_parent, is_root
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -142,6 +143,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     from pipeline.training.loop import Hooks, Loop
 
     _choose_interface(spec)
+    keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     strategy = strategies.load(spec.strategy, spec.options)
     strategy.check()

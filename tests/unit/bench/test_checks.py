@@ -26,9 +26,9 @@ class FakeRuns(Runs):
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         self.asked += variants
-        return [[self.taken(variant, 2)] * repeats for variant in variants]
+        return [[self.taken(variant)] * repeats for variant in variants]
 
-    def taken(self, variant: Variant, room: int) -> Taken:
+    def taken(self, variant: Variant) -> Taken:
         link = variant.spec.world.link
         assert link is not None
         seconds = self.seconds * (1 + self.slower * (variant.factor - 1)) + 10 / link.rate_mbits
@@ -36,16 +36,16 @@ class FakeRuns(Runs):
         return Taken(seconds, 0.02 * variant.factor)
 
 
-def test_a_cell_on_one_core_is_held_against_itself_undilated_on_two() -> None:
+def test_a_cell_is_held_against_itself_undilated() -> None:
     runs = FakeRuns()
     found = checks.invariance(runs, "dps", (1, 2, 4), 3)
-    assert [(v.factor, v.cores) for v in runs.asked] == [(1, 2), (2, 1), (4, 1)]
+    assert [v.factor for v in runs.asked] == [1, 2, 4]
     assert {v.spec.world.nodes for v in runs.asked} == {2}
     assert [ratio["value"] for ratio in found["ratios"]] == [1.0, 1.0]
     assert [ratio["cpu_seconds"] for ratio in found["ratios"]] == [2.0, 4.0]
     at_equal = [(0.05 - 0.02) / 0.05, (0.05 - 0.06) / 0.05]
     assert [r["at_equal_cpu_seconds"] for r in found["ratios"]] == pytest.approx(at_equal)
-    assert found["reference"] == {"factor": 1, "cores": 2, "step_seconds": pytest.approx(0.05)}
+    assert found["reference"] == {"factor": 1, "step_seconds": pytest.approx(0.05)}
     assert checks.invariance(runs, "single", (1, 2), 3)["nodes"] == 1
 
 
@@ -55,14 +55,14 @@ def test_the_bench_runs_the_default_study_as_it_is() -> None:
     assert (vars(spec.model), vars(spec.workload)) == (study["model"], study["workload"])
 
 
-@pytest.mark.parametrize(("cores", "first"), [(2, (4, 2)), (8, (1, 8)), (64, (1, 8))])
-def test_eight_nodes_are_held_against_undilated_ones_where_the_cores_are(
-    cores, first, monkeypatch
-) -> None:
+@pytest.mark.parametrize(("cores", "factors"), [(2, [5, 10]), (4, [3, 10]), (8, [1, 10])])
+def test_eight_nodes_are_held_against_the_least_factor_here(cores, factors, monkeypatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-    found = checks.eight_nodes(FakeRuns(), "sps", checks.settings_here(), 2)
-    assert (found["reference"]["factor"], found["reference"]["cores"]) == first
-    assert found["ratios"][-1]["factor"] == 16
+    found = checks.factors_here(8, (10,))
+    assert found == factors
+    result = checks.eight_nodes(FakeRuns(), "sps", found, 2)
+    assert result["reference"]["factor"] == factors[0]
+    assert [one["factor"] for one in result["ratios"]] == factors[1:]
 
 
 def test_the_largest_bias_is_that_of_the_median_farthest_from_one() -> None:

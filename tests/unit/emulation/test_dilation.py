@@ -10,11 +10,13 @@ from pipeline.emulation.dilation import Dilation, dilate, least_dilation, places
     [
         (1, 1, 2, 1, 2),  # the machine holds the node twice
         (2, 1, 2, 1, 1),
-        (8, 1, 2, 4, 1),
-        (2, 1, 1, 2, 1),
-        (3, 1, 2, 2, 1),  # two of them share a core
+        (4, 1, 2, 3, 1),
+        (8, 1, 2, 5, 1),
+        (2, 1, 1, 3, 1),
+        (3, 1, 2, 3, 1),  # two of them share a core
+        (16, 1, 2, 10, 1),
         (8, 1, 16, 1, 2),
-        (2, 4, 2, 4, 1),
+        (2, 4, 2, 5, 1),
     ],
 )
 def test_every_node_counts_as_having_its_own_cores(
@@ -23,18 +25,19 @@ def test_every_node_counts_as_having_its_own_cores(
     assert dilate(nodes, cores_per_node, cores) == Dilation(factor, copies)
     dealt = places(nodes * copies, cores_per_node, list(range(cores)))
     most = max(sum(core in place for place in dealt) for core in range(cores))
-    # No more nodes are at work on a core at once than it has time for.
-    assert most * cores_per_node / min(cores_per_node, cores) <= factor
+    # Where nodes share a core, it is idle for a fifth of the time even with all of them at work.
+    busy = most * cores_per_node / min(cores_per_node, cores) / factor
+    assert busy <= (1 if factor == 1 else 0.8)
 
 
 def test_more_can_be_asked_for_but_not_less(monkeypatch) -> None:
     assert least_dilation() == 1
     monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "8")
     assert dilate(2, 1, 2, least_dilation()).factor == 8
-    assert dilate(8, 1, 2, 2.0).factor == 4
+    assert dilate(8, 1, 2, 2.0).factor == 5
 
 
-@pytest.mark.parametrize(("nodes", "cores", "copies"), [(2, 1, 4), (8, 2, 2), (8, 1, 1), (3, 2, 5)])
+@pytest.mark.parametrize(("nodes", "cores", "copies"), [(2, 1, 3), (4, 2, 3), (6, 1, 1), (3, 2, 4)])
 def test_a_core_is_as_full_where_more_was_asked_for(nodes: int, cores: int, copies: int) -> None:
     assert dilate(nodes, 1, cores, 8.0) == Dilation(8, copies)
 
