@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Spent(NamedTuple):
-    """Seconds of the run's clock, and CPU seconds of the thread that computes."""
+    """Seconds of the run's clock, and CPU seconds of the thread that computes without its pacing."""
 
     seconds: float
     cpu_seconds: float
@@ -37,11 +37,11 @@ class Clock:
         """The result of `call` and what passed until the device had finished it."""
         self._synchronise()
         self.pacer.settle()
-        start, cpu = time.perf_counter(), time.thread_time()
+        start, cpu = time.perf_counter(), self.pacer.cpu_seconds()
         result = call()
         self._synchronise()
         self.pacer.settle()
-        cpu_seconds = time.thread_time() - cpu
+        cpu_seconds = self.pacer.cpu_seconds() - cpu
         return result, Spent((time.perf_counter() - start) / self.pacer.dilation, cpu_seconds)
 
     def overhead(self) -> float:

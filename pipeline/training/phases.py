@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -145,4 +144,4 @@ class PhaseTimer(Paced):
         self._mark(self._after_gradients)
 
     def _mark(self, phase: str) -> None:
-        self._marks.append((phase, self._clock.stamp(), time.thread_time()))
+        self._marks.append((phase, self._clock.stamp(), self._pacer.cpu_seconds()))

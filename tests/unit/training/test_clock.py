@@ -11,7 +11,7 @@ def test_a_call_is_timed_and_its_result_kept(monkeypatch: pytest.MonkeyPatch) ->
     readings = iter([10.0, 10.5])
     monkeypatch.setattr("time.perf_counter", lambda: next(readings))
     spent = iter([3.0, 3.25])
-    monkeypatch.setattr("time.thread_time", lambda: next(spent))
+    monkeypatch.setattr("pipeline.emulation.pacing.time.thread_time", lambda: next(spent))
     assert Clock(torch.device("cpu")).time(lambda: "done") == ("done", (0.5, 0.25))
 
 

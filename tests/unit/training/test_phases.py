@@ -162,7 +162,7 @@ def test_cpu_seconds_are_split_at_the_same_marks(
     timer: PhaseTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = [10.0]
-    monkeypatch.setattr("pipeline.training.phases.time.thread_time", lambda: cpu[0])
+    monkeypatch.setattr("pipeline.emulation.pacing.time.thread_time", lambda: cpu[0])
 
     def step() -> None:
         timer.begin(FORWARD)
