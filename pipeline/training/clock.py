@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Spent(NamedTuple):
-    """Seconds of the run's clock, and CPU seconds of the thread that computes without its pacing."""
+    """Seconds of the run's clock; CPU seconds of the thread that computes, its waits left out."""
 
     seconds: float
     cpu_seconds: float
