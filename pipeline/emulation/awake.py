@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+BUSY_SECONDS, NAP_SECONDS = 0.25, 0.002
+"""A core that is never idle takes over no work that waits at another one: a thread of the kernel
+once waited there for minutes, with a lock that a rank needed to end."""
 
 
 @contextmanager
@@ -35,6 +40,9 @@ def _spin(core: int) -> int:
         os.sched_setaffinity(0, [core])
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         while os.getppid() == parent:
-            pass
+            until = time.monotonic() + BUSY_SECONDS
+            while time.monotonic() < until:
+                pass
+            time.sleep(NAP_SECONDS)
     finally:
         os._exit(1)
