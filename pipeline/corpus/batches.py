@@ -8,7 +8,7 @@ size enters, so every cell of a study sees the same sequences at the same step.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from pipeline.errors import CorpusError
 
 Tokens = npt.NDArray[np.int64]
 
+MAX_OPEN_SHARDS = 128
+"""Shards that are mapped at a time: each holds a file descriptor, and 1,024 is a usual limit."""
+
 
 class Batches:
     """Batches of `global_batch` windows of `context` tokens from the shards in `folder`."""
@@ -31,6 +34,7 @@ class Batches:
         self.context, self.global_batch, self.seed = context, global_batch, seed
         self.num_windows = (self.manifest.num_tokens - 1) // context
         self._folder = folder
+        self._shard = lru_cache(maxsize=MAX_OPEN_SHARDS)(self._map)
         if self.num_windows < global_batch:
             raise CorpusError(
                 f"{folder}: {self.manifest.num_tokens} tokens are {self.num_windows} windows of "
@@ -72,7 +76,7 @@ class Batches:
         parts = []
         for shard in range(int(edges[0]) - 1, int(edges[1])):
             start = int(self._starts[shard])
-            parts.append(self._shards[shard][max(first - start, 0) : stop - start])
+            parts.append(self._shard(shard)[max(first - start, 0) : stop - start])
         return np.concatenate(parts).astype(np.int64)
 
     @cached_property
@@ -81,11 +85,7 @@ class Batches:
         lengths = [shard.num_tokens for shard in self.manifest.shards]
         return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
-    @cached_property
-    def _shards(self) -> list[npt.NDArray[Any]]:
-        """The shards, memory-mapped: pages that no window touches are never read."""
-        dtype = self.manifest.file_dtype
-        return [
-            np.memmap(self._folder / shard.file, dtype=dtype, mode="r")
-            for shard in self.manifest.shards
-        ]
+    def _map(self, index: int) -> npt.NDArray[Any]:
+        """A shard, memory-mapped: pages that no window touches are never read."""
+        path = self._folder / self.manifest.shards[index].file
+        return np.memmap(path, dtype=self.manifest.file_dtype, mode="r")

@@ -98,13 +98,13 @@ class HorovodStepper(Stepper):
             return super().update()
 
     def load(self, state: TrainState) -> None:
-        """Continue from the root's state: its optimiser slots, then its weights. Collective.
+        """Continue from `state`, which every rank has read; the root's weights count. Collective.
 
-        `broadcast_optimizer_state` is not used: on an optimiser without slots it takes a step with
-        zero gradients, which moves AdamW's weights.
+        Nothing of the optimiser is sent: `broadcast_optimizer_state` takes a step with zero
+        gradients on an optimiser without slots, which moves AdamW's weights, and
+        `broadcast_object` pickles, which ends at 2 GiB.
         """
-        slots, scalars = hvd.broadcast_object((dict(state.optimiser), dict(state.scalars)), ROOT)
-        super().load(TrainState(state.weights, slots, scalars))
+        super().load(state)
         broadcast_weights(self.model)
 
 

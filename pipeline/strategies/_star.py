@@ -68,7 +68,8 @@ class Star(Stepper):
 
     def _to_root(self, gradients: list[Tensor]) -> None:
         for bucket in _by_dtype(gradients):
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket]) / self.group.size
             if not self.is_root:
                 dist.send(flat, ROOT)
                 continue
@@ -76,7 +77,7 @@ class Star(Stepper):
             for rank in range(1, self.group.size):
                 dist.recv(incoming, rank)
                 flat += incoming
-            _unflatten(flat / self.group.size, bucket)
+            _unflatten(flat, bucket)
 
     def close(self) -> None:
         """Pull once more, so that every rank ends with the root's weights; then leave."""

@@ -19,7 +19,9 @@ from pathlib import Path
 import psutil
 
 from pipeline import network as addresses
+from pipeline.control_groups import usable_cores
 from pipeline.emulation.available import why_not
+from pipeline.emulation.dilation import dilate, least_dilation
 from pipeline.errors import StudyError
 from pipeline.spec import RunSpec, WorldSpec
 from pipeline.strategies.base import Layout
@@ -124,7 +126,7 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
             "to loopback"
         )
         return replace(launch, unsupported=reason)
-    if network == "emulated" and (too_many := _too_many_ranks(layout.num_processes)):
+    if network == "emulated" and (too_many := _too_many_ranks(spec.world, layout)):
         return replace(launch, unsupported=too_many)
     return replace(launch, commands=commands(spec, layout, paths, place, digest, network))
 
@@ -137,7 +139,11 @@ def _network(world: WorldSpec) -> tuple[str, str | None]:
     return ("loopback", reason) if reason else (world.network, None)
 
 
-def _too_many_ranks(count: int) -> str | None:
+def _too_many_ranks(world: WorldSpec, layout: Layout) -> str | None:
+    """Why the ranks of all copies of the nodes do not fit this machine's free memory."""
+    width = world.cores_per_node or 1
+    copies = dilate(world.nodes, width, len(usable_cores()), least_dilation()).copies
+    count = copies * layout.num_processes
     needed, there = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
     if needed <= there:
         return None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,14 @@ def test_importing_batches_is_cheap() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_corpus_of_many_shards_does_not_use_up_the_file_descriptors(
+    make_shards: MakeShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.corpus.batches.MAX_OPEN_SHARDS", 4)
+    batches = Batches(make_shards(1000, 10), context=4, global_batch=200, seed=1)
+    before = len(os.listdir("/proc/self/fd"))
+    inputs, _ = batches.slice(0, 0, 200)
+    assert np.array_equal(inputs, batches.indices(0)[:, None] * 4 + np.arange(4))
+    assert len(os.listdir("/proc/self/fd")) <= before + 4

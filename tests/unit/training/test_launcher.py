@@ -118,6 +118,7 @@ def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypa
 def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> None:
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
     monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
+    monkeypatch.setattr(launcher, "usable_cores", lambda: [0, 1])
     launch = planned(emulated, Place(num_cores=2, port=1234))
     assert launch.commands == ()
     assert "4 ranks on emulated nodes need about" in str(launch.unsupported)
