@@ -67,12 +67,22 @@ class Pacer:
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
         self._factor = dilation
         self._due = self._cpu = self._others_from = self._waits = 0.0
+        self._settled_at: float | None = None
         if self.paces:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
     def cpu_seconds(self) -> float:
         """CPU seconds of this thread so far, its waits left out."""
         return time.thread_time() - self._waits
+
+    def moment(self) -> float:
+        """The time now; right after a settlement, the time at which what follows began.
+
+        A neighbour may take the core between a settlement and the look at the clock, and what
+        follows would seem to take less time than its CPU seconds.
+        """
+        settled, self._settled_at = self._settled_at, None
+        return time.perf_counter() if settled is None else settled
 
     def start(self) -> None:
         """Pace what comes from now on; what was before is not paid for."""
@@ -108,12 +118,13 @@ class Pacer:
 
         Unlike `settle` it keeps the account: time lost to a neighbour pays for what follows.
         """
+        self._settled_at = None
         if self.paces and self._left() > SMALL_SECONDS * self.dilation:
             self._pay()
 
     def _begin(self) -> None:
         self._others_from = self._of_others()
-        self._due = time.perf_counter()
+        self._due = self._settled_at = time.perf_counter()
 
     def _of_others(self) -> float:
         """CPU seconds of the other threads of this process so far."""

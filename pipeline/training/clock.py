@@ -37,7 +37,7 @@ class Clock:
         """The result of `call` and what passed until the device had finished it."""
         self._synchronise()
         self.pacer.settle()
-        start, cpu = time.perf_counter(), self.pacer.cpu_seconds()
+        start, cpu = self.pacer.moment(), self.pacer.cpu_seconds()
         result = call()
         self._synchronise()
         self.pacer.settle()
@@ -55,7 +55,7 @@ class Clock:
     def stamp(self) -> Any:
         """A moment in the device's own order of work: an event on a GPU, else the time now."""
         if self.device.type != "cuda":
-            return time.perf_counter()
+            return self.pacer.moment()
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,7 +118,8 @@ def test_a_corpus_of_many_shards_does_not_use_up_the_file_descriptors(
 ) -> None:
     monkeypatch.setattr("pipeline.corpus.batches.MAX_OPEN_SHARDS", 4)
     batches = Batches(make_shards(1000, 10), context=4, global_batch=200, seed=1)
-    before = len(os.listdir("/proc/self/fd"))
+    opened = Path("/proc/self/fd")
+    before = len(list(opened.iterdir()))
     inputs, _ = batches.slice(0, 0, 200)
     assert np.array_equal(inputs, batches.indices(0)[:, None] * 4 + np.arange(4))
-    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    assert len(list(opened.iterdir())) <= before + 4

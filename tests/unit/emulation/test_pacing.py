@@ -137,6 +137,21 @@ def test_a_wait_is_not_paid_for_by_another_one(machine) -> None:
     assert pacer.cpu_seconds() - before == pytest.approx(0.001)
 
 
+def test_what_follows_a_settlement_begins_there(machine) -> None:
+    """Also where a neighbour takes the core before the clock is read."""
+    pacer = paced(machine)
+    machine.work(0.001)
+    pacer.settle()
+    settled = machine.now
+    machine.wait(0.003)
+    assert pacer.moment() == settled
+    assert pacer.moment() == machine.now
+    pacer.settle()
+    machine.work(0.0001)
+    pacer.on_the_way()
+    assert pacer.moment() == machine.now
+
+
 def test_on_the_way_small_debts_wait_until_they_are_worth_it(machine) -> None:
     pacer = paced(machine)
     machine.work(0.0003)
