@@ -47,7 +47,7 @@ class Extent:
     """What is measured how often."""
 
     repeats: int = 6
-    cells: Sequence[str] = ("single", "sps", "dps", "horovod", "dps-amp", "horovod-amp")
+    cells: Sequence[str] = ("single", "sps", "dps", "horovod")
     factors: Sequence[int] = (1, 2, 4, 8)
     eight_factors: Sequence[int] = (10,)
     work_seconds: Sequence[float] = WORK_SECONDS

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pipeline.emulation.available import why_not
+from pipeline.emulation.dilation import dilate
 from pipeline.expansion import expand
 from pipeline.spec import LinkSpec, RunSpec
 from pipeline.study import load_study
@@ -116,7 +117,7 @@ def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, 
     assert (execution["network"], execution["launcher"]) == ("emulated", "fork")
     found = execution["emulation"]
     cores = len(os.sched_getaffinity(0))
-    assert found["dilation"] == max(1, 2 / cores)
+    assert found["dilation"] == dilate(2, 1, cores).factor
     assert (found["shares"] == "own") == (cores >= 2)
     assert len(found["measured_mbits"]) == len(found["measured_cores"]) == 2
     # No node gets more than the study says, however little others leave it.
@@ -138,7 +139,7 @@ def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path)
 def test_eight_nodes_and_one_node_fill_the_machine(small_tokens, tmp_path) -> None:
     cores = len(os.sched_getaffinity(0))
     eight, steps, _ = train(run_of("dps", 8), small_tokens, tmp_path / "eight")
-    assert eight["execution"]["emulation"]["dilation"] == max(1, 8 / cores)
+    assert eight["execution"]["emulation"]["dilation"] == dilate(8, 1, cores).factor
     assert len({step["rank"] for step in steps}) == 8
     single, _, _ = train(run_of("single", 1), small_tokens, tmp_path / "one")
     found = single["execution"]["emulation"]
