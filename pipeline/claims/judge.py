@@ -55,8 +55,11 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     return Verdict(claim, verdict, why, scale, found.effect, tuple(_notes(found.places)), runs)
 
 
-def _settle(found: Found, region: Region | None, bias: float) -> tuple[str, str]:
-    """The verdict and the finding behind it; the effect may be off by the share `bias`."""
+def _settle(found: Found, region: Region | None, bias: float | None) -> tuple[str, str]:
+    """The verdict and the finding behind it; the effect may be off by the share `bias`.
+
+    Where that is not known, nothing is decided.
+    """
     effect = found.effect
     if effect is None or region is None:
         return (REPRODUCED if found.holds else NOT_REPRODUCED), found.why
@@ -65,6 +68,9 @@ def _settle(found: Found, region: Region | None, bias: float) -> tuple[str, str]
     claimed = f"claimed {region}"
     if verdict == NOT_TESTABLE:
         return verdict, f"undecided, {shown}, and the interval includes the bound ({claimed})"
+    if bias is None:
+        unknown = "and how far emulated times are off was not measured (make bench does that)"
+        return NOT_TESTABLE, f"undecided, {shown}, {unknown} ({claimed})"
     if _within(effect.low / (1 + bias), effect.high * (1 + bias), region) != verdict:
         within = f"within the emulation's own bias of {100 * bias:.1f} % of the bound"
         return NOT_TESTABLE, f"undecided, {shown}, {within} ({claimed})"

@@ -49,13 +49,13 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
     return [_claim(entry, content, selectors, where) for entry in content["claims"]]
 
 
-def load_bias(path: Path | None) -> float:
+def load_bias(path: Path | None) -> float | None:
     """Share by which times on emulated nodes may be off, of the results of `make bench`.
 
-    0 where there are none, or those of a version before 0.3; raises RecordError on unfit ones.
+    None where there are none, or those of a version before 0.3; raises RecordError on unfit ones.
     """
     result = read(path, "emulation", "make bench") if path else {}
-    return float(result.get("largest_bias", 0.0))
+    return float(result["largest_bias"]) if "largest_bias" in result else None
 
 
 def _claim(

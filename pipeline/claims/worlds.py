@@ -69,8 +69,8 @@ class Evidence:
 
     study: Mapping[str, Any]
     table: pd.DataFrame
-    bias: float = 0.0
-    """Share by which times on emulated nodes may be off, as validated; 0 where that is unknown."""
+    bias: float | None = 0.0
+    """Share by which times on emulated nodes may be off, as validated; None where it was not."""
 
     @cached_property
     def groups(self) -> list[dict[str, Any]]:

@@ -293,6 +293,16 @@ def test_times_on_emulated_nodes_count_outside_of_the_emulation_s_own_bias(
     assert not said or found.why.startswith("undecided")
 
 
+def test_without_a_validation_no_time_of_emulated_nodes_decides(world: Evidence) -> None:
+    evidence = copy(world)
+    arrange(evidence, SLOWER, (3.0, 4.0, 5.0))
+    evidence.table["network"] = "emulated"
+    evidence.table.loc[evidence.table["metric"] == "cores_per_node", "value"] = 4.0
+    found = judge(SLOWER, Evidence(evidence.study, evidence.table, None))
+    assert found.verdict == NOT_TESTABLE
+    assert "how far emulated times are off was not measured" in found.why
+
+
 @pytest.mark.parametrize(
     ("name", "network"), [("sps-slower-than-one", "real"), ("amp-halves-memory", "emulated")]
 )
