@@ -40,7 +40,7 @@ def test_what_tcp_counted_is_that_of_the_timed_steps(
         nonlocal done
         done += 1
 
-    loop.trainable.close = lambda: count(None)  # type: ignore[method-assign]
+    monkeypatch.setattr(loop.trainable, "close", lambda: count(None))
     loop.run(Hooks(count, lambda *_: None))
     assert done == 6
     assert loop.tcp == {"TCPTimeouts": 300}
