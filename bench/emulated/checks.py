@@ -29,7 +29,7 @@ def invariance(runs: Runs, cell: str, factors: Sequence[int], repeats: int) -> d
     return _against_first(runs, repeats, runs.spec(cell, nodes, RATE_MBITS), factors)
 
 
-def eight_nodes(runs: Runs, cell: str, factors: Sequence[float], repeats: int) -> dict[str, Any]:
+def eight_nodes(runs: Runs, cell: str, factors: Sequence[int], repeats: int) -> dict[str, Any]:
     """Eight nodes at several factors, over the first of these."""
     return _against_first(runs, repeats, runs.spec(cell, NODES, RATE_MBITS), factors)
 
@@ -60,7 +60,7 @@ def slower(runs: Runs, nodes: int, repeats: int) -> dict[str, Any]:
 
 
 def _against_first(
-    runs: Runs, repeats: int, spec: RunSpec, factors: Sequence[float]
+    runs: Runs, repeats: int, spec: RunSpec, factors: Sequence[int]
 ) -> dict[str, Any]:
     """Step time and CPU seconds at each factor over those at the first, repeat by repeat.
 

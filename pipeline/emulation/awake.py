@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 BUSY_SECONDS, NAP_SECONDS = 0.25, 0.002
-"""A core that is never idle takes over no work that waits at another one: a thread of the kernel
-once waited there for minutes, with a lock that a rank needed to end."""
+"""An idle core takes over work that waits at another one. Without naps a thread of the kernel once
+waited for minutes, and held a lock that a rank needed to end."""
 
 
 @contextmanager

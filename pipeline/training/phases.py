@@ -43,7 +43,7 @@ class Paced(Phases):
     def watch(self, model: nn.Module) -> None:
         """Pay before each gradient, which the backward pass may send as soon as it is there.
 
-        Every parameter must get a gradient in every backward pass: the last one is told by count.
+        Every parameter must get a gradient in every backward pass: counting finds the last.
         """
         parameters: list[Any] = [p for p in model.parameters() if p.requires_grad]
         seen = 0
