@@ -35,8 +35,8 @@ from bench.emulated.phase_length import WORK_SECONDS, phase_length
 from bench.emulated.runs import Runs
 from pipeline.emulation import links
 from pipeline.emulation.available import why_not
+from pipeline.machine.facts import hardware, provenance
 from pipeline.schemas import validate
-from pipeline.training.machine import hardware, provenance
 
 VERSION = 2
 """Of the results; version 1 had other checks, of nodes whose cores were shared by quotas."""

@@ -1,7 +1,6 @@
 """The only command line of Samestep: `python -m pipeline STAGE ...`, one subcommand per stage.
 
-A stage is a module with SUMMARY, `add_arguments(parser)` and `run(args) -> int`. Only the stage
-that is called is imported, so `figure` never pays for torch.
+Only the stage that is called is imported, so `figure` never pays for torch.
 """
 
 from __future__ import annotations
@@ -9,29 +8,31 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from types import ModuleType
 
 from pipeline.errors import SamestepError
 
-STAGES = {
-    "check": "pipeline.check",
-    "tokens": "pipeline.corpus.cli",
-    "doctor": "pipeline.doctor.cli",
-    "plan": "pipeline.training.planning",
-    "train": "pipeline.training.cli",
-    "commands": "pipeline.training.commands",
-    "repeats": "pipeline.metrics.adaptive",
-    "metrics": "pipeline.metrics.cli",
-    "figure": "pipeline.figures.cli",
-    "table": "pipeline.tables.cli",
-    "claims": "pipeline.claims.cli",
-    "compare": "pipeline.compare.cli",
-    "paper": "pipeline.paper.cli",
-    "report": "pipeline.report.cli",
-    "archive": "pipeline.archive.pack",
-    "unpack": "pipeline.archive.unpack",
-    "verify": "pipeline.archive.verify",
-    "clean": "pipeline.clean",
-}
+STAGES = (
+    "check",
+    "doctor",
+    "plan",
+    "tokens",
+    "commands",
+    "train",
+    "repeats",
+    "metrics",
+    "figure",
+    "table",
+    "claims",
+    "compare",
+    "paper",
+    "page",
+    "archive",
+    "unpack",
+    "verify",
+    "clean",
+)
+"""In the order of a study; each is a file of `pipeline.commands`."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,8 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__)
-        for name, module in STAGES.items():
-            print(f"  {name:10s} {importlib.import_module(module).SUMMARY}")
+        for name in STAGES:
+            print(f"  {name:10s} {_stage(name).SUMMARY}")
         return 0
     name, *rest = argv
     if name not in STAGES:
@@ -49,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    stage = importlib.import_module(STAGES[name])
+    stage = _stage(name)
     parser = argparse.ArgumentParser(prog=f"python -m pipeline {name}", description=stage.SUMMARY)
     stage.add_arguments(parser)
     args = parser.parse_args(rest)
@@ -62,6 +63,10 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _stage(name: str) -> ModuleType:
+    return importlib.import_module(f"pipeline.commands.{name}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.expansion import compares_conditions
+from pipeline.study.expansion import compares_conditions
 
 VERDICTS, CONDITIONS = "verdicts", "conditions"
 """What an output may need of a study, as its `NEEDS` says; without it the study does not have it.

@@ -16,7 +16,7 @@ import pandas as pd
 
 from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from tests.fake_records import make_study, write_records
 
 Bounds = tuple[float, float, float]

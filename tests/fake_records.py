@@ -18,13 +18,13 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.expansion import expand, run_order
 from pipeline.metrics import table as tidy
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
-from pipeline.profiling import profiled
 from pipeline.records import RunRecord, Step, write_record
-from pipeline.spec import RunSpec
+from pipeline.study.expansion import expand, run_order
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
 
 # strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
 _LAW = {

@@ -16,7 +16,7 @@ from pipeline.emulation.awake import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.emulation.shares import Shares
-from pipeline.spec import LinkSpec
+from pipeline.study.spec import LinkSpec
 
 BUCKETS, BUCKET_SECONDS = 16, 0.06
 """Under way at once, as those of DDP are: a ring alone leaves its link idle at both ends, for one

@@ -12,7 +12,7 @@ from bench.emulated.runs import Runs, Taken, Variant
 from pipeline.emulation import links
 from pipeline.emulation.dilation import dilate
 from pipeline.metrics.statistics import Interval, repeats_interval
-from pipeline.spec import RunSpec
+from pipeline.study.spec import RunSpec
 
 RATE_MBITS = 1000.0
 """The faster link of the study, over which the cores' part of a step is the larger one."""

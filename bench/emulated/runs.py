@@ -15,13 +15,13 @@ from pathlib import Path
 from bench.emulated.cpu_seconds import Tally
 from bench.emulated.undisturbed import Machine
 from pipeline.emulation import dilation
-from pipeline.expansion import expand, tokens_spec
-from pipeline.memory import num_parameters
+from pipeline.launch.emulated import preloaded
 from pipeline.metrics.runs import load_run
+from pipeline.models import num_parameters
 from pipeline.records import RunRecord, read_record
-from pipeline.spec import LinkSpec, RunSpec
-from pipeline.study import load_study
-from pipeline.training import preloaded
+from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.load import load_study
+from pipeline.study.spec import LinkSpec, RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "workflow/config/smoke.yaml"

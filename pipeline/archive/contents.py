@@ -18,17 +18,17 @@ from pipeline.claims.load import files_of, load_bias, load_claims
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import write_verdicts
 from pipeline.errors import ArchiveError, LaunchError
+from pipeline.machine.facts import provenance
+from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
 from pipeline.metrics.adaptive import called_for
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_run, run_folder
-from pipeline.profiling import profiled
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
-from pipeline.study import load_study
+from pipeline.study.load import load_study
+from pipeline.study.profiling import profiled
 from pipeline.text import markdown
-from pipeline.training.image import locked_digest
-from pipeline.training.machine import provenance
 
 
 def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:

@@ -1,53 +1,15 @@
-"""`python -m pipeline archive --study FILE`: archives/<study>.zip from results/<study>.
-
-`--results` and `--out` name another folder and another file.
-"""
+"""Write the files of an archive as one zip whose bytes depend on them alone."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-SUMMARY = "a finished study with all that belongs to it as one file, a Workflow Run RO-Crate"
-
 # The first moment that a zip can state: an archive says when its runs were, not when it was packed.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 _UNIX, _REGULAR_FILE = 3, 0o100644
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the stage."""
-    place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--study", type=Path, help="study file, which names its results")
-    place.add_argument("--results", type=Path, help="folder results/<study>")
-    parser.add_argument("--out", type=Path, help="zip file to write; archives/<study>.zip")
-    parser.add_argument(
-        "--partial",
-        action="store_true",
-        help="pack the records of an unfinished study, without results",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Check the study, write the archive, print its size and checksum."""
-    from pipeline.archive.contents import contents
-    from pipeline.archive.layout import STUDY_FILE
-    from pipeline.errors import ArchiveError
-    from pipeline.files import sha256_of_file
-    from pipeline.study import results_folder
-
-    results = args.results or results_folder(args.study)
-    out = args.out or Path("archives", f"{results.name}.zip")
-    if not (results / STUDY_FILE).is_file():
-        raise ArchiveError(f"there is no {results / STUDY_FILE}; run the study with make paper")
-    parts = contents(results, partial=args.partial)
-    write_zip(parts, out)
-    size = out.stat().st_size / 1e6
-    print(f"{out}: {len(parts) + 1} files, {size:.1f} MB, sha256 {sha256_of_file(out)}")
-    return 0
 
 
 def write_zip(parts: Mapping[str, Path | bytes], final: Path) -> None:

@@ -21,7 +21,7 @@ from pipeline.archive.sums import parse_sums
 from pipeline.errors import ArchiveError
 from pipeline.metrics.collect import collect, collect_profiled
 from pipeline.schemas import validate
-from pipeline.study import load_study
+from pipeline.study.load import load_study
 
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1

@@ -1,4 +1,4 @@
-"""`python -m pipeline unpack --archive FILE --into results/from_archive`; prints the new folder.
+"""Lay the records of an archive where results are rebuilt from them.
 
 Everything is checked in a folder of its own before that takes its place, so that a bad archive
 leaves what was there before.
@@ -6,24 +6,9 @@ leaves what was there before.
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-SUMMARY = "check an archive and lay its records where results are rebuilt from them"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the stage."""
-    parser.add_argument("--archive", type=Path, required=True, help="zip file of `archive`")
-    parser.add_argument("--into", type=Path, required=True, help="folder of the study's folder")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Unpack and print the folder."""
-    print(unpack(args.archive, args.into))
-    return 0
 
 
 def unpack(archive: Path, into: Path) -> Path:

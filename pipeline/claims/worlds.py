@@ -17,11 +17,11 @@ from typing import Any
 import pandas as pd
 
 from pipeline.claims.types import Claim, NotTestableError, Selector
-from pipeline.expansion import links_of
 from pipeline.metrics.comparison import unequal_fields
 from pipeline.metrics.parity import NOT_EQUAL
 from pipeline.metrics.select import listed, pick, plural, records
-from pipeline.spec import LinkSpec
+from pipeline.study.expansion import links_of
+from pipeline.study.spec import LinkSpec
 
 ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
 # Ranks of these networks are processes of one machine and share its cores.

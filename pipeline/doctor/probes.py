@@ -95,17 +95,18 @@ def nccl() -> Finding:
     return missing("needs a CUDA build of torch and a GPU", _GPU_NODE)
 
 
-def horovod() -> Finding:
-    """Horovod, built for the installed torch."""
+def strategy(name: str) -> Finding:
+    """A strategy that needs more than torch: whether it can be built here, and its packages."""
     from pipeline import strategies
 
+    chosen = strategies.load(name, {})
     try:
-        strategies.load("horovod", {}).check()
+        chosen.check()
     except UnsupportedError as error:
-        return missing(str(error), "python -m envs.build_horovod --retry")
+        return missing(str(error), chosen.install)
     import importlib.metadata
 
-    return ok(f"{importlib.metadata.version('horovod')}, built for the installed torch")
+    return ok(", ".join(f"{p} {importlib.metadata.version(p)}" for p in chosen.requires))
 
 
 def apex() -> Finding:
@@ -121,7 +122,7 @@ def apex() -> Finding:
 
 def container() -> Finding:
     """A program that runs the image."""
-    from pipeline.training.image import RUNTIMES, digest_from_within
+    from pipeline.machine.image import RUNTIMES, digest_from_within
 
     if inside := digest_from_within():
         return ok(f"this process is inside image {inside}")
@@ -132,7 +133,7 @@ def container() -> Finding:
 
 def image() -> Finding:
     """The image file and its digest."""
-    from pipeline.training.image import locked_digest
+    from pipeline.machine.image import locked_digest
 
     try:
         return ok(f"{IMAGE}, {locked_digest(IMAGE)}")
@@ -170,8 +171,8 @@ def emulated_network() -> Finding:
 
 def cores() -> Finding:
     """Cores that this process may use, and the quota where one is set."""
-    from pipeline.control_groups import cpu_quota
-    from pipeline.training.machine import hardware, usable_cores
+    from pipeline.machine.control_groups import cpu_quota
+    from pipeline.machine.facts import hardware, usable_cores
 
     quota = cpu_quota()
     limit = "" if quota is None else f" (a control group grants {quota:g})"
@@ -233,7 +234,6 @@ PROBES: Mapping[str, Callable[[], Finding]] = {
     "cpu-bf16": cpu_bf16,
     "gloo": gloo,
     "nccl": nccl,
-    "horovod": horovod,
     "apex": apex,
     "container": container,
     "image": image,

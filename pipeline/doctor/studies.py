@@ -8,10 +8,10 @@ from pipeline import strategies
 from pipeline.doctor import probes
 from pipeline.doctor.types import OK, Finding, missing, note, ok
 from pipeline.errors import UnsupportedError
-from pipeline.expansion import expand
 from pipeline.metrics.select import plural
-from pipeline.spec import RunSpec
-from pipeline.study import SCHEMA_FILE, load_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import SCHEMA_FILE, load_study
+from pipeline.study.spec import RunSpec
 
 CONFIG = SCHEMA_FILE.parents[1] / "config"
 

@@ -8,7 +8,7 @@ factor x its own CPU seconds (`pacing`), on the cores of its node (`shares`). Co
 halting (`awake`), and what spins elsewhere sleeps (`waiting`). What a node really got is measured
 before the training (`measured`, by `probes`).
 
-Nothing here knows of training; `pipeline.training.emulated` starts the ranks in these nodes.
+Nothing here knows of training; `pipeline.launch.emulated.start` starts the ranks in these nodes.
 """
 
 REPORT = "emulation.json"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pipeline.emulation.nodes import PROGRAMS, Nodes, enter_private_network, program
 from pipeline.errors import SamestepError
-from pipeline.spec import LinkSpec
+from pipeline.study.spec import LinkSpec
 
 PLAIN = LinkSpec("trial", 1000)
 WITH_DELAY = replace(PLAIN, delay_us=1000)

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeline.emulation import links, tcp
 from pipeline.errors import LaunchError
-from pipeline.spec import LinkSpec
+from pipeline.study.spec import LinkSpec
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 OWN_NETWORK = Path("/proc/thread-self/ns/net")

@@ -19,7 +19,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from pipeline.spec import WorldSpec
+from pipeline.study.spec import WorldSpec
 
 PR_SET_TIMERSLACK = 29
 TIMER_SLACK_NS = 1

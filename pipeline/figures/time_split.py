@@ -20,7 +20,15 @@ from pipeline.metrics.select import (
     records,
     unmarked,
 )
-from pipeline.profiling import BACKWARD, COMMUNICATION, DATA, FORWARD, OPTIMISER, PHASES, REST
+from pipeline.study.profiling import (
+    BACKWARD,
+    COMMUNICATION,
+    DATA,
+    FORWARD,
+    OPTIMISER,
+    PHASES,
+    REST,
+)
 
 CAPTION = (
     "How the time of a step divides, from profiled runs that are apart from the timed ones: means "

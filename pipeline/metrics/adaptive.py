@@ -1,4 +1,4 @@
-"""Which repeats does a study call for, given the records so far? `python -m pipeline repeats`.
+"""Which repeats does a study call for, given the records so far?
 
 With a fixed number that is all of them. With `repeats: {at_least, at_most, within}` a cell at a
 node count gets another repeat until the interval of its median step time lies within the share
@@ -8,42 +8,19 @@ so that the same records always call for the same runs.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.expansion import expand, repeat_bounds
-from pipeline.profiling import profiled
 from pipeline.records import RunRecord
-from pipeline.spec import RunSpec
+from pipeline.study.expansion import expand, repeat_bounds
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
 
 # A rule that stops when an interval is narrow favours intervals that are narrow by luck; measured
 # by simulation with at least 6 and at most 20 repeats (DECISIONS.md).
 COVERAGE = "92 to 96 %"
-SUMMARY = "which cells call for one more repeat, for studies with adaptive repeats"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file")
-    parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
-    parser.add_argument("--repeat", type=int, required=True, help="the repeat to decide on, from 0")
-    parser.add_argument("--out", type=Path, required=True, help="JSON list of run ids to write")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Write the ids of the runs of this repeat that are called for."""
-    from pipeline.files import write_text
-    from pipeline.study import load_study
-
-    found = called_for(load_study(args.study), args.runs)
-    ids = [spec.run_id for spec in found if spec.repeat == args.repeat]
-    write_text(args.out, json.dumps(ids, indent=1) + "\n")
-    print(f"repeat {args.repeat}: {len(ids)} runs are called for", file=sys.stderr)
-    return 0
 
 
 def called_for(study: Mapping[str, Any], runs: Path) -> list[RunSpec]:

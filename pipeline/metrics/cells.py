@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.expansion import without_conditions
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.runs import Run
@@ -22,7 +21,8 @@ from pipeline.metrics.statistics import (
     repeats_interval,
 )
 from pipeline.metrics.table import rows
-from pipeline.spec import LinkSpec
+from pipeline.study.expansion import without_conditions
+from pipeline.study.spec import LinkSpec
 
 RANGE = "smallest and largest of {n} repeats"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipeline.errors import RecordError
 from pipeline.metrics.adaptive import called_for
-from pipeline.profiling import profiled
 from pipeline.records import RunRecord, read_record
-from pipeline.spec import RunSpec
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
 
 
 def run_folder(runs: Path, spec: RunSpec) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.expansion import FALLBACK, cells_of, fallback_name
 from pipeline.records import RunRecord
-from pipeline.spec import LinkSpec, RunSpec
+from pipeline.study.expansion import FALLBACK, cells_of, fallback_name
+from pipeline.study.spec import LinkSpec, RunSpec
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}

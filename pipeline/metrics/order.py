@@ -1,7 +1,7 @@
 """In which order the runs were really executed, and whether the machine drifted meanwhile.
 
-The plan is random within each repeat (`pipeline.expansion.run_order`); what happened stands in the
-records' `started_at`, since a repeated or resumed run comes later than planned.
+The plan is random within each repeat (`run_order` of pipeline/study/expansion.py); what happened is
+in the records' `started_at`, since a repeated or resumed run starts later than planned.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import rows
-from pipeline.profiling import IN_STEP, PHASES
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
+from pipeline.study.profiling import IN_STEP, PHASES
 
 MEAN = "arithmetic mean over the profiled steps and the ranks; the parts add up to the whole"
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.metrics import flops
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
 from pipeline.metrics.table import rows, with_context
+from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
 
@@ -182,12 +182,12 @@ def _rank_rows(run: Run) -> pd.DataFrame:
 
 
 def _predicted_memory(record: RunRecord) -> list[dict[str, Any]]:
-    """For each rank what pipeline/memory.py and formula 24 foretell, and the base below both.
+    """For each rank what the memory model and formula 24 predict, and the base below both.
 
     The base is what the rank measured before it built its model, else the one measured once, with
     what is loaded later; torch's allocator on CUDA has none.
     """
-    spec, layout = record.spec, record.run["execution"]["layout"]
+    spec = record.spec
     cpu = spec.world.device == "cpu"
     later = loaded_later(record.run["execution"]["launcher"] == "fork") if cpu else 0
     found = []
@@ -196,8 +196,8 @@ def _predicted_memory(record: RunRecord) -> list[dict[str, Any]]:
         own = rank.get("base_memory_bytes", CPU_BASE if cpu else 0)
         bytes_of = {
             "base_memory_bytes": own + later,
-            "predicted_memory_bytes": predict(spec, layout, number).model_peak,
-            "formula_memory_bytes": formula_24(spec, layout),
+            "predicted_memory_bytes": predict(spec, number).model_peak,
+            "formula_memory_bytes": formula_24(spec),
         }
         found += [
             {"level": "rank", "rank": number, "metric": m, "unit": "bytes", "value": float(v)}

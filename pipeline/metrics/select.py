@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.expansion import FALLBACK
-from pipeline.profiling import MARKED
+from pipeline.study.expansion import FALLBACK
+from pipeline.study.profiling import MARKED
 
 _NETWORKS = {
     "emulated": "emulated nodes (a network and a share of the cores each, on one machine)",

@@ -1,8 +1,9 @@
-"""Single-device models, one file per family; none of them knows about ranks.
+"""Model families, one folder each; none of them knows about ranks.
 
-`build_model(spec, seed)` finds the family by the file's stem. A family module offers
-`build(spec) -> nn.Module` whose `forward(inputs, targets)` returns the mean loss, and
-`flops_per_token(spec) -> float`.
+A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, targets)` returns the
+mean loss. Its `arithmetic.py` imports no torch and has `num_parameters(model)`,
+`flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
+`logit_bytes(model, sequences)`.
 """
 
 from __future__ import annotations
@@ -16,17 +17,12 @@ from pipeline.errors import StudyError
 if TYPE_CHECKING:
     from torch import nn
 
-    from pipeline.spec import ModelSpec
+    from pipeline.study.spec import ModelSpec
 
 
-def _family(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError:
-        raise StudyError(
-            f"model family {name!r} has no file pipeline/models/{name}.py; "
-            "add it or fix model.family"
-        ) from None
+def arithmetic(model: ModelSpec) -> ModuleType:
+    """The sizes of the model's family; raises StudyError for an unknown one."""
+    return _module(model.family, "arithmetic")
 
 
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:
@@ -35,10 +31,25 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = _family(spec.family).build(spec)
+        model: nn.Module = _module(spec.family, "model").build(spec)
     return model
 
 
-def flops_per_token(spec: ModelSpec) -> float:
+def num_parameters(model: ModelSpec) -> int:
+    """Trainable parameters, those that two layers share counted once."""
+    return int(arithmetic(model).num_parameters(model))
+
+
+def flops_per_token(model: ModelSpec) -> float:
     """Model FLOPs of one forward and backward pass, per token."""
-    return float(_family(spec.family).flops_per_token(spec))
+    return float(arithmetic(model).flops_per_token(model))
+
+
+def _module(family: str, part: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"{__name__}.{family}.{part}")
+    except ModuleNotFoundError:
+        raise StudyError(
+            f"model family {family!r} has no file pipeline/models/{family}/{part}.py; "
+            "add it or fix model.family"
+        ) from None

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pipeline.metrics.counts import run_counts
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
-from pipeline.profiling import COMMUNICATION
+from pipeline.study.profiling import COMMUNICATION
 from pipeline.tables.format import scientific
 
 

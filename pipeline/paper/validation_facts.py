@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.select import listed, pick, plural
-from pipeline.spec import LinkSpec
+from pipeline.study.spec import LinkSpec
 from pipeline.tables.format import ratio_interval
 
 Row = tuple[str, str]

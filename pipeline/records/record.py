@@ -11,9 +11,9 @@ from typing import Any
 
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
-from pipeline.profiling import IN_STEP
 from pipeline.schemas import validate, validate_lines
-from pipeline.spec import RunSpec
+from pipeline.study.profiling import IN_STEP
+from pipeline.study.spec import RunSpec
 
 RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
 PHASES_TOLERANCE = 1e-2

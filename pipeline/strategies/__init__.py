@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.spec import RunSpec
 from pipeline.strategies.base import Strategy
+from pipeline.study.spec import RunSpec
 
 
 def names() -> list[str]:

@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.profiling import COMMUNICATION
-from pipeline.strategies._faults import Faults
-from pipeline.strategies._group import Group
-from pipeline.strategies._step import Stepper
-from pipeline.strategies.base import Batch, Parts, StepResult
+from pipeline.parallel.faults import Faults
+from pipeline.parallel.group import Group
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Batch, Parts, StepResult
+from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
 

@@ -7,8 +7,14 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pipeline.strategies.base import Parts, Strategy, Trainable
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.strategies.base import Footprint, Strategy
+
+if TYPE_CHECKING:
+    from pipeline.parallel.mesh import Layout
+    from pipeline.study.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -21,13 +27,17 @@ class Ddp(Strategy):
     bucket_cap_mb: int = 25
     empty_cache: bool = False
 
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Gradients are views of DDP's buckets, which stay for the whole run."""
+        return Footprint(0, holds_gradients=True)
+
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose backward pass then reduces; accumulation runs under `no_sync`."""
         from torch.nn.parallel import DistributedDataParallel
 
-        from pipeline.strategies._faults import Faults
-        from pipeline.strategies._group import Group
-        from pipeline.strategies._step import Stepper
+        from pipeline.parallel.faults import Faults
+        from pipeline.parallel.group import Group
+        from pipeline.parallel.step import Stepper
 
         group = Group.join(parts.layout)
         parts = parts.prepare()

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.emulation import waiting
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.strategies import _horovod_env
-from pipeline.strategies._faults import Faults
-from pipeline.strategies.base import Layout, Parts, Strategy, Trainable
+from pipeline.parallel.faults import Faults
+from pipeline.parallel.horovod import environment as _horovod_env
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.strategies.base import Footprint, Strategy
 
 if TYPE_CHECKING:
-    from pipeline.spec import WorldSpec
+    from pipeline.study.spec import RunSpec, WorldSpec
 
 COMPRESSIONS = ("none", "fp16")
 
@@ -30,6 +32,10 @@ class Horovod(Strategy):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("horovod",)
+    install: ClassVar[str] = "python -m envs.build_horovod --retry"
+    modules: ClassVar[tuple[str, ...]] = ("horovod.torch",)
+    environment: ClassVar[tuple[str, ...]] = ("HOROVOD_CPU", "HOROVOD_CONTROLLER")
+    lost_peer: ClassVar[tuple[str, ...]] = ("horovodinternalerror",)
 
     compression: str = "none"
     fusion_threshold_mb: int = 128
@@ -47,6 +53,15 @@ class Horovod(Strategy):
             )
         return super().layout(world)
 
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """What travels, where it is of another type, and the fusion buffer, no larger than that."""
+        wire = 0
+        if self.compression == "fp16" and spec.precision not in ("amp_o2", "apex_o2"):
+            wire = gradients // 2
+        elif spec.precision == "amp_o2" and spec.world.device == "cpu":
+            wire = 2 * gradients  # bfloat16 travels as fp32
+        return Footprint(wire + min(self.fusion_threshold_mb * 2**20, wire or gradients))
+
     def check(self) -> None:
         """Raise UnsupportedError where Horovod is missing or built for another torch."""
         reason = _horovod_env.why_unusable()
@@ -62,7 +77,7 @@ class Horovod(Strategy):
         """
         import horovod.torch as hvd
 
-        from pipeline.strategies import _horovod_step
+        from pipeline.parallel.horovod import step as _horovod_step
 
         if parts.layout.device == "cuda" and not hvd.nccl_built():
             raise UnsupportedError(

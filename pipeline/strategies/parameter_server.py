@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.strategies.base import Layout, Parts, Strategy, Trainable
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.strategies.base import Footprint, Strategy
 
 if TYPE_CHECKING:
-    from pipeline.spec import WorldSpec
-    from pipeline.strategies._faults import Faults
+    from pipeline.parallel.faults import Faults
+    from pipeline.study.spec import RunSpec, WorldSpec
 
 ENGINES = ("process_group", "data_parallel")
 
@@ -54,10 +56,17 @@ class ParameterServer(Strategy):
             backend=world.backend,
         )
 
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """The root's flat sum, what comes in, and the mean; a worker flattens once."""
+        if self.engine == "data_parallel":
+            return Footprint(gradients)
+        is_root = rank == 0
+        return Footprint(gradients * (3 if is_root else 1), has_optimiser_state=is_root)
+
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""
-        from pipeline.strategies._faults import Faults
-        from pipeline.strategies._group import Group
+        from pipeline.parallel.faults import Faults
+        from pipeline.parallel.group import Group
         from pipeline.strategies._star import Star
 
         faults = Faults(self.empty_cache)
@@ -71,7 +80,7 @@ def _data_parallel(parts: Parts, faults: Faults) -> Trainable:
     """The shared step around torch.nn.DataParallel, whose first device is the root."""
     from torch.nn import DataParallel
 
-    from pipeline.strategies._step import Stepper
+    from pipeline.parallel.step import Stepper
 
     if parts.layout.device != "cuda":
         raise UnsupportedError(

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import StudyError
-from pipeline.strategies.base import Layout, Parts, Strategy, Trainable
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.strategies.base import Footprint, Strategy
 
 if TYPE_CHECKING:
-    from pipeline.spec import WorldSpec
+    from pipeline.study.spec import RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,12 @@ class Single(Strategy):
             )
         return super().layout(world)
 
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Nothing is reduced."""
+        return Footprint(0)
+
     def build(self, parts: Parts) -> Trainable:
         """The shared step without any reduction."""
-        from pipeline.strategies._step import Stepper
+        from pipeline.parallel.step import Stepper
 
         return Stepper(parts.prepare())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.errors import SamestepError
 from pipeline.files import to_disk
-from pipeline.strategies.base import TrainState
+from pipeline.parallel.types import TrainState
 
 
 def key(identity: str, manifest_sha256: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import LaunchError, UnsupportedError
-from pipeline.spec import WorldSpec
-from pipeline.strategies.base import Layout
-from pipeline.training import image
+from pipeline.machine import image
+from pipeline.parallel.mesh import Layout
+from pipeline.study.spec import WorldSpec
 
 FILES = Path("/dev")
 

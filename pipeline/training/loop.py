@@ -15,17 +15,11 @@ from torch.optim import AdamW, Optimizer
 
 from pipeline.emulation import tcp
 from pipeline.models import build_model
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, StepResult, TrainState
 from pipeline.precision import make_precision
 from pipeline.records import Step
-from pipeline.spec import RunSpec, WorkloadSpec
-from pipeline.strategies.base import (
-    NOT_PROFILED,
-    Batch,
-    Parts,
-    StepResult,
-    Strategy,
-    TrainState,
-)
+from pipeline.strategies.base import Strategy
+from pipeline.study.spec import RunSpec, WorkloadSpec
 from pipeline.training.clock import Clock
 from pipeline.training.phases import Paced, PhaseTimer
 from pipeline.training.sampler import Sampler, memory_bytes
@@ -55,6 +49,7 @@ class Loop:
         clock: Clock,
     ) -> None:
         self.spec, self.batches, self.rank, self.clock = spec, batches, rank, clock
+        self.strategy = strategy
         self.device = device = clock.device
         self.layout = strategy.layout(spec.world)
         self.precision = make_precision(spec.precision, device.type)

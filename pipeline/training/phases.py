@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 from pipeline.emulation.pacing import Pacer
-from pipeline.profiling import BACKWARD, DATA, MARKED, REST
-from pipeline.strategies.base import Phases
+from pipeline.parallel.types import Phases
+from pipeline.study.profiling import BACKWARD, DATA, MARKED, REST
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.spec import OptimiserSpec
+from pipeline.study.spec import OptimiserSpec
 
 
 def learning_rate(step: int, total_steps: int, spec: OptimiserSpec) -> float:

@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import network
+from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
-from pipeline.spec import RunSpec
-from pipeline.training import devices, fence, image
+from pipeline.machine import addresses as network
+from pipeline.machine import image
+from pipeline.machine.processes import die_with_parent, is_root
+from pipeline.strategies.base import Strategy
+from pipeline.study.spec import RunSpec
+from pipeline.training import devices, fence
 from pipeline.training.allocator import keep_freed_memory
-from pipeline.training.processes import die_with_parent, is_root
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
@@ -36,12 +39,11 @@ LOST_PEER = (
     "broken pipe",
     "timed out waiting",
     "remote process exited",
-    "horovodinternalerror",
     "distnetworkerror",
     "host unreachable",
     "no route to host",
 )
-"""What Gloo, NCCL, Horovod and torch's store say on a rank whose peer is gone."""
+"""What Gloo, NCCL and torch's store say on a rank whose peer is gone; a strategy may add to it."""
 
 
 def main() -> int:
@@ -88,7 +90,11 @@ def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
     """Write what went wrong for the launcher, unless a later launch has taken over."""
     if fence.holds(args.out, args.launch):
         message = " ".join(str(error).split())[:500]
-        about = {"kind": _kind(error), "type": type(error).__name__, "message": message}
+        about = {
+            "kind": kind_of(error, _lost_peer(args)),
+            "type": type(error).__name__,
+            "message": message,
+        }
         write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
 
 
@@ -97,7 +103,7 @@ def import_heavy() -> None:
     import torch
 
     import pipeline.corpus.batches
-    import pipeline.models.gpt2
+    import pipeline.models.gpt2.model
     import pipeline.precision
     import pipeline.training.checkpoint
     import pipeline.training.loop  # noqa: F401
@@ -136,7 +142,6 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     """Train the run on this rank and write the rank's files."""
     import torch
 
-    from pipeline import strategies
     from pipeline.corpus.batches import Batches
     from pipeline.training import checkpoint
     from pipeline.training.clock import Clock
@@ -198,10 +203,10 @@ def _open_steps(path: Path, done: int) -> Any:
 
 
 def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
+    from pipeline.machine.facts import loaded_versions
+    from pipeline.training.peak import measured_flops_per_second
     from pipeline.models import flops_per_token
     from pipeline.training.loop import weights_sha256
-    from pipeline.training.machine import loaded_versions
-    from pipeline.training.peak import measured_flops_per_second
 
     rank, spec = _rank(), loop.spec
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
@@ -225,19 +230,19 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "num_parameters": sum(p.numel() for p in loop.model.parameters()),
             "flops_per_token": flops_per_token(spec.model),
         },
-        "versions": loaded_versions(),
+        "versions": loaded_versions(loop.strategy.requires),
         "host": socket.gethostname(),
         "as_root": is_root(),
         "image_digest": image.digest_from_within(),
         "resumed_from_step": resumed_from_step,
-        "settings": _settings(),
+        "settings": _settings(loop.strategy),
     }
     write_text(out / f"rank{rank}.json", json.dumps(about))
 
 
-def _settings() -> dict[str, str]:
+def _settings(strategy: Strategy) -> dict[str, str]:
     """Environment that shapes the run."""
-    kept = ("OMP_NUM", "GLOO_", "NCCL_", "HOROVOD_CPU", "HOROVOD_CONTROLLER")
+    kept = ("OMP_NUM", "GLOO_", "NCCL_", *strategy.environment)
     return {key: value for key, value in sorted(os.environ.items()) if key.startswith(kept)}
 
 
@@ -245,8 +250,20 @@ def _rank() -> int:
     return devices.rank_of(os.environ)
 
 
-def _kind(error: Exception) -> str:
-    """The record's status for an exception, `lost` for a vanished peer, `error` for no record."""
+def _lost_peer(args: argparse.Namespace) -> tuple[str, ...]:
+    """What the strategy's backend says of a lost peer, where there is a strategy."""
+    try:
+        spec = read_spec(args)
+        return strategies.load(spec.strategy, spec.options).lost_peer
+    except (OSError, ValueError, SamestepError):
+        return ()
+
+
+def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
+    """The record's status for an exception, `lost` for a vanished peer, `error` for no record.
+
+    `lost_peer` are words of the strategy's backend beside `LOST_PEER`.
+    """
     if isinstance(error, UnsupportedError):
         return "unsupported"
     if isinstance(error, SamestepError):
@@ -258,7 +275,7 @@ def _kind(error: Exception) -> str:
         return "oom"
     if any(sign in text for sign in OUT_OF_MEMORY):
         return "oom"
-    return "lost" if any(sign in text for sign in LOST_PEER) else "failed"
+    return "lost" if any(sign in text for sign in (*LOST_PEER, *lost_peer)) else "failed"
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from pipeline import strategies
-from pipeline.expansion import expand
-from pipeline.spec import RunSpec
-from pipeline.study import load_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 

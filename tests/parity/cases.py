@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from pipeline import strategies
-from pipeline.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 STEPS = 20
 WORLDS = (1, 2, 4)

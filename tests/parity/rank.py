@@ -24,12 +24,13 @@ from safetensors.torch import save_file
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
-from pipeline.strategies.base import Layout, TrainState
+from pipeline.machine.processes import die_with_parent
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import TrainState
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop, weights_sha256
-from pipeline.training.processes import die_with_parent
-from pipeline.training.worker import _kind
+from pipeline.training.worker import kind_of
 from tests.parity import apex_standin
 from tests.parity.cases import STEPS, Case, cases_of
 
@@ -66,7 +67,7 @@ def leave_error(error: Exception, rank: int, out: Path) -> None:
     """Write it before this process ends, which is what the other ranks notice."""
     about = {
         "rank": rank,
-        "kind": _kind(error),
+        "kind": kind_of(error),
         "seconds": time.monotonic(),
         "traceback": "".join(traceback.format_exception(error)),
     }

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from pipeline.strategies._group import Group
-from pipeline.strategies._step import Stepper
+from pipeline.parallel.group import Group
+from pipeline.parallel.step import Stepper
 from pipeline.strategies.base import Strategy
 
 """

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from pipeline import strategies
 from pipeline.errors import SamestepError
+from pipeline.parallel.types import Batch, Parts, TrainState
 from pipeline.precision import make_precision
-from pipeline.spec import WorldSpec
-from pipeline.strategies.base import Batch, Parts, TrainState
+from pipeline.study.spec import WorldSpec
 
 GLOBAL_BATCH, CONTEXT, VOCAB = 8, 6, 32
 MAX_GRAD_NORM = 0.5

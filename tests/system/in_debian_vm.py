@@ -21,7 +21,7 @@ def namespaces() -> dict[str, Any]:
     from pipeline.emulation import links
     from pipeline.emulation.available import WITH_DELAY, why_not
     from pipeline.emulation.nodes import Nodes, enter_private_network
-    from pipeline.spec import LinkSpec
+    from pipeline.study.spec import LinkSpec
 
     reason = why_not(WITH_DELAY)
     if reason is not None:

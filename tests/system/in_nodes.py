@@ -19,7 +19,7 @@ from typing import Any
 
 from pipeline.emulation import links, probes, tcp, waiting
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.spec import LinkSpec
+from pipeline.study.spec import LinkSpec
 
 PORT = 7000
 SECONDS = 0.8

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pipeline import strategies
-from pipeline.expansion import expand
-from pipeline.study import load_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.golden.test_golden import SyntheticBatches

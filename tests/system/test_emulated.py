@@ -19,9 +19,9 @@ import pytest
 
 from pipeline.emulation.available import why_not
 from pipeline.emulation.dilation import dilate
-from pipeline.expansion import expand
-from pipeline.spec import LinkSpec, RunSpec
-from pipeline.study import load_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import LinkSpec, RunSpec
 
 ROOT = Path(__file__).parents[2]
 LINK = LinkSpec("200mbit", 200)
@@ -87,7 +87,7 @@ def left_behind() -> dict[str, Any]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"pipeline.training.emulated" in words:
+        if b"pipeline.launch.emulated.start" in words:
             running.append(entry.name)
     return {"interfaces": names, "processes": running}
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.emulation.available import why_not
 from pipeline.emulation.links import reachable_mbits
-from pipeline.spec import LinkSpec
+from pipeline.study.spec import LinkSpec
 
 ROOT = Path(__file__).parents[2]
 REASON = why_not()

@@ -11,10 +11,10 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.corpus.build import TokensSpec, build
-from pipeline.expansion import expand
 from pipeline.records import read_record
-from pipeline.spec import RunSpec
-from pipeline.study import load_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.strategies._horovod_env import why_unusable
+from pipeline.launch.torchrun import Place, RunPaths, worker_arguments
+from pipeline.parallel.horovod.environment import why_unusable
 from pipeline.training import fence
-from pipeline.training.launcher import Place, RunPaths, worker_arguments
 from tests.parity.cases import STEPS, Case
 from tests.system.test_horovod import environment
 

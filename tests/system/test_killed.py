@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from pipeline.emulation.available import why_not
-from pipeline.spec import LinkSpec, RunSpec
-from pipeline.training import preloaded
+from pipeline.launch.emulated import preloaded
+from pipeline.study.spec import LinkSpec, RunSpec
 from tests.parity.cases import Case
 
 ROOT = Path(__file__).parents[2]
@@ -172,7 +172,7 @@ def served(monkeypatch) -> Iterator[psutil.Process]:
     (process,) = [
         child
         for child in psutil.Process().children()
-        if _module(child) == "pipeline.training.preloaded"
+        if _module(child) == "pipeline.launch.emulated.preloaded"
     ]
     deadline = time.monotonic() + 60
     while not Path(os.environ[preloaded.VARIABLE]).exists():

@@ -13,8 +13,8 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
-from pipeline.profiling import IN_STEP
 from pipeline.records import RunRecord, read_record
+from pipeline.study.profiling import IN_STEP
 from tests.parity.cases import STEPS, Case
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]

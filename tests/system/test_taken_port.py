@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.launch import torchrun as launcher
 from pipeline.records import read_record
-from pipeline.training import launcher
 from tests.parity.cases import Case
 
 pytestmark = pytest.mark.system

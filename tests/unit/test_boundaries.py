@@ -92,7 +92,7 @@ def test_strategies_name_no_model_and_no_part_of_the_run() -> None:
         "compare",
         "reference",
         "paper",
-        "report",
+        "page",
         "archive",
     ],
 )

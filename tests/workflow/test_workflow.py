@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from pipeline import figures, tables
-from pipeline.expansion import expand
 from pipeline.records import write_record
+from pipeline.study.expansion import expand
 from tests.fake_records import make_record
 from tests.workflow.project import Project, make_project
 
@@ -133,7 +133,7 @@ def test_a_changed_figure_module_draws_that_figure_and_trains_nothing(finished: 
 
 
 def test_a_changed_template_makes_the_page_anew_and_nothing_else(finished: Project) -> None:
-    template = finished.folder / "pipeline/report/page.html.j2"
+    template = finished.folder / "pipeline/page/page.html.j2"
     text = template.read_text()
     template.write_text(text.replace("</body>", "<p>changed</p></body>"))
     assert finished.jobs() == {"page": 1, "all": 1}

@@ -1,4 +1,4 @@
-# Paths and specs that the other rules share; the logic behind them is pipeline/expansion.py.
+# Paths and specs that the other rules share; the logic behind them is pipeline/study/expansion.py.
 import json
 import sys
 
@@ -8,13 +8,15 @@ from pipeline import strategies
 from pipeline.documents import read_document
 from pipeline.errors import SamestepError, StudyError
 from pipeline.metrics.adaptive import run_files
-from pipeline.profiling import profiled
-from pipeline.expansion import expand as expand_study
-from pipeline.expansion import run_order, tokens_spec
+from pipeline.study.profiling import profiled
+from pipeline.study.expansion import expand as expand_study
+from pipeline.study.expansion import run_order, tokens_spec
 from pipeline.records import spec_to_write
-from pipeline.study import check_study, font_warning
-from pipeline.training import image, job_states, preloaded
-from pipeline.training.request import request
+from pipeline.study.load import check_study, font_warning
+from pipeline.machine import image
+from pipeline.launch.slurm import job_states
+from pipeline.launch.emulated import preloaded
+from pipeline.launch.slurm.request import request
 
 # Snakemake has read the file already, with a reader that takes the last of two equal keys.
 try:

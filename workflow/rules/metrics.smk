@@ -30,7 +30,8 @@ rule metrics:
         steps=of_all_runs("steps.jsonl"),
         code=[
             *Path("pipeline/metrics").glob("*.py"),
-            "pipeline/memory.py",
+            "pipeline/planner/memory.py",
+            *[str(path) for path in Path("pipeline/models").rglob("arithmetic.py")],
             "pipeline/schemas/metrics.schema.json",
         ],
     output:

@@ -13,7 +13,7 @@ rule page:
         verdicts=VERDICTS if CLAIM_FILES else [],
         figures=[path for path in FIGURES if path.endswith(".svg")],
         tables=[path for path in TABLES if path.endswith(".html")],
-        code=[str(p) for p in Path("pipeline/report").glob("*") if p.is_file()],
+        code=[str(p) for p in Path("pipeline/page").glob("*") if p.is_file()],
     output:
         PAGE,
     log:
@@ -26,6 +26,6 @@ rule page:
             f"--verdicts {input.verdicts}" if input.verdicts else ""
         ),
     shell:
-        "python -m pipeline report --study {input.study} --metrics {input.metrics}"
+        "python -m pipeline page --study {input.study} --metrics {input.metrics}"
         " {params.verdicts} --figures {params.figures} --tables {params.tables}"
         " --runs {params.runs} --out {output} 2> >(tee {log} >&2)"

@@ -24,7 +24,7 @@ rule train:
         f"{RESULTS}/runs/{{run}}/log.txt",
     wildcard_constraints:
         run="|".join(run for run in RUNS if run not in ON_NODES) or NO_RUN,
-    # The scheduler takes the highest first: runs go in the random order of pipeline.expansion.run_order.
+    # The scheduler takes the highest first: runs go in the random order of pipeline.study.expansion.run_order.
     priority: lambda wildcards: PRIORITY[wildcards.run]
     container:
         IMAGE

@@ -18,13 +18,13 @@ from pipeline.archive.layout import (
     products,
 )
 from pipeline.archive.pack import write_zip
-from pipeline.expansion import expand
 from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics import table
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
-from pipeline.profiling import profiled
 from pipeline.records import RunRecord, write_record
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
 from tests.fake_bench import make_result
 from tests.fake_records import make_record, make_study
 

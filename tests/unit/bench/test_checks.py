@@ -13,7 +13,7 @@ from bench.emulated.cpu_seconds import Tally
 from bench.emulated.runs import STUDY, Runs, Taken, Variant, order
 from bench.emulated.undisturbed import Machine
 from pipeline.schemas import validate
-from pipeline.study import load_study
+from pipeline.study.load import load_study
 
 
 class FakeRuns(Runs):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from bench.emulated.cpu_seconds import LEAST_SECONDS, Tally
-from pipeline.profiling import IN_STEP, PHASES
 from pipeline.records import RunRecord, Step
+from pipeline.study.profiling import IN_STEP, PHASES
 
 
 def record(steps: Sequence[tuple[float, float | None]], phase: float | None = None) -> RunRecord:

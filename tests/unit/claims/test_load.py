@@ -7,7 +7,7 @@ import yaml
 
 from pipeline.claims.load import FOLDER, files_of, load_claims, parse
 from pipeline.errors import ClaimError
-from pipeline.study import load_study
+from pipeline.study.load import load_study
 
 SMALL: dict[str, Any] = {
     "publication": "A paper",

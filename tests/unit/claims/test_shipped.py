@@ -14,7 +14,7 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import to_dict
 from pipeline.metrics.select import pick
 from pipeline.schemas import validate
-from pipeline.study import load_study
+from pipeline.study.load import load_study
 from tests.claims_worlds import (
     arrange,
     copy,

@@ -14,7 +14,7 @@ from pipeline.claims.load import FOLDER, load_bias, load_claims
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import ClaimError
 from pipeline.metrics import table as tidy
-from pipeline.study import check_study
+from pipeline.study.load import check_study
 from tests.fake_bench import FORMER, make_result
 from tests.fake_records import make_study, make_table
 

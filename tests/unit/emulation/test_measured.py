@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.emulation import measured
 from pipeline.errors import UnsupportedError
-from pipeline.spec import LinkSpec
+from pipeline.study.spec import LinkSpec
 
 
 @pytest.fixture

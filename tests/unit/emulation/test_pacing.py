@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.emulation import pacing
 from pipeline.emulation.pacing import Pacer, Speed, speed_of
-from pipeline.spec import LinkSpec, WorldSpec
+from pipeline.study.spec import LinkSpec, WorldSpec
 
 
 class Machine:

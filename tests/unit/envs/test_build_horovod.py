@@ -12,7 +12,7 @@ import pytest
 
 from envs import build_horovod, horovod_target
 from envs.horovod_target import PATCHES, BuildError, Target
-from pipeline.strategies import _horovod_env
+from pipeline.parallel.horovod import environment as _horovod_env
 
 CPU_TORCH = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n"
 CUDA_TORCH = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n"

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from pipeline.figures import theme, time_split
-from pipeline.metrics.cli import build
-from pipeline.profiling import COMMUNICATION, PHASES
+from pipeline.metrics.build import build
+from pipeline.study.profiling import COMMUNICATION, PHASES
 from tests.fake_records import fail, make_study, make_table, write_records
 
 STUDY = make_study(profile={"steps": 8}, repeats=2)

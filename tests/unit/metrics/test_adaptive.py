@@ -10,13 +10,13 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.errors import RecordError, StudyError
-from pipeline.expansion import expand
 from pipeline.metrics.adaptive import called_for, run_files
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.paper.numbers import collect as collect_numbers
 from pipeline.records import RunRecord, write_record
-from pipeline.spec import RunSpec
-from pipeline.study import check_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import check_study
+from pipeline.study.spec import RunSpec
 from tests.fake_records import make_record, make_study
 
 CELLS = [

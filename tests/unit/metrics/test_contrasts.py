@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import ComparisonError
-from pipeline.expansion import expand
 from pipeline.metrics import table as tidy
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.contrasts import fewest_repeats, largest_family
 from pipeline.metrics.select import pick
 from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.records import RunRecord, Step, write_record
-from pipeline.spec import RunSpec
+from pipeline.study.expansion import expand
+from pipeline.study.spec import RunSpec
 from tests.fake_records import EMULATED, make_record, make_study
 
 CELLS: list[dict[str, Any]] = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.expansion import expand
 from pipeline.metrics.runs import load_run, run_frames
 from pipeline.records import RunRecord
+from pipeline.study.expansion import expand
 from tests.fake_records import EMULATED, make_record, make_study
 
 LABEL = {"label": "DDP", "cell_order": 0, "precision_ran": "torch fp32"}

@@ -11,7 +11,7 @@ import yaml
 from pipeline.__main__ import main
 from pipeline.errors import ComparisonError, RecordError
 from pipeline.metrics import table as tidy
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.select import missing_notes, pick
 from pipeline.records import RunRecord, read_record, write_record

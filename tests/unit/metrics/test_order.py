@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.order import longest_rise
 from pipeline.metrics.select import pick
 from pipeline.records import RunRecord, Step, read_record, write_record

@@ -10,14 +10,14 @@ import pytest
 
 from pipeline.errors import RecordError
 from pipeline.metrics.adaptive import run_files
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.collect import collect, collect_profiled, run_folder
 from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.profile import phase_steps
 from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.metrics.table import check, write
-from pipeline.profiling import IN_STEP, PHASES, profiled
 from pipeline.records import RunRecord, Step, write_record
+from pipeline.study.profiling import IN_STEP, PHASES, profiled
 from tests.fake_records import fail, make_record, make_study, make_table, write_records
 
 STUDY = make_study(profile={"steps": 8})

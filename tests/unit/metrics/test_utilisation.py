@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from pipeline.expansion import expand
 from pipeline.metrics.flops import peak_per_rank
 from pipeline.metrics.runs import load_run, run_frames
 from pipeline.records import RunRecord
+from pipeline.study.expansion import expand
 from tests.fake_records import make_record, make_study
 
 LABEL = {"label": "DDP", "cell_order": 0, "precision_ran": "torch fp32"}

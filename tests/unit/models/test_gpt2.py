@@ -5,8 +5,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.errors import StudyError
-from pipeline.models import build_model, flops_per_token, gpt2
-from pipeline.spec import ModelSpec
+from pipeline.models import build_model, flops_per_token
+from pipeline.models.gpt2 import model as gpt2
+from pipeline.study.spec import ModelSpec
 
 SPEC = ModelSpec("gpt2", num_layers=2, width=32, num_heads=4, context=16, vocab_size=61)
 

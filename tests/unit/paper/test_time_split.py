@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.metrics.cli import build
+from pipeline.metrics.build import build
 from pipeline.metrics.select import pick
 from tests.fake_records import make_study, make_table, write_records
 from tests.unit.paper.papers import text_of

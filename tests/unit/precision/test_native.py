@@ -7,11 +7,11 @@ import torch
 
 from pipeline.errors import UnsupportedError
 from pipeline.models import build_model
-from pipeline.models.gpt2 import Gpt2
+from pipeline.models.gpt2.model import Gpt2
 from pipeline.precision import make_precision
 from pipeline.precision.master import MasterWeights
 from pipeline.precision.native import Native
-from pipeline.spec import ModelSpec
+from pipeline.study.spec import ModelSpec
 
 SPEC = ModelSpec("gpt2", num_layers=1, width=16, num_heads=2, context=8, vocab_size=40)
 

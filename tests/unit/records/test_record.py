@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RecordError, SamestepError
-from pipeline.expansion import expand
-from pipeline.profiling import profiled
 from pipeline.records import RunRecord, find_records, read_record, spec_to_write, write_record
 from pipeline.records.record import texts
-from pipeline.spec import RunSpec
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
 from tests.fake_records import EMULATED, make_record, make_study
 
 EXAMPLES = Path("tests/examples/records")

@@ -13,8 +13,8 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
-from pipeline.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
-from pipeline.training.launcher import free_port
+from pipeline.launch.torchrun import free_port
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
 # One rank in a process of its own, which joins what its strategy joins.
 STEP = """

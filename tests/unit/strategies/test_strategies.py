@@ -7,12 +7,12 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
-from pipeline.expansion import expand
+from pipeline.parallel.faults import Faults
 from pipeline.precision import PrecisionInfo
-from pipeline.spec import WorldSpec
-from pipeline.strategies._faults import Faults
 from pipeline.strategies.base import Strategy
-from pipeline.study import load_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import WorldSpec
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
 WORLD = WorldSpec(nodes=2, ranks_per_node=4, device="cpu", backend="gloo", network="loopback")
@@ -95,7 +95,7 @@ def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
-    from pipeline.strategies._group import Group
+    from pipeline.parallel.group import Group
 
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(LaunchError, match="through torchrun"):

@@ -3,14 +3,14 @@
 import pandas as pd
 import pytest
 
-from pipeline.expansion import expand
-from pipeline.memory import (
+from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,
     FORKED_LOADED_LATER,
     formula_24,
     predict,
 )
+from pipeline.study.expansion import expand
 from pipeline.tables import memory
 from tests.fake_records import EMULATED, make_study, make_table
 
@@ -33,9 +33,8 @@ def test_rank_0_and_the_largest_other_rank_have_a_row(table) -> None:
 def test_both_predictions_are_those_of_the_spec(table) -> None:
     row = memory.build(table).iloc[0]
     spec = next(s for s in expand(make_study()) if s.cell == "single")
-    layout = {"data_parallel": 1}
-    assert row["model"] == predict(spec, layout).model_peak
-    assert row["formula_24"] == formula_24(spec, layout)
+    assert row["model"] == predict(spec).model_peak
+    assert row["formula_24"] == formula_24(spec)
     above = row["measured"] - CPU_BASE - CPU_LOADED_LATER
     assert row["model_ratio"] == pytest.approx(row["model"] / above)
     assert row["formula_24_ratio"] == pytest.approx(row["formula_24"] / above)

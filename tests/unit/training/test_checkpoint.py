@@ -5,7 +5,7 @@ import safetensors.torch
 import torch
 
 from pipeline.errors import SamestepError
-from pipeline.strategies.base import TrainState
+from pipeline.parallel.types import TrainState
 from pipeline.training import checkpoint
 
 STATE = TrainState(

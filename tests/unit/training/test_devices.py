@@ -7,10 +7,11 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import LaunchError, UnsupportedError
-from pipeline.expansion import expand
-from pipeline.spec import RunSpec, WorldSpec
-from pipeline.study import load_study
-from pipeline.training import devices, image
+from pipeline.machine import image
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.training import devices
 
 TORCHRUN = [
     {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"},

@@ -14,16 +14,10 @@ from torch import Tensor, nn
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation.pacing import UNPACED, Pacer
-from pipeline.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, StepResult, Trainable
 from pipeline.records import Step
-from pipeline.strategies.base import (
-    NOT_PROFILED,
-    Batch,
-    Parts,
-    StepResult,
-    Strategy,
-    Trainable,
-)
+from pipeline.strategies.base import Strategy
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from pipeline.training.phases import Paced, PhaseTimer

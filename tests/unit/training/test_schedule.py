@@ -1,6 +1,6 @@
 """Learning-rate schedule."""
 
-from pipeline.spec import OptimiserSpec
+from pipeline.study.spec import OptimiserSpec
 from pipeline.training.schedule import learning_rate
 
 

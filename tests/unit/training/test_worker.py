@@ -4,9 +4,10 @@ import errno
 
 import pytest
 
+from pipeline import strategies
 from pipeline.errors import LaunchError, UnsupportedError
 from pipeline.training import worker
-from pipeline.training.worker import _kind
+from pipeline.training.worker import kind_of
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]"
 
@@ -27,7 +28,13 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection cl
     ids=str,
 )
 def test_the_kind_of_an_exception(error: Exception, kind: str) -> None:
-    assert _kind(error) == kind
+    assert kind_of(error) == kind
+
+
+def test_a_strategy_adds_its_backend_s_words_of_a_lost_peer() -> None:
+    error = RuntimeError("HorovodInternalError: shut down")
+    assert kind_of(error) == "failed"
+    assert kind_of(error, strategies.load("horovod", {}).lost_peer) == "lost"
 
 
 def test_a_step_file_is_cut_back_to_the_checkpoint_or_refused(tmp_path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from envs.image import content_digest
 from envs.image.content_digest import content_digest as digest
 from envs.image.content_digest import entries, mount_points
-from pipeline.training.image import DIGEST_FILE
+from pipeline.machine.image import DIGEST_FILE
 
 
 @pytest.fixture

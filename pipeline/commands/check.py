@@ -1,0 +1,33 @@
+"""`python -m pipeline check --study FILE`: may this study start? `make paper` asks first.
+
+Prints the folder of its results. Snakemake reads a study file with a reader of its own, before any
+rule of ours: what is wrong with the file is better found here, in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "check a study file and the files of its corpus, and print where its results lie"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the stage."""
+    parser.add_argument("--study", type=Path, required=True, help="study file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Everything that can be said before a first job; raises SamestepError."""
+    from pipeline import strategies
+    from pipeline.claims.load import files_of
+    from pipeline.corpus.sources import check_files
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    strategies.check(expand(study))
+    files_of(study)
+    check_files(study["corpus"])
+    print(Path("results", study["study"]))
+    return 0

@@ -1,0 +1,51 @@
+"""`python -m pipeline claims --study FILE --metrics FILE --out verdicts.json`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "verdicts on the published claims that a study names"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the stage."""
+    parser.add_argument("--study", type=Path, required=True, help="study file")
+    parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
+    parser.add_argument(
+        "--claims",
+        type=Path,
+        nargs="+",
+        help="files of claims; without it those that the study names",
+    )
+    parser.add_argument("--validation", type=Path, help="emulation.json that `make bench` wrote")
+    parser.add_argument("--out", type=Path, required=True, help="verdicts.json to write")
+    parser.add_argument("--readme", type=Path, help="Markdown file whose marked table is renewed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge every claim, write the verdicts, and print how many there are of each."""
+    from pipeline.claims import readme
+    from pipeline.claims.counts import counted
+    from pipeline.claims.judge import judge_all
+    from pipeline.claims.load import files_of, load_bias, load_claims
+    from pipeline.claims.worlds import Evidence
+    from pipeline.claims.write import to_dict, write_verdicts
+    from pipeline.errors import ClaimError
+    from pipeline.metrics import table
+    from pipeline.metrics.counts import run_counts
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    files = args.claims or files_of(study)
+    if not files:
+        raise ClaimError(f"study {study['study']!r} names no claims; add the key `claims` to it")
+    claims = [claim for path in files for claim in load_claims(path)]
+    metrics = table.read(args.metrics)
+    verdicts = judge_all(claims, Evidence(study, metrics, load_bias(args.validation)))
+    write_verdicts(study["study"], verdicts, args.out)
+    shown = [to_dict(verdict) for verdict in verdicts]
+    if args.readme:
+        readme.update(args.readme, study["study"], shown, run_counts(metrics).text)
+    print(counted(shown))
+    return 0

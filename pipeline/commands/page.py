@@ -1,0 +1,37 @@
+"""`python -m pipeline page --study --metrics --figures --tables --runs --out`.
+
+`--verdicts` too, where the study names claims.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "one self-contained HTML page: verdicts, figures, tables and every run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the stage."""
+    parser.add_argument("--study", type=Path, required=True, help="study file")
+    parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
+    parser.add_argument("--verdicts", type=Path, help="verdicts.json, where the study has claims")
+    parser.add_argument("--figures", type=Path, required=True, help="folder of the figures")
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the tables")
+    parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
+    parser.add_argument("--out", type=Path, required=True, help="report.html to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect, fill the template, write the page."""
+    from pipeline.claims.write import read_verdicts
+    from pipeline.files import write_text
+    from pipeline.metrics import table
+    from pipeline.page.page import Folders, render
+    from pipeline.study.load import load_study
+
+    verdicts = read_verdicts(args.verdicts) if args.verdicts else []
+    folders = Folders(args.figures, args.tables, args.runs)
+    page = render(load_study(args.study), table.read(args.metrics), verdicts, folders)
+    write_text(args.out, page)
+    return 0

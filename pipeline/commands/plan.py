@@ -1,0 +1,138 @@
+"""`python -m pipeline plan --study smoke --device-memory 16GiB`: what a study will need.
+
+For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
+and an upper bound of the time. Nothing is started and no torch is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.errors import StudyError
+from pipeline.planner.memory import MEBIBYTE
+from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
+from pipeline.study.expansion import expand, repeat_bounds
+from pipeline.study.load import find_study, load_study
+from pipeline.study.profiling import profiled
+
+SUMMARY = "what a study will need: memory of every cell, runs, time and GPU hours"
+# Memory in GiB as the makers' data sheets name it; the driver keeps some of it.
+DEVICES = {
+    "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
+}  # fmt: skip
+_UNITS = {"MB": 10**6, "GB": 10**9, "MIB": MEBIBYTE, "GIB": GIBIBYTE}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the stage."""
+    parser.add_argument("--study", required=True, help="study file, or the name of a shipped one")
+    memory = parser.add_mutually_exclusive_group()
+    memory.add_argument(
+        "--device-memory", metavar="SIZE", help="of one GPU, or of a machine of CPUs: 16GiB"
+    )
+    memory.add_argument("--device", choices=DEVICES, help="GPU whose memory is known here")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table of parts, verdicts and costs."""
+    study = load_study(find_study(args.study))
+    limit = _limit(args)
+    plans = plan_study([*expand(study), *profiled(study)])
+    if args.device and plans[0].spec.world.device == "cpu":
+        raise StudyError(
+            f"study {study['study']} runs on CPUs, {args.device} is a GPU; "
+            "give --device-memory of a machine"
+        )
+    print(f"{study['study']}: {study['title']}\n")
+    for line in _align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
+        print(line)
+    print("\n" + "\n".join([*_notes(plans, limit), *_repeats_note(study)]))
+    return 0
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `16GiB`, `512 MiB` or `16GB`; raises StudyError on anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    size = round(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if size <= 0:
+        raise StudyError(f"memory {text!r} is no size; write a number over 0 and a unit, as 16GiB")
+    return size
+
+
+def _limit(args: argparse.Namespace) -> int | None:
+    if args.device:
+        return DEVICES[args.device] * GIBIBYTE
+    return parse_size(args.device_memory) if args.device_memory else None
+
+
+_HEADINGS = (
+    "cell", "nodes", "ranks", "parameters", "gradients", "optimiser", "buffers", "activations",
+    "loss", "base", "peak", "formula 24", "needed", "verdict", "runs", "hours", "GPU hours",
+)  # fmt: skip
+
+
+def _row(plan: CellPlan, limit: int | None) -> tuple[str, ...]:
+    spec, m = plan.spec, plan.memory
+    parts = (m.parameters, m.gradients, m.optimiser, m.buffers, m.activations, m.logits, m.base,
+             m.peak, plan.formula_bytes, plan.needed_bytes)  # fmt: skip
+    return (
+        spec.cell,
+        str(spec.world.nodes),
+        str(spec.world.size),
+        *(f"{part / MEBIBYTE:,.0f}" for part in parts),
+        "-" if limit is None else plan.verdict(limit),
+        str(plan.num_runs),
+        f"{plan.hours:.1f}",
+        f"{plan.hours * plan.gpus:.1f}",
+    )
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width: words to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    words = ("cell", "verdict")
+    return [
+        "  ".join(
+            cell.ljust(width) if heading in words else cell.rjust(width)
+            for cell, width, heading in zip(row, widths, rows[0], strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
+    cpu = plans[0].spec.world.device == "cpu"
+    runs, hours = sum(p.num_runs for p in plans), sum(p.hours for p in plans)
+    gpu_hours = sum(p.hours * p.gpus for p in plans)
+    notes = [
+        "Memory in MiB of the rank that needs most. Gradients and activations do not peak together,"
+        " so the peak is less than the sum.",
+        "Needed: " + ("all ranks of one machine." if cpu else "one GPU, with its context."),
+        "Formula 24 is the study's own and has no base.",
+        f"At most {runs} runs, {hours:.1f} hours by their time limits, {gpu_hours:.1f} GPU hours.",
+    ]
+    if limit is None:
+        return [*notes, "Whether it fits: give --device-memory or --device."]
+    bad = [p for p in plans if p.verdict(limit) != "fits"]
+    share = f"{100 * MARGIN[plans[0].spec.world.device]:g} %"
+    count = f"{len(plans) - len(bad)} of {len(plans)} fit {limit / GIBIBYTE:.4g} GiB"
+    return [*notes, f"{count}; within {share} of it is tight."]
+
+
+def _repeats_note(study: Mapping[str, Any]) -> list[str]:
+    """A warning where so few repeats cannot decide which cell is faster, whatever they find."""
+    from pipeline.metrics.contrasts import fewest_repeats, largest_family
+
+    pairs, what = largest_family(study)
+    most = repeat_bounds(study)[1]
+    if pairs == 0 or most >= (needed := fewest_repeats(pairs)):
+        return []
+    return [
+        f"warning: {most} repeats cannot decide which cell is faster, however far apart they are: "
+        f"the rank test corrects for {pairs} comparisons ({what}) and needs {needed}; "
+        f"set repeats to {needed} or more, or have fewer cells"
+    ]

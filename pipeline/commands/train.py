@@ -1,0 +1,39 @@
+"""`python -m pipeline train --spec spec.json --tokens DIR --out DIR`: one run, one record."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pipeline.launch.run import train
+from pipeline.launch.torchrun import RunPaths
+
+SUMMARY = "train one run (cell x nodes x repeat) and write its validated record"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the stage."""
+    parser.add_argument("--spec", type=Path, required=True, help="spec.json of the run")
+    parser.add_argument("--tokens", type=Path, required=True, help="folder of token shards")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the record")
+    parser.add_argument("--image", type=Path, help="container image that the ranks run in")
+    parser.add_argument("--attempt", type=int, default=1, help="how often the run was started")
+    parser.add_argument(
+        "scheduler",
+        nargs="*",
+        metavar="-- COMMAND",
+        help="what starts a process on each node of an allocation, such as srun with its options",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and report; 0 also when the record's status is not ok."""
+    paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve())
+    record = train(paths, args.attempt, args.scheduler, args.image)
+    run_id = record.run["run_id"]
+    if record.status != "ok":
+        print(f"{run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
+    if stall := record.run["execution"].get("emulation", {}).get("stalled"):
+        print(f"{run_id}: warning: stalled, kept in the data: {stall}", file=sys.stderr)
+    return 0

@@ -1,0 +1,30 @@
+"""All probes, and what each finds; none that fails takes the others down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from pipeline import strategies
+from pipeline.doctor.probes import PROBES, strategy
+from pipeline.doctor.studies import shipped, study
+from pipeline.doctor.types import Finding, note
+
+
+def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
+    """Every probe by name: the machine, strategies that need more than torch, shipped studies."""
+    yield from PROBES.items()
+    for name in strategies.names():
+        if strategies.load(name, {}).requires:
+            yield name, partial(strategy, name)
+    for path in shipped():
+        yield f"study:{path.stem}", partial(study, path)
+
+
+def examine(probe: Callable[[], Finding]) -> Finding:
+    """What a probe finds; one that fails is a line, so that the others are still seen."""
+    try:
+        return probe()
+    except Exception as error:
+        message = " ".join(str(error).split())[:200]
+        return note(f"could not be looked at ({type(error).__name__}: {message})")

@@ -1,0 +1,1 @@
+"""Runs on emulated nodes: one process builds the nodes and forks their ranks."""

@@ -1,0 +1,163 @@
+"""A process that has torch loaded and forks runs: `python -m pipeline.launch.emulated.preloaded`.
+
+Loading takes longer than a small run trains. Snakemake's main process starts one of these, which
+ends with it; each run on emulated nodes then is a fork of it, in the environment, the folder and
+with the output of whoever asks. Without one a run loads for itself and is otherwise the same.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipeline import strategies
+from pipeline.launch.torchrun import threads_per_rank
+from pipeline.machine import image, processes
+from pipeline.machine.facts import usable_cores
+from pipeline.machine.processes import die_with_parent, exit_status
+from pipeline.study.spec import RunSpec
+
+VARIABLE = "SAMESTEP_PRELOADED"
+"""Path of the socket, in the environment of Snakemake's jobs."""
+
+_LONGEST_REQUEST = 1 << 20
+_READ_AT_LOAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_OTHER = b"other settings"
+
+
+def start(spec: RunSpec) -> None:
+    """Start one for runs like this, and name it to the jobs of this process, with which it ends."""
+    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
+    threads = threads_per_rank(spec, layout, usable_cores())
+    folder = Path(tempfile.mkdtemp(prefix="samestep-"))
+    path = folder / "socket"
+    environment = os.environ | dict.fromkeys(_READ_AT_LOAD, str(threads))
+    command = [sys.executable, "-m", __name__, str(path)]
+    process = processes.start(command, environment, folder / "log.txt")
+    os.environ[VARIABLE] = str(path)
+
+    def end() -> None:
+        processes.stop([process], grace_seconds=1)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+
+
+def ask(arguments: Sequence[str]) -> int | None:
+    """Have the run done by the preloaded process; its exit status, None where there is no fit one.
+
+    When this process ends, however it ends, so does the run. Inside a container image nobody is
+    asked, as whoever could be is outside.
+    """
+    path = os.environ.get(VARIABLE)
+    if not path or image.digest_from_within() is not None:
+        return None
+    request = {
+        "arguments": list(arguments),
+        "cwd": str(Path.cwd()),
+        "environment": dict(os.environ),
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        try:
+            connection.connect(path)
+        except OSError as error:
+            said = f"the preloaded process does not answer: the run loads for itself ({error})"
+            print(said, file=sys.stderr)
+            return None
+        try:
+            socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
+            answer = connection.recv(64)
+        except OSError:
+            answer = b""
+    if answer == _OTHER:
+        return None
+    if not answer:
+        print("the preloaded process or its guard ended without an answer", file=sys.stderr)
+        return exit_status(-signal.SIGKILL)  # nothing else ends them so
+    return int(answer)
+
+
+def serve(path: Path, run: Callable[[], int]) -> None:
+    """Fork `run` for each request, with `sys.argv` and all else as the asker has it; for ever."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST_REQUEST)
+        listener.bind(str(path))
+        listener.listen()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards are nobody's to wait for
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    listener.close()
+                    os._exit(_guard(connection, run))
+
+
+def _guard(connection: socket.socket, run: Callable[[], int]) -> int:
+    """Fork the run and tell its exit code; kill it when the asker has gone."""
+    die_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    text, outputs, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 2)
+    request = json.loads(text)
+    if any(request["environment"].get(name) != os.environ.get(name) for name in _READ_AT_LOAD):
+        connection.send(_OTHER)
+        return 0
+    os.setsid()
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(request, outputs, run)
+    gone = os.pidfd_open(child)
+    ready, _, _ = select.select([connection.fileno(), gone], [], [])
+    if connection.fileno() in ready:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    code = exit_status(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    with contextlib.suppress(OSError):
+        connection.send(str(code).encode())
+    return 0
+
+
+def _become(request: dict[str, object], outputs: Sequence[int], run: Callable[[], int]) -> None:
+    """In the fork: take the asker's place and run; never returns."""
+    code = 1
+    try:
+        die_with_parent()
+        for target, given in zip((1, 2), outputs, strict=True):
+            os.dup2(given, target)
+        os.chdir(str(request["cwd"]))
+        os.environ.clear()
+        os.environ.update(request["environment"])  # type: ignore[call-overload]
+        sys.argv[1:] = list(request["arguments"])  # type: ignore[call-overload]
+        code = run()
+    except SystemExit as error:
+        code = int(error.code) if isinstance(error.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Load, then serve at the path that the first argument names."""
+    die_with_parent()
+    from pipeline.launch.emulated import start as emulated
+    from pipeline.training import worker
+
+    worker.import_heavy()
+    serve(Path(sys.argv[1]), emulated.run_here)
+
+
+if __name__ == "__main__":
+    main()

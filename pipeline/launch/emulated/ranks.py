@@ -1,0 +1,208 @@
+"""The ranks of a run on emulated nodes: processes forked each into the network of its node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NoReturn
+
+from pipeline.emulation import links, waiting
+from pipeline.emulation.dilation import Dilation
+from pipeline.emulation.nodes import Nodes
+from pipeline.emulation.pacing import Pacer, speed_of
+from pipeline.emulation.shares import Shares
+from pipeline.errors import LaunchError
+from pipeline.files import write_text
+from pipeline.machine.processes import die_with_parent, exit_status
+from pipeline.parallel.mesh import Layout
+from pipeline.study.spec import RunSpec
+from pipeline.training import fence, worker
+
+PORT = 29500
+"""Where the ranks of a copy meet: every port of a new network is free."""
+
+ENDLESS_STEPS = 10**9
+"""Of a copy that fills the machine: it is busy until the measured one has ended."""
+
+GRACE_SECONDS = 10.0
+
+
+class Rank:
+    """A forked process of one copy; `store` is the one that holds the copy's meeting place."""
+
+    def __init__(self, copy: int, pid: int, *, store: bool = False) -> None:
+        self.copy, self.pid, self.store = copy, pid, store
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def kill(self) -> None:
+        """End it at once where it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The nodes of all copies, as the ranks of one run see them."""
+
+    spec: RunSpec
+    layout: Layout
+    nodes: Nodes
+    shares: Shares
+    dilation: Dilation
+
+    @contextmanager
+    def running(self, args: Namespace) -> Iterator[list[Rank]]:
+        """Fork a meeting place and the ranks of every copy; those that are left are killed."""
+        started: list[Rank] = []
+        try:
+            for copy in range(self.dilation.copies):
+                own = _arguments(self.spec, args, copy)
+                started.append(Rank(copy, _fork(partial(self._meet, copy)), store=True))
+                for rank in range(self.layout.num_processes):
+                    started.append(Rank(copy, _fork(partial(self._train, copy, rank, own))))
+            yield started
+        finally:
+            for one in started:
+                one.kill()
+
+    def _train(self, copy: int, rank: int, args: Namespace) -> int:
+        node = rank // self.layout.processes_per_node
+        self.nodes.enter(copy, node)
+        args.share = partial(self.shares.of, copy * self.nodes.count + node)
+        args.pacer = partial(self._pacer, node)
+        os.environ.update(self.variables(copy, rank))
+        return worker.run(args)
+
+    def _pacer(self, node: int) -> Pacer:
+        """What makes a rank of this node as slow as the node is; made within the rank."""
+        seed = f"{self.spec.seed}/{self.spec.repeat}/{node}"
+        return Pacer(self.dilation.factor, speed_of(node, self.spec.world, seed))
+
+    def _meet(self, copy: int) -> int:
+        """Hold the key-value store through which the ranks of a copy find one another."""
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        self.nodes.enter(copy, 0)
+        store = TCPStore(links.address(copy, 0), PORT, is_master=True, wait_for_workers=False)
+        signal.pause()
+        del store
+        return 0
+
+    def variables(self, copy: int, rank: int) -> dict[str, str]:
+        """What torchrun sets, and the waits of Horovod's loop, which are dilated too."""
+        node, local = divmod(rank, self.layout.processes_per_node)
+        found = {
+            "RANK": rank,
+            "LOCAL_RANK": local,
+            "WORLD_SIZE": self.layout.num_processes,
+            "LOCAL_WORLD_SIZE": self.layout.processes_per_node,
+            "GROUP_RANK": node,
+            "MASTER_ADDR": links.address(copy, 0),
+            "MASTER_PORT": PORT,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "GLOO_SOCKET_IFNAME": links.INTERFACE,
+            waiting.VARIABLE: self.dilation.factor,
+        }
+        return {name: str(value) for name, value in found.items()}
+
+
+def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:
+    """A rank's arguments; copies that fill the machine train on, in a folder of their own."""
+    if copy == 0:
+        return Namespace(**vars(args))
+    folder = args.out / f"copy{copy}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed attempt
+    folder.mkdir()
+    work = replace(spec.workload, steps=ENDLESS_STEPS, checkpoint_every=0)
+    write_text(folder / "spec.json", replace(spec, workload=work).to_json())
+    write_text(folder / fence.FILE, args.launch)
+    places = {"spec": folder / "spec.json", "out": folder, "checkpoints": folder / "checkpoints"}
+    return Namespace(**(vars(args) | places | {"resume_from": 0}))
+
+
+def _fork(work: Callable[[], int]) -> int:
+    """A child that does `work` and ends with its result, never going on in the caller's code."""
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        stay_with(parent)
+        code = work()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    import atexit
+
+    # Horovod shuts down there; os._exit alone would skip it and its peers would see an abort.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def follow(ranks: list[Rank]) -> int:
+    """Wait for the measured copy: 0 when all of it ended well, 128 + n after a kill by signal n.
+
+    Else 1. Raises RuntimeError where it ended well, but a copy that had to keep the machine busy
+    ended before it.
+    """
+    measured = [rank for rank in ranks if rank.copy == 0 and not rank.store]
+    others = [rank for rank in ranks if rank not in measured]
+    while None in (codes := [rank.poll() for rank in measured]):
+        if any(codes) or any(rank.poll() is not None for rank in others):
+            _wait(measured)
+            break
+        time.sleep(0.02)
+    if killed := [code for rank in ranks if (code := rank.poll()) is not None and code < 0]:
+        # Ranks that lose a peer may abort, which is a signal too.
+        return exit_status(-signal.SIGKILL if -signal.SIGKILL in killed else killed[0])
+    if any(rank.poll() for rank in measured):
+        return 1
+    for rank in others:
+        if (code := rank.poll()) is not None:
+            raise RuntimeError(
+                f"copy {rank.copy} of the nodes, which keeps the machine busy beside the measured "
+                f"one, ended with exit code {code} before it; see log.txt"
+            )
+    return 0
+
+
+def _wait(ranks: list[Rank]) -> None:
+    """Give the others a moment to say their own reason."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
+        time.sleep(0.05)
+
+
+def stay_with(parent: int) -> None:
+    """End when `parent` ends; raises LaunchError where it already has."""
+    die_with_parent()
+    if os.getppid() != parent:
+        raise LaunchError("the process that started this one has gone")

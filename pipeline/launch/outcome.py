@@ -1,0 +1,218 @@
+"""From what the ranks left behind to one validated record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+from pipeline import strategies
+from pipeline.corpus.manifest import Manifest
+from pipeline.emulation import REPORT
+from pipeline.errors import LaunchError
+from pipeline.files import whole_lines
+from pipeline.launch.stalls import stalled
+from pipeline.launch.torchrun import Launch, RunPaths, in_a_job
+from pipeline.machine import processes
+from pipeline.machine.facts import hardware, loaded_versions, provenance
+from pipeline.machine.image import digest_from_within
+from pipeline.parallel.mesh import Layout
+from pipeline.records import RunRecord, Step
+from pipeline.study.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a start of the run ended, and whether time ran out.
+
+    `exit_codes` are those of the launchers that ended by themselves (negative: a signal),
+    `rank_signals` the signals that ended ranks below them.
+    """
+
+    exit_codes: Sequence[int]
+    timed_out: bool
+    started_at: str
+    ended_at: str
+    rank_signals: Sequence[int] = ()
+
+    @property
+    def killed_by(self) -> int | None:
+        """The signal that ended a launcher or a rank, None where there was none.
+
+        SIGKILL before others: ranks that lose a peer may abort, which is a signal too.
+        """
+        found = {processes.signal_of(code) for code in self.exit_codes} | {*self.rank_signals}
+        signals = sorted(number for number in found if number is not None)
+        return SIGKILL if SIGKILL in signals else next(iter(signals), None)
+
+
+def make_record(
+    spec: RunSpec, layout: Layout, launch: Launch, paths: RunPaths, ended: Ended
+) -> RunRecord:
+    """The run's record; raises LaunchError where the input was wrong, so that no record is due."""
+    ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
+    if launch.unsupported is not None:
+        verdict = Verdict("unsupported", launch.unsupported)
+    else:
+        verdict = judge(spec, paths, ended)
+    if verdict.status == "ok" and len(ranks) != layout.num_processes:
+        said = f"{len(ranks)} of {layout.num_processes} ranks left their part"
+        verdict = Verdict("failed", f"{said}; see {paths.log.name}")
+    if verdict.status == "ok":
+        _check_hosts(spec, ranks)
+    complete = ranks if verdict.status == "ok" else []
+    parts, steps = [rank["rank"] for rank in complete], read_steps(paths.ranks)
+    emulation = _emulation(paths, stalled(steps, parts))
+    manifest = Manifest.load(paths.tokens)
+    root = ranks[0] if ranks else None
+    run = {
+        "schema_version": 1,
+        "run_id": spec.run_id,
+        "spec": spec.to_dict(),
+        "spec_sha256": spec.sha256(),
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "origin": "measured",
+        "started_at": ended.started_at,
+        "ended_at": ended.ended_at,
+        "versions": root["versions"] if root else loaded_versions(),
+        "hardware": hardware(),
+        "data": {
+            "manifest_sha256": manifest.sha256,
+            "tokenizer_sha256": manifest.tokenizer["sha256"],
+        },
+        "execution": _execution(spec, layout, launch, ranks, emulation),
+        "precision": root["precision"] if root else None,
+        "model": root["model"] if root else None,
+        "ranks": parts,
+        "provenance": provenance() | _image(ranks),
+    }
+    return RunRecord(run=run, steps=steps)
+
+
+def _emulation(paths: RunPaths, stall: str | None) -> Any:
+    """What the emulated nodes were measured to get, and what stalled; None where there are none."""
+    path = paths.ranks / REPORT
+    if not path.is_file():
+        return None
+    return _load(path) | ({} if stall is None else {"stalled": stall})
+
+
+def _execution(
+    spec: RunSpec,
+    layout: Layout,
+    launch: Launch,
+    ranks: Sequence[Mapping[str, Any]],
+    emulation: Any,
+) -> dict[str, Any]:
+    seen: dict[str, Any] = (
+        {}
+        if not ranks
+        else {
+            "num_hosts": len({rank["host"] for rank in ranks}),
+            "as_root": any(rank["as_root"] for rank in ranks),
+            "resumed_from_step": max(rank["resumed_from_step"] for rank in ranks),
+        }
+    )
+    return {
+        "launcher": "fork"
+        if launch.network == "emulated"
+        else strategies.load(spec.strategy, spec.options).launcher,
+        "world_size": spec.world.size,
+        "threads_per_rank": launch.threads_per_rank,
+        "backend": spec.world.backend,
+        "network": launch.network,
+        **({"network_reason": launch.network_reason} if launch.network_reason else {}),
+        **({"emulation": emulation} if emulation else {}),
+        "layout": layout.to_dict(),
+        "settings": ranks[0]["settings"] if ranks else {},
+        **seen,
+    }
+
+
+def _check_hosts(spec: RunSpec, ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Raise LaunchError unless the ranks really were on as many machines as the spec says."""
+    num_hosts, expected = len({rank["host"] for rank in ranks}), spec.world.num_machines
+    if num_hosts != expected:
+        raise LaunchError(
+            f"{spec.run_id}: the ranks came up on {num_hosts} machines, the spec says {expected}; "
+            "ask the scheduler for one launcher on each node"
+        )
+
+
+def _image(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    """What the ranks read from within; where none came so far, what this process reads."""
+    digests = {rank["image_digest"] for rank in ranks}
+    if len(digests) > 1:
+        raise LaunchError(f"the ranks ran in different images: {sorted(map(str, digests))}")
+    return {"image_digest": digests.pop() if digests else digest_from_within()}
+
+
+def read_steps(folder: Path) -> list[Step]:
+    """All ranks' whole step lines, by step and rank; a line cut off by a kill is left out."""
+    steps = []
+    for path in folder.glob("rank*.jsonl"):
+        steps += [Step(**json.loads(line)) for line in whole_lines(path)]
+    return sorted(steps, key=lambda step: (step.step, step.rank))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Status and reason of an ended run; `lost` where a rank went without saying why."""
+
+    status: str
+    reason: str | None
+    lost: bool = False
+
+
+def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
+    """The verdict on an ended run; raises LaunchError for an error of the input."""
+    errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
+    killed = None if ended.timed_out else _killed(ended, paths)
+    for kind in ("error", "unsupported", "oom", "failed", "lost"):
+        # The rank that fell first drags others into a lost connection: worst kind first.
+        found = [error for error in errors if error["kind"] == kind]
+        if kind == "lost" and ended.timed_out:
+            break  # out of time the launchers are stopped, and ranks lose peers that went earlier
+        if kind == "error" and found:
+            raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
+        if found and kind == "lost":
+            return killed or Verdict("failed", _said(found[0]), lost=True)
+        if found:
+            return Verdict(kind, _said(found[0]))
+    if ended.timed_out:
+        return Verdict(
+            "timeout", f"not done after timeout_seconds = {spec.timeout_seconds}; raise it"
+        )
+    if any(code != 0 for code in ended.exit_codes):
+        codes = list(ended.exit_codes)
+        reason = (
+            f"launchers ended with exit codes {codes} and no rank said why; see {paths.log.name}"
+        )
+        # A scheduler's command says no more than that of a node that went.
+        return killed or Verdict("failed", reason, lost=in_a_job())
+    return Verdict("ok", None)
+
+
+def _killed(ended: Ended, paths: RunPaths) -> Verdict | None:
+    """The verdict where a signal ended a launcher or a rank, None where there was none."""
+    number = ended.killed_by
+    if number is None:
+        return None
+    who = " (by the kernel's out-of-memory killer or by somebody)" if number == SIGKILL else ""
+    return Verdict("failed", f"killed by signal {number}{who}; see {paths.log.name}", lost=True)
+
+
+def _said(error: Mapping[str, str]) -> str:
+    return f"{error['type']}: {error['message']}"
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.name.partition(".")[0].removeprefix("rank"))
+
+
+def _load(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,80 @@
+"""Progress of a run from rank 0's step file: a bar on a terminal, else a line every few seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from pipeline.study.spec import RunSpec
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress:
+    """Call `update` now and then; it reads what is new in rank 0's step file."""
+
+    def __init__(self, spec: RunSpec, steps_file: Path) -> None:
+        self.spec, self.steps_file = spec, steps_file
+        self._offset = 0
+        self._inode: int | None = None
+        self._seconds = 0.0
+        self._done = 0
+        self._last_line = time.monotonic()
+        self._bar = (
+            tqdm(total=spec.workload.steps, desc=spec.run_id, unit="step", leave=False)
+            if sys.stderr.isatty()
+            else None
+        )
+
+    def update(self) -> None:
+        """Show the steps done, tokens per second and the time left."""
+        fresh = self._read()
+        for line in fresh:
+            self._done += 1
+            self._seconds += line["seconds"]
+        if self._bar is not None:
+            if fresh:
+                self._bar.set_postfix_str(f"{self._tokens_per_second():,.0f} tokens/s")
+                self._bar.update(len(fresh))
+        elif self._done and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            total = self.spec.workload.steps
+            left = self._seconds / self._done * (total - self._done)
+            print(
+                f"{self.spec.run_id}: step {self._done}/{total}, "
+                f"{self._tokens_per_second():,.0f} tokens/s, {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _tokens_per_second(self) -> float:
+        return self._done * self.spec.global_batch_tokens / self._seconds
+
+    def _follow(self, inode: int) -> None:
+        """Begin anew where the rank has replaced the file that an earlier start left."""
+        if inode == self._inode:
+            return
+        self._inode, self._offset, self._done, self._seconds = inode, 0, 0, 0.0
+        if self._bar is not None:
+            self._bar.reset()
+
+    def _read(self) -> list[dict[str, float]]:
+        if not self.steps_file.is_file():
+            return []
+        with self.steps_file.open(encoding="utf-8") as stream:
+            self._follow(os.fstat(stream.fileno()).st_ino)
+            stream.seek(self._offset)
+            text = stream.read()
+        whole = text[: text.rfind("\n") + 1]
+        self._offset += len(whole.encode())
+        return [json.loads(line) for line in whole.splitlines()]

@@ -1,0 +1,84 @@
+"""What a run asks of a cluster's scheduler, computed from its spec and nothing else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pipeline import strategies
+from pipeline.models import num_parameters
+from pipeline.planner.memory import predict
+from pipeline.study.spec import RunSpec
+
+GIBIBYTE_MB = 1024
+MINUTES_BESIDE = 10
+"""Over the run's own time limit: start, checks of the tokens, writing the record."""
+
+PROCESS_MB = 2 * GIBIBYTE_MB
+"""Python and torch of one rank, with the pages of the token shards."""
+
+CUDA_PROCESS_MB = 6 * GIBIBYTE_MB
+"""The same with a CUDA context, NCCL and pinned buffers."""
+
+COPY_BYTES = 12
+"""A parameter, fp32: its weight while it is broadcast, and weight and moments for a checkpoint."""
+
+HOST_BYTES = 28
+"""A parameter on the host of a GPU: what a rank starts from and what it writes, generously."""
+
+RESERVE = 1.25
+"""Over the predicted peak: what the allocator keeps, and what the prediction misses."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Resources of one run; all but `nodes` are for each node. The nodes are not shared."""
+
+    nodes: int
+    gpus: int
+    memory_mb: int
+    minutes: int
+
+    @property
+    def slurm_extra(self) -> str:
+        """sbatch's options for which Snakemake's executor has no resource."""
+        return "--exclusive" + (f" --gpus-per-node={self.gpus}" if self.gpus else "")
+
+    @property
+    def srun(self) -> tuple[str, ...]:
+        """The command that starts one launcher on each node, with all that the node has."""
+        return (
+            "srun",
+            f"--nodes={self.nodes}",
+            f"--ntasks={self.nodes}",
+            "--ntasks-per-node=1",
+            *([f"--gpus-per-node={self.gpus}"] if self.gpus else []),
+            "--cpu-bind=none",
+            "--kill-on-bad-exit=1",
+        )
+
+
+def request(spec: RunSpec) -> Request:
+    """Nodes, GPUs, memory and time of one run."""
+    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
+    ranks = layout.processes_per_machine(spec.world)
+    return Request(
+        nodes=spec.world.num_machines,
+        gpus=layout.gpus_per_machine(spec.world),
+        memory_mb=ranks * memory_per_rank_mb(spec),
+        minutes=math.ceil(spec.timeout_seconds / 60) + MINUTES_BESIDE,
+    )
+
+
+def memory_per_rank_mb(spec: RunSpec) -> int:
+    """Upper estimate of one rank's memory on the host, in MiB, in steps of 256 MiB."""
+    count = num_parameters(spec.model)
+    if spec.world.device == "cuda":
+        return _steps(count * HOST_BYTES) + CUDA_PROCESS_MB
+    # The root needs the most wherever ranks differ.
+    peak = predict(spec).model_peak
+    return _steps(round(RESERVE * peak) + count * COPY_BYTES) + PROCESS_MB
+
+
+def _steps(num_bytes: int) -> int:
+    return math.ceil(num_bytes / 2**20 / 256) * 256

@@ -1,0 +1,282 @@
+"""The commands that start a run's ranks: torchrun, one launcher process for each node.
+
+On one machine N nodes are N launchers on the loopback, or emulated nodes whose ranks one process
+forks (`emulated.py`). Over a real network one command of the
+scheduler, such as `srun`, starts the launcher on every node. It is the same for every strategy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from pipeline.emulation.available import why_not
+from pipeline.emulation.dilation import dilate, least_dilation
+from pipeline.errors import StudyError
+from pipeline.machine import addresses
+from pipeline.machine import image as container
+from pipeline.machine.control_groups import usable_cores
+from pipeline.parallel.mesh import Layout
+from pipeline.study.spec import RunSpec, WorldSpec
+
+LOOPBACK = "127.0.0.1"
+TORCHRUN = ("-m", "torch.distributed.run")
+NODE = ("-m", "pipeline.launch.slurm.node")
+"""torchrun too, which asks the scheduler for the node's place."""
+
+RANK_BYTES = 400 * 2**20
+"""Memory of one forked rank beside what it shares with the others, generously."""
+
+REPORTED_SIGNAL = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
+"""A line of the report that torchrun makes of each rank that failed."""
+
+EMULATED = ("-m", "pipeline.launch.emulated.start")
+"""It builds the nodes and forks their ranks."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is started: this machine, or an allocation that starts with it.
+
+    `scheduler` is the command that starts one process on each node of the allocation, `image` the
+    file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
+    tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
+    checkpoint of an earlier launch has done: every rank is told, so that all go on from the same.
+    """
+
+    num_cores: int
+    port: int | str
+    address: str = LOOPBACK
+    scheduler: tuple[str, ...] = ()
+    image: Path | None = None
+    token: str = ""
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The commands to start, and the environment they share."""
+
+    commands: tuple[tuple[str, ...], ...]
+    environment: Mapping[str, str]
+    threads_per_rank: int
+    image_digest: str | None = None
+    """What every rank must find within; None where the run may be on the host."""
+    unsupported: str | None = None
+    """Why the run cannot be started here; then there are no commands."""
+    network: str = "loopback"
+    """The network that the nodes really have; `network_reason` says why it is not the spec's."""
+    network_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Files of one run: its spec, the token shards, and the folder of its record."""
+
+    spec: Path
+    tokens: Path
+    out: Path
+
+    @property
+    def ranks(self) -> Path:
+        """Where the ranks leave their parts."""
+        return self.out / "ranks"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.out / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        """Output of the launchers and ranks."""
+        return self.out / "log.txt"
+
+
+def threads_per_rank(spec: RunSpec, layout: Layout, num_cores: int) -> int:
+    """As the spec states, else so that a machine's ranks do not oversubscribe its cores."""
+    world = spec.world
+    if world.threads_per_rank is not None:
+        return world.threads_per_rank
+    if world.cores_per_node is not None:
+        return max(1, world.cores_per_node // layout.processes_per_node)
+    return max(1, num_cores // layout.processes_per_machine(world))
+
+
+def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch:
+    """The commands of a run; raises LaunchError where its image cannot be had."""
+    threads = threads_per_rank(spec, layout, place.num_cores)
+    digest = container.required_digest(spec, place.image)
+    network, why = _network(spec.world)
+    contained = digest is not None or container.digest_from_within() is not None
+    environment = _environment(network, threads, contained=contained)
+    launch = Launch((), environment, threads, digest, None, network, why)
+    if spec.world.num_machines > 1 and not has_allocation(place.scheduler):
+        reason = (
+            f"needs {spec.world.num_machines} machines (cluster.network real) and there is no "
+            "allocation; run it with `--profile workflow/profiles/slurm` or set cluster.network "
+            "to loopback"
+        )
+        return replace(launch, unsupported=reason)
+    if network == "emulated" and (too_many := _too_many_ranks(spec.world, layout)):
+        return replace(launch, unsupported=too_many)
+    return replace(launch, commands=commands(spec, layout, paths, place, digest, network))
+
+
+def _network(world: WorldSpec) -> tuple[str, str | None]:
+    """The network that the run gets, and why it is not the spec's where it is another one."""
+    if world.link is None:
+        return world.network, None
+    reason = why_not(world.link)
+    return ("loopback", reason) if reason else (world.network, None)
+
+
+def _too_many_ranks(world: WorldSpec, layout: Layout) -> str | None:
+    """Why the ranks of all copies of the nodes do not fit this machine's free memory."""
+    width = world.cores_per_node or 1
+    copies = dilate(world.nodes, width, len(usable_cores()), least_dilation()).copies
+    count = copies * layout.num_processes
+    needed, there = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
+    if needed <= there:
+        return None
+    return (
+        f"{count} ranks on emulated nodes need about {needed:.1f} GiB of memory and {there:.1f} "
+        "are free; lower cluster.nodes"
+    )
+
+
+def commands(
+    spec: RunSpec,
+    layout: Layout,
+    paths: RunPaths,
+    place: Place,
+    digest: str | None,
+    network: str,
+) -> tuple[tuple[str, ...], ...]:
+    """One command for each node, or a single one of the scheduler or the emulation for all."""
+    several = spec.world.num_machines > 1
+    if place.scheduler and not several:
+        raise StudyError(
+            f"{spec.run_id}: a run on one machine was given the scheduler's command "
+            f"{place.scheduler[0]}; leave out what stands after `--`"
+        )
+    inside = _runtime(spec, paths, place)
+    python = "python" if inside else sys.executable
+    if network == "emulated":
+        return ((*inside, python, *EMULATED, *worker_options(paths, place, digest)),)
+    meeting = (
+        f"--nnodes={spec.world.nodes}",
+        f"--nproc-per-node={layout.processes_per_node}",
+        f"--master-addr={place.address if several else LOOPBACK}",
+        f"--master-port={place.port}",
+        "--max-restarts=0",
+        *worker_arguments(paths, place, digest),
+    )
+    if several:
+        return ((*place.scheduler, *inside, python, *NODE, *meeting),)
+    return tuple(
+        (*inside, python, *TORCHRUN, f"--node-rank={node}", *meeting)
+        for node in range(spec.world.nodes)
+    )
+
+
+def _runtime(spec: RunSpec, paths: RunPaths, place: Place) -> tuple[str, ...]:
+    """What enters the image; nothing where this process is inside one already."""
+    if place.image is None or container.digest_from_within() is not None:
+        return ()
+    folders = (paths.spec.parent, paths.tokens, paths.out)
+    return container.enter(place.image, device=spec.world.device, folders=folders)
+
+
+def _environment(network: str, threads: int, *, contained: bool) -> dict[str, str]:
+    """The ranks' environment; a runtime carries it into the image."""
+    root = str(Path(__file__).parents[2])
+    if contained:
+        inherited = container.without_host_packages(os.environ)
+        paths = {"PYTHONPATH": root, "PYTHONNOUSERSITE": "1"}
+    else:
+        inherited = dict(os.environ)
+        own = (root, os.environ.get("PYTHONPATH", ""))
+        paths = {"PYTHONPATH": os.pathsep.join(filter(None, own))}
+    environment = {
+        **inherited,
+        **paths,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+    }
+    if network == "loopback":
+        environment |= {addresses.INTERFACE: "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    return environment
+
+
+def worker_arguments(
+    paths: RunPaths, place: Place, image_digest: str | None = None
+) -> tuple[str, ...]:
+    """What comes after the launcher's own options, the same for torchrun and horovodrun."""
+    return ("-m", "pipeline.training.worker", *worker_options(paths, place, image_digest))
+
+
+def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
+    """The worker's own options."""
+    return (
+        f"--spec={paths.spec}",
+        f"--tokens={paths.tokens}",
+        f"--out={paths.ranks}",
+        f"--checkpoints={paths.checkpoints}",
+        f"--resume-from={place.done}",
+        f"--launch={place.token}",
+        *([f"--image-digest={image_digest}"] if image_digest else []),
+    )
+
+
+def here(
+    spec: RunSpec, num_cores: int, scheduler: tuple[str, ...] = (), image: Path | None = None
+) -> Place:
+    """This machine as the first node, with a port that is free at this moment."""
+    several = spec.world.num_machines > 1 and has_allocation(scheduler)
+    address = addresses.own_address() if several else LOOPBACK
+    return Place(num_cores, free_port(address), address, scheduler, image)
+
+
+def has_allocation(scheduler: tuple[str, ...]) -> bool:
+    """Whether the scheduler's command has nodes to start on."""
+    return bool(scheduler) and in_a_job()
+
+
+def in_a_job() -> bool:
+    """Whether a scheduler started this process, which sends a job again that was lost."""
+    return "SLURM_JOB_ID" in os.environ
+
+
+def free_port(address: str = LOOPBACK) -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def signals_of_ranks(log: Path, offset: int) -> list[int]:
+    """Signals that ended ranks, in the words of torchrun's report in `log` from `offset` on.
+
+    Without SIGTERM, with which torchrun itself ends the other ranks of a failed one.
+    """
+    with log.open("rb") as stream:
+        stream.seek(offset)
+        text = stream.read().decode(errors="replace")
+    found = {int(number) for number in REPORTED_SIGNAL.findall(text)}
+    return sorted(found - {signal.SIGTERM})
+
+
+def port_was_taken(log: Path, port: int | str) -> bool:
+    """Whether a launcher could not listen on `port`, in the words of torch's store in `log`."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return any("EADDRINUSE" in line and f"port: {port}," in line for line in text.splitlines())

@@ -1,0 +1,98 @@
+"""What a run ran on: versions, hardware, source and image, for its record."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import pipeline
+from pipeline.machine import control_groups
+
+PACKAGES = ("torch", "numpy", "safetensors", "apex", "transformers", "tokenizers")
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may keep busy, by affinity and a container's quota."""
+    return len(control_groups.usable_cores())
+
+
+def loaded_versions(more: Iterable[str] = ()) -> dict[str, str]:
+    """Versions of those of `PACKAGES` and `more` that this process has really imported."""
+    versions = {"python": platform.python_version(), "samestep": pipeline.__version__}
+    for name in (*PACKAGES, *more):
+        if name in sys.modules:
+            module = sys.modules[name]
+            versions[name] = str(getattr(module, "__version__", None) or _installed(name))
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        versions["cuda"] = str(torch.version.cuda)
+    return versions
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def hardware() -> dict[str, Any]:
+    """CPU model, usable cores, memory in bytes and the names of the GPUs (NVML)."""
+    return {
+        "cpu_model": _cpu_model(),
+        "num_cores": usable_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": _gpu_names(),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpu_names() -> list[str]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    handles = (pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount()))
+    return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+
+
+def provenance() -> dict[str, Any]:
+    """The source's commit, and whether it was changed since."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "git_commit": commit,
+        "git_dirty": None if commit is None else bool(changes),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        # in a container the checkout often belongs to another user than the one who runs
+        done = subprocess.run(
+            ["git", "-c", "safe.directory=*", *arguments],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,120 @@
+"""The container image of a run: the digest that it must have, and the command that enters it.
+
+`make image` writes `images/samestep.sif` and, beside it, `images/samestep.json` with the digest of
+its content. The same digest stands in a file of the image, so a process inside knows it by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import LaunchError
+from pipeline.study.spec import RunSpec
+
+DIGEST_FILE = Path("/etc/samestep-image-digest")
+RUNTIMES = ("apptainer", "singularity")
+BUILD = "run `make image`"
+PYTHON_PLACES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
+"""Where Python looks for packages beside its own; a runtime carries the host's into the image."""
+
+FOR_THE_CONTAINER = ("", "APPTAINERENV_", "SINGULARITYENV_")
+"""Before a variable's name: what a runtime sets inside."""
+
+
+def digest_from_within() -> str | None:
+    """Digest of the image that this process runs in; None on a host."""
+    return DIGEST_FILE.read_text(encoding="utf-8").strip() if DIGEST_FILE.is_file() else None
+
+
+def required_digest(spec: RunSpec, image: Path | None) -> str | None:
+    """The digest that every rank must find within; None where the run may be on the host.
+
+    Raises LaunchError where the image file and the study disagree, or the image is missing.
+    """
+    if image is None:
+        return spec.image_digest
+    locked = locked_digest(image)
+    if spec.image_digest not in (None, locked):
+        raise LaunchError(
+            f"{spec.run_id}: the study is for image {spec.image_digest}, {image} is {locked}; "
+            "build that image again or change the study's image_digest"
+        )
+    return locked
+
+
+def locked_digest(image: Path) -> str:
+    """The digest that the file beside the image states; raises LaunchError without it."""
+    return str(_facts(image)["image_digest"])
+
+
+def unmet_requirements(image: Path) -> list[str]:
+    """Locked packages that the base's own torch or NumPy keeps from working inside the image.
+
+    Training needs none of them; the other stages then run on the host. Raises LaunchError without
+    the file beside the image.
+    """
+    return list(_facts(image).get("versions", {}).get("unmet", []))
+
+
+def _facts(image: Path) -> dict[str, Any]:
+    lock = image.with_suffix(".json")
+    # Inside, the file itself may be out of sight: often it is a link into a store of images.
+    if digest_from_within() is None and not image.exists():
+        raise LaunchError(f"there is no image {image}; {BUILD}")
+    try:
+        facts = json.loads(lock.read_text(encoding="utf-8"))
+        return {"image_digest": facts["image_digest"], **facts}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LaunchError(f"image {image} has no readable {lock.name} beside it; {BUILD}") from None
+
+
+def check_inside(required: str | None) -> None:
+    """Raise LaunchError unless this process is inside the required image."""
+    found = digest_from_within()
+    if required in (None, found):
+        return
+    if found is None:
+        raise LaunchError(
+            f"the run must be inside image {required}, this process is on the host; start it with "
+            "`--use-singularity` or a profile that sets it"
+        )
+    raise LaunchError(
+        f"the run must be inside image {required}, this one is {found}; {BUILD} or change the "
+        "study's image_digest"
+    )
+
+
+def without_host_packages(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what would put the host's packages before those of the image."""
+    places = {prefix + name for prefix in FOR_THE_CONTAINER for name in PYTHON_PLACES}
+    return {name: value for name, value in environment.items() if name not in places}
+
+
+def enter(image: Path, *, device: str, folders: Iterable[Path]) -> tuple[str, ...]:
+    """The start of a command that runs inside `image`, with `folders` at their own paths.
+
+    The project's folder is home and working folder, so that nothing of the user's own home counts;
+    `--nv` brings the GPUs' driver in. Raises LaunchError without a runtime.
+    """
+    runtime = next((name for name in RUNTIMES if shutil.which(name)), None)
+    if runtime is None:
+        raise LaunchError(
+            f"neither {' nor '.join(RUNTIMES)} is on the PATH; install Apptainer or load its module"
+        )
+    here = Path.cwd()
+    outside = sorted({str(path) for path in folders if not path.is_relative_to(here)})
+    return (
+        runtime,
+        "exec",
+        *(["--nv"] if device == "cuda" else []),
+        "--home",
+        str(here),
+        "--pwd",
+        str(here),
+        *(["--bind", ",".join(outside)] if outside else []),
+        str(image),
+    )

@@ -1,0 +1,149 @@
+"""GPT-2 as a torch module: pre-norm blocks, tied embeddings, no dropout.
+
+Dropout is left out on purpose: its mask would depend on how a batch is split over ranks, and then
+no two strategies could take the same step.
+
+`load_transformers(model, state)` and `to_transformers(model)` convert the weights from and to the
+names and layouts of transformers' GPT2LMHeadModel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.errors import StudyError
+from pipeline.study.spec import ModelSpec
+
+# transformers stores these as Conv1D, (in, out); nn.Linear stores (out, in).
+_TRANSPOSED = (
+    "attn.c_attn.weight",
+    "attn.c_proj.weight",
+    "mlp.c_fc.weight",
+    "mlp.c_proj.weight",
+)
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention: (batch, context, width) -> same shape."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.num_heads = spec.num_heads
+        self.c_attn = nn.Linear(spec.width, 3 * spec.width)
+        self.c_proj = nn.Linear(spec.width, spec.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend to earlier positions only."""
+        batch, context, width = x.shape
+        heads = (batch, context, self.num_heads, width // self.num_heads)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.c_proj(y.transpose(1, 2).reshape(batch, context, width))
+        return out
+
+
+class Mlp(nn.Module):
+    """Position-wise feed-forward network with a hidden layer four times as wide."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(spec.width, 4 * spec.width)
+        self.c_proj = nn.Linear(4 * spec.width, spec.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the tanh form of GELU, as GPT-2 does."""
+        out: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return out
+
+
+class Block(nn.Module):
+    """One transformer layer with layer norm before each half."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(spec.width)
+        self.attn = Attention(spec)
+        self.ln_2 = nn.LayerNorm(spec.width)
+        self.mlp = Mlp(spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, context, width) -> same shape."""
+        x = x + self.attn(self.ln_1(x))
+        x = x + self.mlp(self.ln_2(x))
+        return x
+
+
+class Gpt2(nn.Module):
+    """The language model; the output layer shares its weight with the token embedding."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.wte = nn.Embedding(spec.vocab_size, spec.width)
+        self.wpe = nn.Embedding(spec.context, spec.width)
+        self.h = nn.ModuleList(Block(spec) for _ in range(spec.num_layers))
+        self.ln_f = nn.LayerNorm(spec.width)
+        self.lm_head = nn.Linear(spec.width, spec.vocab_size, bias=False)
+        self.lm_head.weight = self.wte.weight
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Normal(0, 0.02), residual projections shrunk by sqrt(2 x layers): the GPT-2 report."""
+        residual = 0.02 / math.sqrt(2 * self.spec.num_layers)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=residual if "c_proj" in name else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Token ids (batch, context) -> logits (batch, context, vocab_size)."""
+        positions = torch.arange(inputs.shape[1], device=inputs.device)
+        x = self.wte(inputs) + self.wpe(positions)
+        for block in self.h:
+            x = block(x)
+        out: Tensor = self.lm_head(self.ln_f(x))
+        return out
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
+        logits = self.logits(inputs).flatten(0, 1).float()
+        return F.cross_entropy(logits, targets.flatten())
+
+
+def build(spec: ModelSpec) -> Gpt2:
+    """A fresh model from torch's current random state."""
+    return Gpt2(spec)
+
+
+def to_transformers(model: Gpt2) -> dict[str, Tensor]:
+    """The weights under the names and in the layout of GPT2LMHeadModel (tied head left out)."""
+    state = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    return {f"transformer.{k}": _transpose(k, v).contiguous() for k, v in state.items()}
+
+
+def load_transformers(model: Gpt2, state: Mapping[str, Tensor]) -> None:
+    """Load weights in GPT2LMHeadModel's format; raises StudyError when names or shapes differ."""
+    ours = {
+        key.removeprefix("transformer."): _transpose(key, value)
+        for key, value in state.items()
+        if key != "lm_head.weight" and not key.endswith((".attn.bias", ".attn.masked_bias"))
+    }
+    try:
+        missing, unexpected = model.load_state_dict(ours, strict=False)
+    except RuntimeError as error:
+        raise StudyError(f"weights do not fit the model: {' '.join(str(error).split())}") from error
+    if unexpected or set(missing) - {"lm_head.weight"}:
+        raise StudyError(
+            f"weights do not fit GPT-2: missing {sorted(missing)[:3]}, unexpected "
+            f"{sorted(unexpected)[:3]}; expected the tensors of a GPT2LMHeadModel"
+        )
+
+
+def _transpose(key: str, value: Tensor) -> Tensor:
+    return value.t() if key.endswith(_TRANSPOSED) else value

@@ -1,0 +1,67 @@
+"""torch's process group: joining it as the spec says, and leaving it without an abort."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeline.errors import LaunchError
+from pipeline.parallel.mesh import Layout
+
+PAUSE_SECONDS = 0.1
+"""Between two nodes the deadlock came within 200 groups; after half of this in none of 1000."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process's place among `layout.num_processes` ranks."""
+
+    rank: int
+    size: int
+    owned: bool
+
+    @classmethod
+    def join(cls, layout: Layout) -> Group:
+        """Join (or reuse) the default group; raises LaunchError unless its size is the layout's."""
+        owned = not dist.is_initialized()
+        if owned:
+            if "RANK" not in os.environ:
+                raise LaunchError(
+                    f"no RANK in the environment, expected {layout.num_processes} ranks; "
+                    "start the worker through torchrun (`python -m pipeline train` does)"
+                )
+            dist.init_process_group(layout.backend)
+        size = dist.get_world_size()
+        if size != layout.num_processes:
+            if owned:
+                dist.destroy_process_group()
+            raise LaunchError(
+                f"{size} ranks came up, the spec says {layout.num_processes}; "
+                "check nodes and ranks_per_node against the launcher"
+            )
+        return cls(dist.get_rank(), size, owned)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean of a tensor over all ranks."""
+        dist.all_reduce(value)
+        return value / self.size
+
+    def leave(self) -> None:
+        """Barrier first: without it Gloo can abort when a peer's socket closes early.
+
+        Then a pause without the GIL. Gloo's thread needs the GIL to drop the last collective, and
+        the group's destructor, which holds it, waits for that thread: a deadlock.
+        """
+        if not self.owned:
+            return
+        if torch.cuda.is_available() and dist.get_backend() == "nccl":
+            dist.barrier(device_ids=[torch.cuda.current_device()])
+        else:
+            dist.barrier()
+        threading.Event().wait(PAUSE_SECONDS)
+        dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Horovod: whether it can be used here, membership, and its optimisation step."""

@@ -1,0 +1,127 @@
+"""The shared step over DistributedOptimizer; only `build` loads this, for it imports Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from torch import Tensor, nn
+
+from pipeline.emulation import waiting
+from pipeline.parallel.faults import Faults
+from pipeline.parallel.horovod.environment import Membership
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Batch, Parts, TrainState
+from pipeline.study.profiling import COMMUNICATION
+
+ROOT = 0
+
+
+class WireBfloat16:
+    """Gradients as they are, bfloat16 as float32: Horovod 0.28 cannot reduce bfloat16."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """What travels, and the type to come back to."""
+        wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        return wide, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The mean in the gradient's own type."""
+        return tensor.to(dtype)
+
+
+COMPRESSIONS: dict[str, Any] = {"none": WireBfloat16, "fp16": hvd.Compression.fp16}
+
+
+def distribute(parts: Parts, compression: str) -> Parts:
+    """The parts with Horovod's optimiser, which averages gradients during the backward pass."""
+    wrapped = hvd.DistributedOptimizer(
+        parts.optimiser,
+        named_parameters=parts.model.named_parameters(),
+        compression=COMPRESSIONS[compression],
+        op=hvd.Average,
+    )
+    return replace(parts, optimiser=wrapped)
+
+
+def broadcast_weights(model: nn.Module) -> None:
+    """Give every rank the root's parameters and buffers, bit for bit. Collective."""
+    with torch.no_grad():
+        named = [*model.named_parameters(), *model.named_buffers()]
+        hvd.broadcast_parameters([(name, _bits(tensor)) for name, tensor in named], ROOT)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The same memory as a type that Horovod can send."""
+    plain = tensor.detach()
+    return plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+
+
+class HorovodStepper(Stepper):
+    """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
+
+    def __init__(self, parts: Parts, member: Membership, faults: Faults) -> None:
+        super().__init__(
+            parts,
+            data_parallel=member.size,
+            is_root=member.rank == ROOT,
+            reduce=self.synchronise,
+            mean_over_ranks=mean_over_ranks,
+            leave=member.leave,
+            faults=faults,
+        )
+        self.distributed: Any = parts.optimiser
+
+    def synchronise(self) -> None:
+        """Wait for the mean gradients; the study's first code clipped its own ones before."""
+        if self.faults.clip_before_synchronise:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+        with self.phases.during(COMMUNICATION):
+            wait_asleep([handle for handle, _ in self.distributed._handles.values()])
+            self.distributed.synchronize()
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """As shared; Horovod starts to reduce with the last micro-batch's backward pass."""
+        if self.distributed.backward_passes_per_step != len(microbatches):
+            self.distributed.set_backward_passes_per_step(len(microbatches))
+        return super().accumulate(microbatches)
+
+    def update(self) -> Tensor:
+        """Clip and step; the gradients are the global mean already."""
+        with self.distributed.skip_synchronize():
+            return super().update()
+
+    def load(self, state: TrainState) -> None:
+        """Continue from `state`, which every rank has read; the root's weights count. Collective.
+
+        Nothing of the optimiser is sent: `broadcast_optimizer_state` takes a step with zero
+        gradients on an optimiser without slots, which moves AdamW's weights, and
+        `broadcast_object` pickles, which ends at 2 GiB.
+        """
+        super().load(state)
+        broadcast_weights(self.model)
+
+
+def mean_over_ranks(value: Tensor) -> Tensor:
+    """The mean of a tensor over all ranks. Collective."""
+    handle = hvd.allreduce_async(value, name="mean_over_ranks", op=hvd.Average)
+    wait_asleep([handle])
+    mean: Tensor = hvd.synchronize(handle)
+    return mean
+
+
+def wait_asleep(handles: Iterable[int | None]) -> None:
+    """Where nodes are emulated, wait for these collectives without keeping the core busy.
+
+    Horovod's own wait spins. On a core of its own that costs nothing; on one that nodes share it
+    takes the time in which the awaited node would work. Elsewhere Horovod waits as it does.
+    """
+    for handle in handles:
+        if handle is not None:
+            waiting.asleep(partial(hvd.poll, handle))

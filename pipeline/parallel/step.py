@@ -1,0 +1,116 @@
+"""The optimisation step that the strategies share: accumulate, reduce, clip, step - written once.
+
+A strategy gives it three things: the callable that runs the forward pass, how the gradients of all
+ranks become one mean gradient (`reduce`), and the context in which a micro-batch that is not the
+last is run (`accumulating`, for example DDP's `no_sync`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from pipeline.parallel import state as _state
+from pipeline.parallel.faults import NO_FAULTS, Faults
+from pipeline.parallel.types import Batch, Parts, StepResult, TrainState
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
+
+
+def nothing() -> None:
+    """The reduction of a strategy whose backward pass has already reduced."""
+
+
+class Stepper:
+    """A `Trainable` for one process or for data parallelism with an all-reduce.
+
+    `mean_over_ranks` turns a scalar tensor into its mean over the ranks, None where there is one
+    rank alone; `leave` is run by `close`. `reduces_in_backward` says that the backward pass itself
+    reduces, as DDP's does, so that what follows its last gradient is communication.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        forward: Callable[[Tensor, Tensor], Tensor] | None = None,
+        data_parallel: int = 1,
+        is_root: bool = True,
+        reduce: Callable[[], None] = nothing,
+        accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
+        reduces_in_backward: bool = False,
+        mean_over_ranks: Callable[[Tensor], Tensor] | None = None,
+        leave: Callable[[], None] = nothing,
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        self.model, self.optimiser = parts.model, parts.optimiser
+        self.precision, self.max_grad_norm = parts.precision, parts.max_grad_norm
+        self.forward = self.model if forward is None else forward
+        self.data_parallel, self.is_root = data_parallel, is_root
+        self.reduce, self.accumulating = reduce, accumulating
+        self.mean_over_ranks, self.leave = mean_over_ranks, leave
+        self.faults, self.phases = faults, parts.phases
+        self.after_gradients = COMMUNICATION if reduces_in_backward else None
+        if reduces_in_backward:
+            self.phases.watch(self.model)
+        faults.check(parts.layout.device, self.precision.info)
+
+    def step(self, microbatches: Sequence[Batch]) -> StepResult:
+        """Accumulate over the micro-batches, reduce, clip by the global norm, step."""
+        loss = self.accumulate(microbatches)
+        norm = self.update()
+        self.phases.begin(REST)
+        if self.faults.empty_cache:
+            torch.cuda.empty_cache()
+        if self.mean_over_ranks is not None:
+            with self.phases.during(COMMUNICATION):
+                loss = self.mean_over_ranks(loss)
+        tokens = sum(inputs.numel() for inputs, _ in microbatches) * self.data_parallel
+        return StepResult(float(loss), float(norm), tokens)
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
+        self.precision.zero_grad(self.optimiser)
+        count, total = (
+            len(microbatches),
+            torch.zeros((), device=microbatches[0][0].device),
+        )
+        for index, (inputs, targets) in enumerate(microbatches):
+            last = index == count - 1
+            with nullcontext() if last else self.accumulating():
+                self.phases.begin(FORWARD)
+                with self.precision.autocast():
+                    loss = self.forward(inputs, targets).mean() / count
+                total += loss.detach()
+                self.phases.begin(BACKWARD, after_gradients=self.after_gradients if last else None)
+                self.precision.backward(loss, self.optimiser, self.reduced if last else None)
+        return total
+
+    def reduced(self) -> None:
+        """Reduce; what the precision does afterwards prepares the update."""
+        self.reduce()
+        self.phases.begin(OPTIMISER)
+
+    def update(self) -> Tensor:
+        """Clip and step; returns the L2 norm of the gradient before clipping."""
+        parameters = list(self.precision.clip_parameters(self.optimiser))
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+        for _ in range(self.faults.optimiser_steps):
+            self.precision.step(self.optimiser)
+        return norm
+
+    def state(self) -> TrainState | None:
+        """Weights, optimiser slots and loss scale on the root rank."""
+        if not self.is_root:
+            return None
+        return _state.capture(self.model, self.optimiser, self.precision)
+
+    def load(self, state: TrainState) -> None:
+        """Continue from `state` on every rank."""
+        _state.restore(state, self.model, self.optimiser, self.precision)
+
+    def close(self) -> None:
+        """Leave the group of ranks."""
+        self.leave()

@@ -1,0 +1,108 @@
+"""What the training loop hands to a strategy, and what it sees of it (no torch at import)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from pipeline.parallel.mesh import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from pipeline.precision import Precision
+
+Batch = tuple["Tensor", "Tensor"]
+"""Token ids and their targets, each (sequences, context), int64, on the rank's device."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimiser step over the global batch.
+
+    `loss` is its mean in nats per token, `grad_norm` the L2 norm of its mean gradient before
+    clipping, `tokens` their number.
+    """
+
+    loss: float
+    grad_norm: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Everything a run needs to go on: tensors by parameter name, and plain numbers.
+
+    `optimiser` maps `<parameter>.<slot>` to a tensor; `scalars` holds the loss scaler's numbers.
+    """
+
+    weights: Mapping[str, Tensor]
+    optimiser: Mapping[str, Tensor]
+    scalars: Mapping[str, float]
+
+
+class Phases:
+    """What a step tells of what it is doing; in a timed run, as here, nobody listens.
+
+    The names are `MARKED` and `REST` of `pipeline.study.profiling`. A strategy without marks works
+    too: its whole step is then `rest`.
+    """
+
+    def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
+        """From now on the step is in `phase`, and once the last gradient is there in the other.
+
+        The latter is for a backward pass that goes on to reduce; its model has to be watched.
+        """
+
+    def during(self, phase: str) -> AbstractContextManager[None]:
+        """In `phase` for as long as the context lasts, then again in the one before."""
+        return nullcontext()
+
+    def watch(self, model: nn.Module) -> None:
+        """Notice each gradient of this rank when it is ready, before a backward pass sends it."""
+
+
+NOT_PROFILED = Phases()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a strategy gets to spread over ranks.
+
+    `max_grad_norm` is the L2 norm to which the global mean gradient is clipped.
+    """
+
+    model: nn.Module
+    optimiser: Optimizer
+    layout: Layout
+    precision: Precision
+    max_grad_norm: float
+    phases: Phases = NOT_PROFILED
+
+    def prepare(self) -> Parts:
+        """Let the precision narrow the weights and wrap the optimiser."""
+        return replace(self, optimiser=self.precision.prepare(self.model, self.optimiser))
+
+
+class Trainable(Protocol):
+    """All that the training loop sees of a built strategy; every method is collective.
+
+    The loop sets the learning rate of each step in `optimiser.param_groups`.
+    """
+
+    optimiser: Optimizer
+
+    def step(self, microbatches: Sequence[Batch]) -> StepResult:
+        """One optimiser step over this rank's micro-batches of the global batch."""
+
+    def state(self) -> TrainState | None:
+        """The state after the last step, on rank 0; None on the others."""
+
+    def load(self, state: TrainState) -> None:
+        """Continue from `state`, which every rank passes."""
+
+    def close(self) -> None:
+        """Leave the same final weights in the model on every rank, and the process group."""

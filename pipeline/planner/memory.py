@@ -1,0 +1,148 @@
+"""How much memory a rank needs, from its spec alone (no torch), to predict `out of memory`.
+
+Two predictions: `predict`, part by part, and `formula_24`, the study's own (Bai 2022, appendix C.4,
+formula 24). Both are in bytes and count one device: the process on a CPU, one GPU on CUDA.
+
+Parameters and activations are the arithmetic of the model's family, buffers the footprint of the
+strategy. What differs on CUDA (layer norm in fp32) is from torch's documentation of autocast and
+not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline import models, strategies
+from pipeline.models.formats import FP32, HALF, INT64, Formats
+from pipeline.parallel.mesh import Layout
+from pipeline.study.spec import RunSpec
+
+MEBIBYTE = 2**20
+
+CPU_BASE = 226 * MEBIBYTE
+"""Resident set of a rank before its model is built: Python 3.11, torch 2.13 (CPU) and the loop.
+
+Measured once on Linux x86-64 with one thread by psutil; a run measures its own.
+"""
+
+CPU_LOADED_LATER = 90 * MEBIBYTE
+"""What a rank loads after that: torch._dynamo with the optimiser, kernels, Gloo, Horovod.
+
+Measured as above, from 226 to 316 MiB.
+"""
+
+FORKED_LOADED_LATER = 41 * MEBIBYTE
+"""The same for a rank of an emulated node, which is forked with most of that loaded.
+
+The median of all strategies with a model of about 20,000 parameters: 35 to 42 MiB in fp32, 53 to 57
+in mixed precision, which takes other kernels.
+"""
+
+CUDA_BASE = 1024 * MEBIBYTE
+"""On a GPU beside torch's allocator: CUDA context, NCCL, cuBLAS. Assumed, not measured here."""
+
+FORMULA_VALUES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
+"""n of formula 24: weight and gradient, one slot of momentum, two of Adam."""
+
+_NARROW_WEIGHTS = ("amp_o2", "apex_o2")
+_FULL = ("fp32", "tf32")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Parts of one rank's memory in bytes; they do not all peak at once, so see `peak`.
+
+    `parameters` holds fp32 master weights, `gradients` the masters' too. `held_gradients` is the
+    share of them that stays while activations are there. `buffers` are those of the reduction.
+    """
+
+    parameters: int
+    gradients: int
+    held_gradients: int
+    optimiser: int
+    buffers: int
+    activations: int
+    logits: int
+    base: int
+
+    @property
+    def model_peak(self) -> int:
+        """Peak without the base.
+
+        A backward pass frees activations while it makes gradients, so the larger of its two ends
+        counts: all activations and the loss, or all gradients and the buffers of their reduction.
+        """
+        start = self.held_gradients + self.activations + self.logits
+        return self.parameters + self.optimiser + max(start, self.gradients + self.buffers)
+
+    @property
+    def peak(self) -> int:
+        """The most that the device or the process needs at once."""
+        return self.base + self.model_peak
+
+
+def predict(spec: RunSpec, rank: int = 0) -> Memory:
+    """The parts of one rank."""
+    sizes = models.arithmetic(spec.model)
+    count = sizes.num_parameters(spec.model)
+    narrow = spec.precision in _NARROW_WEIGHTS
+    weight = HALF if narrow else FP32
+    masters = FP32 * count if narrow else 0
+    gradients = weight * count
+    accumulates = spec.workload.accumulation_steps > 1
+    strategy = strategies.load(spec.strategy, spec.options)
+    layout = strategy.layout(spec.world)
+    footprint = strategy.footprint(spec, layout, rank, gradients)
+    held = gradients if accumulates or footprint.holds_gradients else 0
+    sequences = sequences_at_once(spec, layout)
+    cpu = spec.world.device == "cpu"
+    return Memory(
+        parameters=weight * count + masters,
+        gradients=gradients + masters,
+        held_gradients=held + masters,
+        optimiser=2 * FP32 * count if footprint.has_optimiser_state else 0,
+        buffers=footprint.buffer_bytes,
+        activations=sizes.activation_bytes(spec.model, sequences, formats(spec)),
+        logits=sizes.logit_bytes(spec.model, sequences),
+        base=CPU_BASE + loaded_later(spec.world.network == "emulated") if cpu else CUDA_BASE,
+    )
+
+
+def loaded_later(forked: bool) -> int:
+    """What a rank on a CPU loads after its base, whether or not it was forked (bytes)."""
+    return FORKED_LOADED_LATER if forked else CPU_LOADED_LATER
+
+
+def formula_24(spec: RunSpec) -> int:
+    """Parameters x n + batch x outputs + batch data (Bai 2022, appendix C.4), without a base.
+
+    Read here as: fp32 values; outputs of the embedding, every block and the output layer; token
+    ids and targets of 8 bytes.
+    """
+    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
+    model, batch = spec.model, sequences_at_once(spec, layout)
+    values = FORMULA_VALUES[spec.optimiser.name] * models.num_parameters(model)
+    outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_size)
+    return FP32 * (values + batch * outputs) + 2 * INT64 * batch * model.context
+
+
+def sequences_at_once(spec: RunSpec, layout: Layout) -> int:
+    """Sequences of one micro-batch on one device, rounded up."""
+    devices = layout.data_parallel * layout.devices_per_process
+    return -(-spec.workload.global_batch // (devices * spec.workload.accumulation_steps))
+
+
+def formats(spec: RunSpec) -> Formats:
+    """Bytes of the numbers that a forward pass of the run keeps.
+
+    Layer norm takes fp32 in CUDA's autocast, also of narrow weights; Apex O2 leaves it narrow.
+    """
+    full = spec.precision in _FULL
+    narrow_stream = spec.precision == "apex_o2" or (
+        spec.precision == "amp_o2" and spec.world.device == "cpu"
+    )
+    return Formats(
+        product=FP32 if full else HALF,
+        norm=HALF if narrow_stream else FP32,
+        copies_weights=not full and spec.precision not in _NARROW_WEIGHTS,
+    )

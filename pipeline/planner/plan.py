@@ -1,0 +1,72 @@
+"""What each cell of a study needs at each node count: memory of the largest rank, time, GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline import strategies
+from pipeline.planner.memory import MEBIBYTE, Memory, formula_24, predict
+from pipeline.study.spec import RunSpec
+
+GIBIBYTE = 1024 * MEBIBYTE
+MARGIN = {"cuda": 0.1, "cpu": 0.3}
+"""A need this close to the memory, from either side, is called tight.
+
+On a CPU the peak was up to 30 % over the prediction, because the C library keeps freed blocks
+(DECISIONS.md); on CUDA it is assumed.
+"""
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """One cell at one node count: its first run, how many there may be, and what a rank needs.
+
+    `needed_bytes` is what one device must hold: the largest rank on a GPU, all ranks of one
+    machine on CPUs.
+    """
+
+    spec: RunSpec
+    num_runs: int
+    memory: Memory
+    formula_bytes: int
+    needed_bytes: int
+    gpus: int
+
+    @property
+    def hours(self) -> float:
+        """Upper bound of the time of all runs, from their time limit."""
+        return self.num_runs * self.spec.timeout_seconds / 3600
+
+    def verdict(self, limit: int) -> str:
+        """`fits`, `tight` within `MARGIN` of it, or `does not fit`."""
+        margin = MARGIN[self.spec.world.device]
+        if self.needed_bytes > limit * (1 + margin):
+            return "does not fit"
+        return "fits" if self.needed_bytes <= limit * (1 - margin) else "tight"
+
+
+def plan_study(runs: Sequence[RunSpec]) -> list[CellPlan]:
+    """A plan for each cell and node count, in the order of the study."""
+    grouped: dict[tuple[str, int], list[RunSpec]] = {}
+    for spec in runs:
+        grouped.setdefault((spec.cell, spec.world.nodes), []).append(spec)
+    return [_plan(members) for members in grouped.values()]
+
+
+def _plan(runs: Sequence[RunSpec]) -> CellPlan:
+    spec = runs[0]
+    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
+    layout.batch_slice(0, spec.workload.global_batch)
+    memories = [predict(spec, rank) for rank in range(layout.num_processes)]
+    largest = max(memories, key=lambda memory: memory.peak)
+    on_first = layout.processes_per_machine(spec.world)
+    shared = sum(memory.peak for memory in memories[:on_first])
+    return CellPlan(
+        spec=spec,
+        num_runs=len(runs),
+        memory=largest,
+        formula_bytes=formula_24(spec),
+        needed_bytes=shared if spec.world.device == "cpu" else largest.peak,
+        gpus=spec.world.num_machines * layout.gpus_per_machine(spec.world),
+    )

@@ -1,0 +1,125 @@
+"""Read a study file and validate it at the door (closed schema, then arithmetic)."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from jsonschema.validators import extend
+
+from pipeline.documents import read_document
+from pipeline.errors import StudyError
+from pipeline.schemas import describe
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
+from pipeline.text import one_line, unprintable
+
+SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
+
+# JSON Schema takes 6.0 for an integer, and NaN breaks no bound.
+_Validator = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    ).redefine(
+        "number",
+        lambda _, value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        ),
+    ),
+)
+
+
+def load_study(path: Path) -> dict[str, Any]:
+    """The validated mapping of a study file; raises StudyError naming the key, value and rule."""
+    study = read_document(path, "study file", StudyError)
+    check_study(study, path)
+    return dict(study)
+
+
+def find_study(given: str) -> Path:
+    """The file of a study given by path or by a shipped one's name; raises StudyError."""
+    path, shipped = Path(given), SCHEMA_FILE.parents[1] / "config"
+    named = shipped / f"{given}.yaml"
+    if path.is_file() or path.suffix:
+        return path
+    if "/" not in given and named.is_file():
+        return named
+    names = ", ".join(sorted(p.stem for p in shipped.glob("*.yaml")))
+    raise StudyError(f"there is no study {given!r}; give a file or one of {names}")
+
+
+def results_folder(study_file: Path) -> Path:
+    """`results/<study>` by the name in a study file, the rest of which may be of another version.
+
+    Raises StudyError where it states none, so that no other folder can be meant.
+    """
+    content = read_document(study_file, "study file", StudyError)
+    name = content.get("study") if isinstance(content, dict) else None
+    if not _Validator(_schema()["$defs"]["name"]).is_valid(name):
+        raise StudyError(
+            f"study file {study_file}: study {name!r} is no name of a study; expected lower-case "
+            "letters, digits and hyphens"
+        )
+    return Path("results", str(name))
+
+
+def check_study(study: Any, where: Path | str) -> None:
+    """Raise StudyError unless `study` fits the schema and every run of it is possible."""
+    error = best_match(_Validator(_schema()).iter_errors(study))
+    if error is not None:
+        raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
+    _check_texts(study, where)
+    tokenizer = study["tokenizer"]
+    if tokenizer.get("vocab_size", 0) > study["model"]["vocab_size"]:
+        raise StudyError(
+            f"{where}: tokenizer.vocab_size {tokenizer['vocab_size']} is over model.vocab_size "
+            f"{study['model']['vocab_size']}; raise model.vocab_size"
+        )
+    expand(study)
+    profiled(study)
+
+
+@cache
+def _schema() -> Any:
+    return yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+
+
+def _check_texts(study: Mapping[str, Any], where: Path | str) -> None:
+    """Titles and labels may hold any character that can be shown, and have to show one."""
+    texts = {"title": study["title"]}
+    texts |= {f"cells.{n}.label": cell["label"] for n, cell in enumerate(study["cells"])}
+    for key, text in texts.items():
+        if wrong := unprintable(text):
+            raise StudyError(
+                f"{where}: {key} {text!r} holds {wrong!r}, which cannot be printed; leave it out"
+            )
+        if not one_line(text).strip():
+            raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
+
+
+def font_warning(study: Mapping[str, Any]) -> str | None:
+    """One line on characters of titles and labels that figures or PDF show as boxes, or None.
+
+    Their fonts come with matplotlib and typst, so that pages are the same everywhere; none of them
+    has the wide characters of Chinese, Japanese and Korean, and typst's have no emoji.
+    """
+    texts = [study["title"], *(cell["label"] for cell in study["cells"])]
+    found = dict.fromkeys(c for text in texts for c in text if _is_wide(c))
+    if not found:
+        return None
+    return (
+        f"warning: the fonts of figures or PDF have no {' '.join(found)} and show a box for each; "
+        "use Latin, Greek or Cyrillic letters in title and labels"
+    )
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in ("W", "F")

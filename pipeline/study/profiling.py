@@ -1,0 +1,57 @@
+"""Profiled runs: short runs of their own that say what a step's time is spent on.
+
+A study asks for them by `profile: {steps: N}`. Looking disturbs what is looked at, so they are
+apart from the timed runs: one for each cell and node count, the beginning of its first repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipeline.errors import StudyError
+from pipeline.study.expansion import expand
+from pipeline.study.spec import RunSpec
+
+FORWARD, BACKWARD, COMMUNICATION, OPTIMISER = "forward", "backward", "communication", "optimiser"
+REST, DATA = "rest", "data"
+
+MARKED = (FORWARD, BACKWARD, COMMUNICATION, OPTIMISER)
+"""What a strategy says that it is doing; see `pipeline.parallel.types.Phases`."""
+
+IN_STEP = (*MARKED, REST)
+"""The phases that add up to the time of a step; `rest` is what no mark claims."""
+
+PHASES = (*IN_STEP, DATA)
+"""All phases. `data` is reading and moving the batch, which is done before the timed step."""
+
+
+def profiled(study: Mapping[str, Any]) -> list[RunSpec]:
+    """The profiled runs of a validated study; none where it asks for none.
+
+    They train the untimed steps and then `profile.steps` more with the learning rates of the whole
+    run, so their losses are the first ones of the timed run. Raises StudyError where that is
+    longer.
+    """
+    if "profile" not in study:
+        return []
+    steps = int(study["profile"]["steps"])
+    return [_shorten(spec, steps) for spec in expand(study) if spec.repeat == 0]
+
+
+def _shorten(spec: RunSpec, steps: int) -> RunSpec:
+    work, optimiser = spec.workload, spec.optimiser
+    total = work.untimed_steps + steps
+    if total > work.steps:
+        raise StudyError(
+            f"{spec.run_id}: profile.steps {steps} after {work.untimed_steps} untimed steps are "
+            f"more than the {work.steps} steps of a run; set profile.steps to at most "
+            f"{work.steps - work.untimed_steps}"
+        )
+    return replace(
+        spec,
+        profile=True,
+        optimiser=replace(optimiser, schedule_steps=optimiser.schedule_steps or work.steps),
+        workload=replace(work, steps=total, checkpoint_every=0),
+    )

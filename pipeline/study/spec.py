@@ -1,0 +1,300 @@
+"""What a run is: `RunSpec` and its parts (standard library only).
+
+`pipeline.study.expansion` makes them from a study; everything downstream reads only run specs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pipeline.errors import StudyError
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o1", "apex_o2")
+NODES_OF_ONE_MACHINE = 254
+"""Emulated nodes have addresses of one /24 network."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Shape of the model. `width` is the embedding size, `context` the positions per sequence."""
+
+    family: str
+    num_layers: int
+    width: int
+    num_heads: int
+    context: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class OptimiserSpec:
+    """AdamW with clipping by the global gradient norm and a linear warm-up of `warmup_steps`.
+
+    After the warm-up, `schedule` is `constant` or `linear` (to zero after `schedule_steps`, by
+    default the run's steps).
+    """
+
+    name: str
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    max_grad_norm: float
+    schedule: str
+    warmup_steps: int
+    schedule_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """Work of one run. `global_batch` counts sequences per optimiser step over all ranks.
+
+    The first `untimed_steps` are trained and recorded but left out of the timing.
+    `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world
+    size, `weak` multiplies it by the world size.
+    """
+
+    global_batch: int
+    accumulation_steps: int
+    steps: int
+    untimed_steps: int
+    scaling: str
+    checkpoint_every: int
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """The cable of an emulated node, full duplex: Mbit/s each way, one-way delay in microseconds.
+
+    `name` is part of the names of the cells that run over it. The fields after the delay are
+    conditions, None where they do not hold; they need several nodes:
+
+    - `receive_mbits`: rate towards the node, where it differs from the rate that it sends at.
+    - `uplink_mbits`: rate of the one cable between two switches, with half of the nodes at each.
+    - `straggler`: speed of the last node relative to the others, between 0 and 1.
+    - `jitter`: each step's computation on each node takes longer by a share of it, drawn uniformly
+      from 0 to `jitter` by the run's seed.
+    """
+
+    name: str
+    rate_mbits: float
+    delay_us: int = 0
+    receive_mbits: float | None = None
+    uplink_mbits: float | None = None
+    straggler: float | None = None
+    jitter: float | None = None
+
+    @property
+    def text(self) -> str:
+        """`1 Gbit/s`, with the delay and the conditions where there are some."""
+        parts = {
+            "{}": _rate_text(self.rate_mbits),
+            "{} µs": self.delay_us or None,
+            "receives {}": _rate_text(self.receive_mbits),
+            "uplink {}": _rate_text(self.uplink_mbits),
+            "one node at {:g} speed": self.straggler,
+            "jitter {:g}": self.jitter,
+        }
+        return ", ".join(text.format(value) for text, value in parts.items() if value is not None)
+
+    @property
+    def conditions(self) -> dict[str, float]:
+        """Those that hold, by the names of their fields."""
+        return {k: v for k, v in self.to_dict().items() if k not in self.plain.to_dict()}
+
+    @property
+    def plain(self) -> LinkSpec:
+        """The same cable without conditions, as one node alone has it."""
+        return LinkSpec(self.name, self.rate_mbits, self.delay_us)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; conditions that do not hold are left out."""
+        return {k: v for k, v in vars(self).items() if v is not None}
+
+
+def _rate_text(mbits: float | None) -> str | None:
+    if mbits is None:
+        return None
+    return f"{mbits / 1000:g} Gbit/s" if mbits >= 1000 else f"{mbits:g} Mbit/s"
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`.
+
+    `threads_per_rank` is None where each machine's cores are shared equally among its ranks. `link`
+    and `cores_per_node` belong to the network `emulated` alone.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    device: str
+    backend: str
+    network: str
+    threads_per_rank: int | None = None
+    link: LinkSpec | None = None
+    cores_per_node: int | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> WorldSpec:
+        """Rebuild it from plain JSON types; raises TypeError on a missing or unknown key."""
+        link = data.get("link")
+        return cls(**{**data, "link": LinkSpec(**link) if link else None})
+
+    @property
+    def size(self) -> int:
+        """Number of ranks (devices) in the world."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def num_machines(self) -> int:
+        """Machines that the nodes need: one each over a real network, else they share one."""
+        return self.nodes if self.network == "real" else 1
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One training run; `run_id` is derived and names its folder below `results/`.
+
+    `image_digest` is the container image that the run must be inside, None where any place will do.
+    `profile` makes it a profiled run (`pipeline.study.profiling`), which is never a timed one.
+    """
+
+    study: str
+    cell: str
+    strategy: str
+    precision: str
+    world: WorldSpec
+    model: ModelSpec
+    optimiser: OptimiserSpec
+    workload: WorkloadSpec
+    repeat: int
+    seed: int
+    compile: bool = False
+    timeout_seconds: int = 3600
+    image_digest: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    profile: bool = False
+
+    @property
+    def run_id(self) -> str:
+        """`<study>/<cell>/n<nodes>/r<repeat>`, and `p<repeat>` at the end of a profiled one."""
+        kind = "p" if self.profile else "r"
+        return f"{self.study}/{self.cell}/n{self.world.nodes}/{kind}{self.repeat}"
+
+    @property
+    def global_batch_tokens(self) -> int:
+        """Tokens per optimiser step over all ranks."""
+        return self.workload.global_batch * self.model.context
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; later fields are left out where unset, so earlier specs keep hashes."""
+        whole = asdict(self) | {"options": dict(self.options)}
+        if self.world.link is not None:
+            whole["world"]["link"] = self.world.link.to_dict()
+        later = [(whole, "image_digest")]
+        later += [(whole["world"], n) for n in ("threads_per_rank", "link", "cores_per_node")]
+        for place, name in later:
+            if place[name] is None:
+                del place[name]
+        if not self.profile:
+            del whole["profile"]
+        return whole
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
+        """Rebuild a spec; raises StudyError on a missing or unknown key."""
+        parts: dict[str, Any] = {
+            "model": ModelSpec,
+            "optimiser": OptimiserSpec,
+            "workload": WorkloadSpec,
+        }
+        try:
+            nested = {name: kind(**data[name]) for name, kind in parts.items()}
+            nested["world"] = WorldSpec.from_dict(data["world"])
+            spec = cls(**{**data, **nested})
+        except (KeyError, TypeError) as error:
+            raise StudyError(
+                f"run spec does not fit RunSpec ({error}); "
+                "remove the file, snakemake writes it again"
+            ) from error
+        spec.check()
+        return spec
+
+    def to_json(self) -> str:
+        """Canonical text: equal specs give equal bytes."""
+        return json.dumps(self.to_dict(), sort_keys=True, indent=1) + "\n"
+
+    def sha256(self) -> str:
+        """Hash of the canonical text: of what a record says that it was made with."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def training(self) -> RunSpec:
+        """The spec without what only operates a run: the time limit and when state is kept."""
+        work = replace(self.workload, checkpoint_every=0)
+        return replace(self, timeout_seconds=0, workload=work)
+
+    def identity(self) -> str:
+        """Hash of `training()`: runs and checkpoints of equal identity are of the same training."""
+        return self.training().sha256()
+
+    def check(self) -> None:
+        """Raise StudyError where the numbers contradict one another."""
+        _check_world(self)
+        _check_model(self.model)
+        work = self.workload
+        if work.untimed_steps >= work.steps:
+            raise StudyError(
+                f"{self.run_id}: untimed_steps {work.untimed_steps} leaves none of {work.steps} "
+                "steps to time; lower workload.untimed_steps or raise workload.steps"
+            )
+        if self.precision not in PRECISIONS:
+            raise StudyError(
+                f"{self.run_id}: precision {self.precision!r} is unknown; use one of "
+                + ", ".join(PRECISIONS)
+            )
+
+
+def _check_world(spec: RunSpec) -> None:
+    size, work = spec.world.size, spec.workload
+    backend = {"cpu": "gloo", "cuda": "nccl"}[spec.world.device]
+    if spec.world.backend != backend:
+        raise StudyError(
+            f"{spec.run_id}: backend {spec.world.backend} does not serve device "
+            f"{spec.world.device}; set cluster.backend to {backend}"
+        )
+    if spec.world.network == "emulated" and spec.world.device != "cpu":
+        raise StudyError(
+            f"{spec.run_id}: emulated nodes have no GPUs; set cluster.device to cpu or "
+            "cluster.network to real"
+        )
+    if spec.world.network != "real" and spec.world.nodes > NODES_OF_ONE_MACHINE:
+        raise StudyError(
+            f"{spec.run_id}: one machine cannot be {spec.world.nodes} nodes, at most "
+            f"{NODES_OF_ONE_MACHINE}; lower cluster.nodes or set cluster.network to real"
+        )
+    pieces = size * work.accumulation_steps
+    if work.global_batch % size:
+        raise StudyError(
+            f"{spec.run_id}: world size {size} does not divide the global batch "
+            f"{work.global_batch}; set workload.global_batch to a multiple of {size}"
+        )
+    if work.global_batch % pieces:
+        raise StudyError(
+            f"{spec.run_id}: global batch {work.global_batch} is not ranks({size}) x "
+            f"accumulation_steps({work.accumulation_steps}) x a whole micro-batch; "
+            f"set workload.global_batch to a multiple of {pieces}"
+        )
+
+
+def _check_model(model: ModelSpec) -> None:
+    if model.width % model.num_heads:
+        raise StudyError(
+            f"model.width {model.width} is not a multiple of model.num_heads "
+            f"{model.num_heads}; change one of them"
+        )

@@ -1,0 +1,150 @@
+"""What the doctor reports, that no probe takes the others down, and its exit status."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.commands import doctor as cli
+from pipeline.doctor import probes, studies
+from pipeline.doctor.types import MISSING, NOTE, OK, Finding, missing, ok
+from pipeline.errors import UnsupportedError
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec
+
+
+def broken() -> Finding:
+    raise OSError("a line\nand another")
+
+
+@pytest.fixture
+def three(monkeypatch) -> None:
+    """Three probes in the place of the machine's own."""
+    found = {"good": lambda: ok("here"), "absent": lambda: missing("no", "get it"), "bad": broken}
+    monkeypatch.setattr(cli, "PROBES", found)
+    monkeypatch.setattr(cli, "shipped", lambda: [])
+
+
+def run_of(study: str, cell: str, nodes: int) -> RunSpec:
+    runs = expand(load_study(Path(f"workflow/config/{study}.yaml")))
+    return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
+
+
+def test_a_failing_probe_is_one_line_and_the_others_are_seen(three, capsys) -> None:
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split() == ["ok", "good", "here"]
+    assert shown[1].split() == ["missing", "absent", "no"]
+    assert shown[2].strip() == "-> get it"
+    assert shown[3].startswith("note ") and "OSError: a line and another" in shown[3]
+    assert len(shown) == 4
+    assert len({line.index(word) for line, word in zip(shown[:2], ("here", "no"), strict=True)})
+
+
+def test_json_holds_the_same(three, capsys) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["absent"] == {"status": MISSING, "text": "no", "fix": "get it"}
+    assert found["bad"]["status"] == NOTE
+
+
+@pytest.mark.parametrize(
+    ("required", "status"),
+    [(["good"], 0), (["absent"], 1), (["bad"], 1), (["good", "absent"], 1)],
+)
+def test_only_what_is_required_decides(three, required, status) -> None:
+    arguments = [word for name in required for word in ("--require", name)]
+    assert main(["doctor", *arguments]) == status
+
+
+def test_an_unknown_requirement_is_refused(three, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--require", "nothing"])
+    assert ended.value.code == 2
+    assert "'nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(probes.PROBES))
+def test_every_probe_answers_on_this_machine(name) -> None:
+    found = cli.look(probes.PROBES[name])
+    assert found.status in (OK, MISSING, NOTE)
+    assert found.text and "\n" not in found.text
+    assert "could not be looked at" not in found.text
+    assert bool(found.fix) or found.status != MISSING
+
+
+def test_without_programs_they_are_missing_with_a_way_to_get_them(monkeypatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    for probe in (probes.container, probes.builders, probes.slurm, probes.emulated_network):
+        found = probe()
+        assert found.status == MISSING and found.fix
+
+
+def test_a_slurm_that_does_not_answer_is_missing(monkeypatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name)
+
+    def run(code: int, out: str, err: str) -> None:
+        done = subprocess.CompletedProcess([], code, out, err)
+        monkeypatch.setattr(probes, "_run", lambda *command: done)
+
+    run(1, "", "first\nsinfo: error: no controller\n")
+    assert probes.slurm().text == "sinfo: error: no controller"
+    run(0, "debug* 4 nodes (null)\n", "")
+    assert probes.slurm() == ok("debug* 4 nodes (null)")
+
+
+def test_limits_of_a_parent_group_count(tmp_path) -> None:
+    own = tmp_path / "a" / "b"
+    own.mkdir(parents=True)
+    (own / "memory.max").write_text("max\n")
+    (tmp_path / "a" / "memory.max").write_text("1024\n")
+    assert probes._limit(own, tmp_path, "memory.max") == "1024"
+    assert probes._limit(own, tmp_path, "cpu.max") is None
+
+
+def test_a_cell_is_refused_for_the_reason_that_its_run_would_have(monkeypatch) -> None:
+    assert studies.why_not(run_of("smoke", "dps-amp-1gbit", 2)) is None
+    apex = replace(run_of("smoke", "dps", 1), precision="apex_o1")
+    assert "apex_o1" in str(studies.why_not(apex))
+    monkeypatch.setattr(probes, "slurm", lambda: missing("none", "get it"))
+    assert "2 machines" in str(studies.why_not(run_of("cluster-check", "dps", 2)))
+    assert studies.why_not(run_of("cluster-check", "dps", 1)) is None
+
+
+def test_a_cell_without_gpus_is_refused(monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "needs 4 GPUs" in str(studies.why_not(run_of("bai2022", "sps", 1)))
+    assert "needs 1 GPU on" in str(studies.why_not(run_of("bai2022", "single", 1)))
+    two = run_of("bai2022", "dps", 2)
+    shared = replace(two, world=replace(two.world, network="loopback"))
+    assert "needs 8 GPUs on one machine, this one has 0" in str(studies.why_not(shared))
+
+
+def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
+    def refuse(spec: RunSpec) -> str | None:
+        return "no Horovod" if spec.strategy == "horovod" else None
+
+    monkeypatch.setattr(studies, "why_not", refuse)
+    found = studies.study(Path("workflow/config/smoke.yaml"))
+    assert found.status == NOTE and found.text.startswith("22 of 36 ")
+    assert "horovod/n1, horovod-200mbit/n2" in found.text and "no Horovod" in found.text
+    monkeypatch.setattr(studies, "why_not", lambda spec: "nothing works")
+    assert studies.study(Path("workflow/config/smoke.yaml")).status == MISSING
+    monkeypatch.setattr(studies, "why_not", lambda spec: None)
+    assert studies.study(Path("workflow/config/smoke.yaml")).status == OK
+
+
+def test_a_horovod_that_cannot_run_gives_its_reason(monkeypatch) -> None:
+    from pipeline.strategies.horovod import Horovod
+
+    def check(self) -> None:
+        raise UnsupportedError("Horovod is not installed")
+
+    monkeypatch.setattr(Horovod, "check", check)
+    assert probes.strategy("horovod").text == "Horovod is not installed"

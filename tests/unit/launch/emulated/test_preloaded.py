@@ -1,0 +1,116 @@
+"""A process that forks runs: what the run sees, how it ends, and when nobody is asked."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.launch.emulated import preloaded
+from pipeline.machine import image
+
+SERVER = """
+import os, sys, time
+from pathlib import Path
+from pipeline.training.preloaded import serve
+
+def run():
+    print("said", sys.argv[1:], os.environ["MARK"], flush=True)
+    Path(sys.argv[1]).write_text(str(os.getpid()))
+    if sys.argv[2] == "wait":
+        time.sleep(60)
+    return int(sys.argv[2])
+
+serve(Path(sys.argv[1]), run)
+"""
+ASK = "import sys; from pipeline.launch.emulated.preloaded import ask; sys.exit(ask(sys.argv[1:]))"
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    path = tmp_path / "socket"
+    process = subprocess.Popen([sys.executable, "-c", SERVER, str(path)])
+    wait_until(path.exists)
+    monkeypatch.setenv(preloaded.VARIABLE, str(path))
+    monkeypatch.setenv("MARK", "of the asker")
+    yield process
+    process.kill()
+    process.wait()
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_the_run_has_the_arguments_environment_folder_and_output_of_the_asker(
+    server, tmp_path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, "here.txt", "7"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 7
+    assert done.stdout == "said ['here.txt', '7'] of the asker\n"
+    assert (tmp_path / "here.txt").is_file()
+
+
+@pytest.mark.parametrize("victim", ["asker", "server"])
+def test_the_run_ends_with_the_asker_and_with_the_server(server, tmp_path, victim) -> None:
+    file = tmp_path / "pid"
+    asker = subprocess.Popen([sys.executable, "-c", ASK, str(file), "wait"])
+    wait_until(lambda: file.is_file() and file.read_text())
+    pid = int(file.read_text())
+    assert alive(pid)
+    os.kill((asker if victim == "asker" else server).pid, signal.SIGKILL)
+    code = asker.wait(timeout=20)
+    assert victim == "asker" or code == 128 + signal.SIGKILL
+    wait_until(lambda: not alive(pid))
+
+
+@pytest.mark.parametrize("victim", ["guard", "run"])
+def test_a_kill_of_the_guard_or_of_the_run_is_told_as_such(server, tmp_path, victim) -> None:
+    file = tmp_path / "pid"
+    command = [sys.executable, "-c", ASK, str(file), "wait"]
+    asker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: file.is_file() and file.read_text())
+    pid = int(file.read_text())
+    os.kill(pid if victim == "run" else psutil.Process(pid).ppid(), signal.SIGKILL)
+    _, said = asker.communicate(timeout=20)
+    assert asker.returncode == 128 + signal.SIGKILL
+    assert ("ended without an answer" in said) == (victim == "guard")
+    wait_until(lambda: not alive(pid))
+
+
+def test_nobody_is_asked_where_there_is_none_and_inside_an_image(
+    server, tmp_path, monkeypatch, capsys
+) -> None:
+    digest = tmp_path / "digest"
+    digest.write_text("sha256:1\n")
+    monkeypatch.setattr(image, "DIGEST_FILE", digest)
+    assert preloaded.ask(["x", "0"]) is None
+    monkeypatch.undo()
+    assert preloaded.VARIABLE not in os.environ
+    assert preloaded.ask(["x", "0"]) is None
+    monkeypatch.setenv(preloaded.VARIABLE, str(tmp_path / "gone"))
+    assert preloaded.ask(["x", "0"]) is None
+    assert "does not answer: the run loads for itself" in capsys.readouterr().err
+
+
+def test_other_threads_than_torch_was_loaded_with_are_refused(server, monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "63")
+    assert preloaded.ask(["x", "0"]) is None

@@ -1,0 +1,117 @@
+"""How an ended run is judged from what its ranks left."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import LaunchError
+from pipeline.launch.outcome import Ended, Verdict, judge, read_steps
+from pipeline.launch.torchrun import RunPaths
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec
+
+
+@pytest.fixture
+def run() -> RunSpec:
+    return expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+
+
+@pytest.fixture
+def paths(tmp_path) -> RunPaths:
+    found = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
+    found.ranks.mkdir()
+    return found
+
+
+def ended(*codes: int, timed_out: bool = False) -> Ended:
+    return Ended(codes, timed_out, "2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00")
+
+
+def leave(paths: RunPaths, rank: int, kind: str, message: str = "why") -> None:
+    about = {"kind": kind, "type": "SomeError", "message": message}
+    (paths.ranks / f"rank{rank}.error.json").write_text(json.dumps(about))
+
+
+def test_no_errors_and_zero_exits_are_ok(run, paths) -> None:
+    assert judge(run, paths, ended(0, 0)) == Verdict("ok", None)
+
+
+@pytest.mark.parametrize("kind", ["oom", "unsupported", "failed"])
+def test_a_rank_that_says_why_decides(run, paths, kind) -> None:
+    leave(paths, 1, kind)
+    assert judge(run, paths, ended(1, 1)) == Verdict(kind, "SomeError: why")
+
+
+def test_out_of_memory_outranks_the_lost_connections_that_follow_it(run, paths) -> None:
+    leave(paths, 0, "failed", "connection closed by peer")
+    leave(paths, 3, "oom", "cannot allocate")
+    assert judge(run, paths, ended(1, 1)).status == "oom"
+
+
+def test_a_lost_peer_is_a_failure_that_may_be_tried_again(run, paths) -> None:
+    leave(paths, 0, "lost", "connection closed by peer")
+    assert judge(run, paths, ended(1, 1)) == Verdict(
+        "failed", "SomeError: connection closed by peer", lost=True
+    )
+    leave(paths, 3, "failed", "a bug")
+    assert judge(run, paths, ended(1, 1)) == Verdict("failed", "SomeError: a bug")
+
+
+def test_wrong_input_makes_no_record(run, paths) -> None:
+    leave(paths, 0, "error", "4 ranks came up, the spec says 2")
+    with pytest.raises(LaunchError, match="4 ranks came up"):
+        judge(run, paths, ended(1))
+
+
+def test_time_out_and_silent_kill(run, paths) -> None:
+    assert judge(run, paths, ended(-9, timed_out=True)).status == "timeout"
+    leave(paths, 1, "lost", "connection closed by peer")
+    assert judge(run, paths, ended(-9, timed_out=True)).status == "timeout", "stopped, not lost"
+    leave(paths, 1, "oom")
+    assert judge(run, paths, ended(-9, timed_out=True)).status == "oom"
+    (paths.ranks / "rank1.error.json").unlink()
+    silent = judge(run, paths, ended(0, -9))
+    assert (silent.status, silent.lost) == ("failed", True)
+    assert silent.reason is not None and "signal 9" in silent.reason
+
+
+@pytest.mark.parametrize(
+    ("codes", "signals"),
+    [((-9,), ()), ((137,), ()), ((1,), (9,)), ((1,), (6, 9)), ((0, -9), ())],
+    ids=["launcher", "as a shell says it", "rank", "its peer gave up", "one of two"],
+)
+def test_a_kill_is_named_also_where_a_peer_says_that_it_lost_it(run, paths, codes, signals) -> None:
+    for _ in range(2):
+        verdict = judge(run, paths, replace(ended(*codes), rank_signals=signals))
+        assert (verdict.status, verdict.lost) == ("failed", True)
+        assert verdict.reason is not None and "killed by signal 9 " in verdict.reason
+        assert "out-of-memory" in verdict.reason
+        leave(paths, 1, "lost", "connection closed by peer")
+
+
+def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(
+    run, paths, monkeypatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert judge(run, paths, ended(1)).lost is False
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert judge(run, paths, ended(1)).lost is True
+
+
+def test_a_step_line_cut_off_by_a_kill_is_left_out(paths) -> None:
+    line = {
+        "step": 0,
+        "rank": 0,
+        "seconds": 0.1,
+        "tokens": 8,
+        "loss": 1.0,
+        "grad_norm": 1.0,
+        "learning_rate": 0.1,
+        "timed": True,
+    }
+    text = json.dumps(line) + "\n" + json.dumps(line | {"step": 1})[:30]
+    (paths.ranks / "rank0.jsonl").write_text(text)
+    assert [step.step for step in read_steps(paths.ranks)] == [0]

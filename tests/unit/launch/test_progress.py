@@ -1,0 +1,46 @@
+"""Progress follows a step file, also one that is replaced under its feet."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.files import write_text
+from pipeline.launch import progress
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+
+
+@pytest.fixture
+def shown(tmp_path) -> progress.Progress:
+    run = expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    run = replace(run, workload=replace(run.workload, steps=16))
+    return progress.Progress(run, tmp_path / "rank0.jsonl")
+
+
+def lines(count: int, seconds: float) -> str:
+    return (json.dumps({"seconds": seconds}) + "\n") * count
+
+
+def test_a_file_left_by_a_killed_start_is_not_mixed_with_the_new_one(shown) -> None:
+    shown.steps_file.write_text(lines(7, 0.123456789))
+    shown.update()
+    write_text(shown.steps_file, "")
+    with shown.steps_file.open("a") as stream:
+        for _ in range(20):
+            stream.write(lines(1, 2.0))
+            stream.flush()
+            shown.update()
+    assert shown._done == 20 and shown._seconds == 40.0
+
+
+def test_a_line_in_the_making_waits_for_its_end(shown, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    shown.steps_file.write_text(lines(2, 0.5) + '{"seco')
+    shown.update()
+    assert "step 2/16, 4,096 tokens/s, 7 s left" in capsys.readouterr().err
+
+
+def test_no_file_yet_is_no_error(shown) -> None:
+    shown.update()

@@ -1,0 +1,292 @@
+"""How the stage `train` goes on: from a checkpoint, without a port, after a loss."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import strategies
+from pipeline.corpus.manifest import Manifest
+from pipeline.errors import LaunchError, LostError
+from pipeline.files import write_text
+from pipeline.launch import run as cli
+from pipeline.launch.outcome import Ended
+from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
+from pipeline.records import Step, read_record
+from pipeline.study.expansion import expand
+from pipeline.study.spec import RunSpec
+from pipeline.training import checkpoint
+from tests.fake_records import EMULATED, make_record, make_study
+from tests.parity.cases import Case
+
+TAKEN = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+    "network address. port: {}, useIpv6: false, code: -98, name: EADDRINUSE, message: address "
+    "already in use\n"
+)
+
+
+class Launchers:
+    """Stands in for `cli.follow`: each start ends with the next exit code and line of the log."""
+
+    def __init__(self, *ends: tuple[int, str]) -> None:
+        self.ends, self.ports = list(ends), list[str]()
+
+    def follow(self, spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
+        port = next(w for w in launch.commands[0] if w.startswith("--master-port=")).split("=")[1]
+        self.ports.append(port)
+        code, line = self.ends.pop(0)
+        with paths.log.open("a") as log:
+            log.write(line.format(port))
+        return Ended([code], False, "", "")
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Start a run on port 1 with stand-in launchers; the ports after it are 2, 3, ..."""
+    later = iter(range(2, 9))
+    monkeypatch.setattr(cli, "free_port", lambda address: next(later))
+
+    def start(launchers: Launchers) -> Ended:
+        monkeypatch.setattr(cli, "follow", launchers.follow)
+        run, paths = Case("ddp").spec(1), RunPaths(tmp_path, tmp_path, tmp_path)
+        layout, place = strategies.load("ddp", {}).layout(run.world), Place(1, 1)
+        launch = plan(run, layout, paths, place)
+        return cli._follow_on_a_free_port(run, layout, paths, launch, place)
+
+    return start
+
+
+def test_a_taken_port_is_tried_no_more_and_told(start, tmp_path, capsys) -> None:
+    launchers = Launchers((1, TAKEN), (0, ""))
+    assert start(launchers).exit_codes == [0]
+    assert launchers.ports == ["1", "2"]
+    said = "port 1 was taken before its use; again with port 2\n"
+    assert (tmp_path / "log.txt").read_text().endswith(said)
+    assert said in capsys.readouterr().err
+
+
+def test_an_end_is_bounded_and_no_result(start) -> None:
+    launchers = Launchers(*[(1, TAKEN)] * 4)
+    with pytest.raises(LaunchError, match=r"ports 1, 2, 3 were free when probed and taken when"):
+        start(launchers)
+    assert launchers.ports == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [(1, "a bug\n"), (1, TAKEN.replace("port: {},", "port: 11,")), (0, TAKEN)],
+    ids=["another reason", "another port", "a good end"],
+)
+def test_nothing_else_starts_a_run_again(start, end) -> None:
+    launchers = Launchers(end)
+    assert start(launchers).exit_codes == [end[0]]
+    assert launchers.ports == ["1"]
+
+
+RUN = Case("ddp").spec(2)
+LAYOUT = strategies.load("ddp", {}).layout(RUN.world)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A run of two ranks with a checkpoint of step 3."""
+    made = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
+    checkpoint = made.checkpoints / "step-00000003"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text(json.dumps({"step": 3, "owner": "ours"}))
+    made.ranks.mkdir()
+    return made
+
+
+def leave_steps(paths: RunPaths, *texts: str) -> None:
+    for rank, text in enumerate(texts):
+        (paths.ranks / f"rank{rank}.jsonl").write_text(text)
+
+
+def test_a_checkpoint_with_the_lines_of_its_steps_is_gone_on_from(paths) -> None:
+    leave_steps(paths, "0\n1\n2\n3\n", "0\n1\n2\n")
+    assert cli._clear(RUN, LAYOUT, paths, "ours") == 3
+    assert (paths.ranks / "rank0.jsonl").is_file() and paths.checkpoints.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (("0\n1\n2\n", "0\n1\n2"), "rank1.jsonl ends at step 2"),
+        (("0\n1\n2\n",), "rank1.jsonl ends at step 0"),
+    ],
+    ids=["a line cut off", "no file"],
+)
+def test_a_checkpoint_without_them_is_dropped_and_told(paths, capsys, texts, said) -> None:
+    leave_steps(paths, *texts)
+    assert cli._clear(RUN, LAYOUT, paths, "ours") == 0
+    assert not paths.checkpoints.exists() and not list(paths.ranks.iterdir())
+    assert f"starts anew, the checkpoint is of step 3 and {said}" in capsys.readouterr().err
+
+
+def test_another_run_s_checkpoint_is_dropped(paths) -> None:
+    leave_steps(paths, "0\n1\n2\n", "0\n1\n2\n")
+    assert cli._clear(RUN, LAYOUT, paths, "another's") == 0
+    assert not paths.checkpoints.exists()
+
+
+def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> None:
+    """Of a killed attempt: what its nodes were measured to get, folders of copies, its errors."""
+    leave_steps(paths, "0\n1\n2\n", "0\n1\n2\n")
+    (paths.ranks / "copy1").mkdir()
+    for name in ("copy1/rank0.jsonl", "emulation.json", "rank0.error.json", "rank1.json"):
+        (paths.ranks / name).write_text("old")
+    assert cli._clear(RUN, LAYOUT, paths, "ours") == 3
+    left = sorted(path.name for path in paths.ranks.iterdir())
+    assert left == ["rank0.jsonl", "rank1.jsonl"]
+
+
+NOW = "2026-01-01T00:00:00+00:00"
+KILLED = Ended([-9], False, NOW, NOW)
+
+
+def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(paths, monkeypatch) -> None:
+    """On one node as on several."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(LostError, match="lost in attempt 2 of 3"):
+        cli._is_to_start_again(RUN, paths, KILLED, 2)
+    assert not cli._is_to_start_again(RUN, paths, KILLED, 3)
+
+
+@pytest.fixture
+def stage(small_tokens, tmp_path, monkeypatch):
+    """The stage with stand-ins for its launchers: each start ends as told.
+
+    A start leaves a checkpoint of step 3 with its steps. Returns the steps that each start was
+    told to resume from.
+    """
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def run(spec: RunSpec, *ends: Ended | str) -> list[str]:
+        told: list[str] = []
+
+        def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
+            end = ends[len(told)]
+            told.extend(w for w in launch.commands[0] if w.startswith("--resume-from"))
+            owner = checkpoint.key(spec.identity(), Manifest.load(small_tokens).sha256)
+            write_text(
+                paths.checkpoints / "step-00000003/state.json",
+                json.dumps({"step": 3, "owner": owner}),
+            )
+            (paths.ranks / "rank0.jsonl").write_text(LINES)
+            paths.log.touch()
+            if isinstance(end, Ended):
+                return end
+            error = {"kind": end, "type": "SomeError", "message": "why"}
+            (paths.ranks / "rank0.error.json").write_text(json.dumps(error))
+            return replace(KILLED, exit_codes=[1])
+
+        monkeypatch.setattr(cli, "follow", follow)
+        file = tmp_path / "spec.json"
+        file.write_text(spec.to_json())
+        parser = argparse.ArgumentParser()
+        cli.add_arguments(parser)
+        words = ["--spec", str(file), "--tokens", str(small_tokens), "--out", str(tmp_path)]
+        assert cli.run(parser.parse_args(words)) == 0
+        return told
+
+    return run
+
+
+ONE = Case("single").spec(1)
+LINES = "".join(
+    json.dumps(Step(step, 0, 0.1, 8, 1.0, 1.0, 0.1, timed=True).to_dict()) + "\n"
+    for step in range(4)
+)
+
+
+def test_a_killed_run_is_started_again_from_its_checkpoint(stage, tmp_path, capsys) -> None:
+    told = stage(ONE, KILLED, "lost", KILLED)
+    assert told == ["--resume-from=0", "--resume-from=3", "--resume-from=3"]
+    record = read_record(tmp_path)
+    assert record.status == "failed" and "killed by signal 9" in record.run["reason"]
+    assert capsys.readouterr().err.count("it is started again") == 2
+    assert (tmp_path / "log.txt").read_text().count("lost in attempt") == 2
+
+
+@pytest.mark.parametrize("kind", ["failed", "unsupported", "oom"])
+def test_a_run_that_says_why_it_failed_is_started_once(stage, tmp_path, kind) -> None:
+    assert stage(ONE, kind) == ["--resume-from=0"]
+    assert read_record(tmp_path).status == kind
+
+
+def test_out_of_time_it_keeps_its_checkpoint_for_a_longer_limit(stage, tmp_path) -> None:
+    out_of_time = replace(KILLED, exit_codes=[], timed_out=True)
+    assert stage(ONE, out_of_time) == ["--resume-from=0"]
+    assert read_record(tmp_path).status == "timeout"
+    assert not (tmp_path / "ranks/launch").exists(), "a rank that is left leaves nothing"
+    work = replace(ONE.workload, checkpoint_every=3)
+    longer = replace(ONE, timeout_seconds=2 * ONE.timeout_seconds, workload=work)
+    assert stage(longer, out_of_time) == ["--resume-from=3"]
+    assert stage(replace(longer, seed=1), out_of_time) == ["--resume-from=0"]
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(1, "rank1.error.json"), (0, "rank1.json")], ids=["a reason", "its part"]
+)
+def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -> None:
+    (paths.ranks / "rank0.json").touch()
+    looks = []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            (paths.ranks / name).touch()
+
+    monkeypatch.setattr("time.sleep", look)
+    ended = Ended([code], False, "", "")
+    cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1, scheduler=("srun",)))
+    assert len(looks) == 3
+    (paths.ranks / name).unlink()
+    cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1))
+    assert len(looks) == 3, "on one machine all is seen at once"
+
+
+def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch, capsys) -> None:
+    """One line, and the same line in the record, whose status stays `ok`."""
+    spec = next(run for run in expand(make_study(cluster=EMULATED)) if run.world.nodes == 2)
+    fake = make_record(spec).run
+    (rank, *_), emulation = fake["ranks"], fake["execution"]["emulation"]
+    about = {
+        "rank": rank | {"tcp": {"RetransSegs": 9, "TCPTimeouts": 7}},
+        "precision": fake["precision"],
+        "model": fake["model"],
+        "versions": fake["versions"],
+        "host": "here",
+        "as_root": False,
+        "image_digest": None,
+        "resumed_from_step": 0,
+        "settings": {},
+    }
+
+    steps = [Step(n, 0, 0.1, 8, 1.0, 1.0, 0.1, timed=True) for n in range(ONE.workload.steps)]
+    lines = "".join(json.dumps(step.to_dict()) + "\n" for step in steps)
+
+    def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
+        (paths.ranks / "rank0.jsonl").write_text(lines)
+        (paths.ranks / "rank0.json").write_text(json.dumps(about))
+        (paths.ranks / "emulation.json").write_text(json.dumps(emulation))
+        return Ended([0], False, NOW, NOW)
+
+    monkeypatch.setattr(cli, "follow", follow)
+    (tmp_path / "spec.json").write_text(ONE.to_json())
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    words = [f"--spec={tmp_path}/spec.json", f"--tokens={small_tokens}", f"--out={tmp_path}"]
+    assert cli.run(parser.parse_args(words)) == 0
+    record = read_record(tmp_path)
+    assert record.status == "ok"
+    said = record.run["execution"]["emulation"]["stalled"]
+    assert said == "node 0 had RetransSegs 9, TCPTimeouts 7"
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "stalled" in one]
+    assert line == f"{ONE.run_id}: warning: stalled, kept in the data: {said}"

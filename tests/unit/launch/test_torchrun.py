@@ -1,0 +1,213 @@
+"""The commands that start ranks."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import strategies
+from pipeline.errors import StudyError
+from pipeline.launch import torchrun as launcher
+from pipeline.launch.torchrun import Launch, Place, RunPaths, plan, threads_per_rank
+from pipeline.machine import image as container
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import LinkSpec, RunSpec
+
+PATHS = RunPaths(Path("spec.json"), Path("tokens"), Path("out"))
+
+
+@pytest.fixture
+def run() -> RunSpec:
+    runs = expand(load_study(Path("workflow/config/smoke.yaml")))
+    emulated = next(r for r in runs if r.strategy == "ddp" and r.world.nodes == 4)
+    world = replace(emulated.world, network="loopback", link=None, cores_per_node=None)
+    return replace(emulated, world=world)
+
+
+def test_one_torchrun_for_each_node(run) -> None:
+    layout = strategies.load(run.strategy, run.options).layout(run.world)
+    launch = plan(run, layout, PATHS, Place(num_cores=2, port=1234))
+    assert len(launch.commands) == 4
+    for node, command in enumerate(launch.commands):
+        assert command[1:3] == ("-m", "torch.distributed.run")
+        assert {f"--node-rank={node}", "--nnodes=4", "--nproc-per-node=1"} <= set(command)
+        assert "--master-port=1234" in command and "--max-restarts=0" in command
+    assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert launch.environment["OMP_NUM_THREADS"] == "1"
+
+
+REPORT = """Failures:
+[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {} (pid: 4712)
+  traceback : Signal 9 (SIGKILL) received by PID 4712
+"""
+
+
+def test_signals_of_ranks_are_read_from_the_report_of_this_start(tmp_path) -> None:
+    """Not those of an earlier start, nor the SIGTERM with which torchrun ends the others."""
+    log = tmp_path / "log.txt"
+    log.write_text(REPORT.format(-11))
+    offset = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write("".join(REPORT.format(code) for code in (-15, 1, -9)))
+    assert launcher.signals_of_ranks(log, offset) == [9]
+
+
+def test_every_rank_is_told_from_which_step_to_go_on(run) -> None:
+    for command in planned(run, Place(2, 1, token="t", done=7)).commands:
+        assert {"--resume-from=7", "--launch=t"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("cores", "network", "expected"),
+    [(2, "loopback", 1), (8, "loopback", 2), (8, "real", 8), (1, "real", 1)],
+)
+def test_threads_share_the_cores_of_one_machine(run, cores, network, expected) -> None:
+    run = replace(run, world=replace(run.world, network=network))
+    layout = strategies.load(run.strategy, run.options).layout(run.world)
+    assert threads_per_rank(run, layout, cores) == expected
+
+
+def test_a_real_network_is_not_pinned_to_the_loopback(run, monkeypatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    run = replace(run, world=replace(run.world, network="real", nodes=1))
+    layout = strategies.load(run.strategy, run.options).layout(run.world)
+    assert "GLOO_SOCKET_IFNAME" not in plan(run, layout, PATHS, Place(2, 1)).environment
+
+
+def test_several_machines_are_never_replaced_by_this_one(run) -> None:
+    run = replace(run, world=replace(run.world, network="real"))
+    layout = strategies.load(run.strategy, run.options).layout(run.world)
+    launch = plan(run, layout, PATHS, Place(2, 1))
+    assert launch.commands == ()
+    assert launch.unsupported is not None and "needs 4 machines" in launch.unsupported
+
+
+@pytest.fixture
+def emulated(run) -> RunSpec:
+    world = replace(run.world, network="emulated", link=LinkSpec("1gbit", 1000), cores_per_node=2)
+    return replace(run, world=world)
+
+
+def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: None)
+    launch = planned(emulated, Place(num_cores=2, port=1234))
+    ((_, *command),) = launch.commands
+    assert command[:2] == ["-m", "pipeline.launch.emulated.start"]
+    assert "--spec=spec.json" in command
+    assert (launch.network, launch.network_reason) == ("emulated", None)
+    # The threads are those of the node's cores, not of the machine's.
+    assert launch.environment["OMP_NUM_THREADS"] == "2"
+    assert "GLOO_SOCKET_IFNAME" not in launch.environment or launch.network == "loopback"
+
+
+def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: "there is no tc; install iproute2")
+    launch = planned(emulated, Place(num_cores=2, port=1234))
+    assert (launch.network, launch.network_reason) == (
+        "loopback",
+        "there is no tc; install iproute2",
+    )
+    assert len(launch.commands) == 4
+    assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: None)
+    monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
+    monkeypatch.setattr(launcher, "usable_cores", lambda: [0, 1])
+    launch = planned(emulated, Place(num_cores=2, port=1234))
+    assert launch.commands == ()
+    assert "4 ranks on emulated nodes need about" in str(launch.unsupported)
+    assert "lower cluster.nodes" in str(launch.unsupported)
+
+
+SRUN = ("srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1")
+
+
+def over_nodes(run: RunSpec) -> RunSpec:
+    return replace(run, world=replace(run.world, network="real"))
+
+
+def planned(run: RunSpec, place: Place) -> Launch:
+    return plan(run, strategies.load(run.strategy, run.options).layout(run.world), PATHS, place)
+
+
+def test_one_command_of_the_scheduler_starts_all_nodes(run, monkeypatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    launch = planned(over_nodes(run), Place(2, 1234, "10.0.0.1", SRUN))
+    (command,) = launch.commands
+    assert command[:4] == SRUN
+    assert command[4:7] == (sys.executable, "-m", "pipeline.launch.slurm.node")
+    assert {"--nnodes=4", "--master-addr=10.0.0.1", "--master-port=1234"} <= set(command)
+    assert not any(word.startswith("--node-rank") for word in command)
+
+
+def test_a_scheduler_s_command_outside_of_an_allocation_starts_nothing(run, monkeypatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    launch = planned(over_nodes(run), Place(2, 1, scheduler=SRUN))
+    assert launch.commands == ()
+    assert launch.unsupported is not None and "profiles/slurm" in launch.unsupported
+
+
+def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
+    with pytest.raises(StudyError, match=r"one machine was given the scheduler's command srun"):
+        planned(run, Place(2, 1, scheduler=SRUN))
+
+
+def test_every_launcher_enters_the_image_and_every_rank_checks_it(run, monkeypatch) -> None:
+    monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
+    monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec", str(image)))
+    launch = planned(run, Place(2, 1, image=Path("i.sif")))
+    for command in launch.commands:
+        assert command[:4] == ("apptainer", "exec", "i.sif", "python")
+        assert "--image-digest=sha256:1" in command
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    (command,) = planned(over_nodes(run), Place(2, 1, "a", SRUN, Path("i.sif"))).commands
+    assert command[4:8] == ("apptainer", "exec", "i.sif", "python")
+
+
+def test_inside_the_image_nothing_enters_it_again(run, monkeypatch) -> None:
+    monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
+    monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
+    launch = planned(run, Place(2, 1, image=Path("i.sif")))
+    assert launch.commands[0][0] == sys.executable
+    assert "--image-digest=sha256:1" in launch.commands[0]
+
+
+@pytest.fixture
+def host_packages(monkeypatch) -> None:
+    """What a person's shell may set for the Python of the host."""
+    for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
+        monkeypatch.setenv(f"{prefix}PYTHONPATH", "/host/packages")
+        monkeypatch.setenv(f"{prefix}PYTHONHOME", "/host/python")
+
+
+@pytest.mark.parametrize("within", [True, False])
+@pytest.mark.usefixtures("host_packages")
+def test_no_package_of_the_host_comes_before_the_image_s(run, monkeypatch, within) -> None:
+    """On the host, before the image is entered, and inside of it."""
+    if within:
+        monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
+    else:
+        monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
+        monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec"))
+    environment = planned(run, Place(2, 1, image=None if within else Path("i.sif"))).environment
+    assert environment["PYTHONPATH"] == str(Path.cwd())
+    assert environment["PYTHONNOUSERSITE"] == "1"
+    assert not [value for value in environment.values() if value.startswith("/home/me")]
+
+
+@pytest.mark.usefixtures("host_packages")
+def test_on_the_host_a_person_s_packages_stay(run) -> None:
+    environment = planned(run, Place(2, 1)).environment
+    assert environment["PYTHONPATH"] == f"{Path.cwd()}:/host/packages"
+    assert environment["PYTHONHOME"] == "/host/python"
+
+
+def test_stated_threads_are_taken_as_they_are(run) -> None:
+    run = replace(run, world=replace(run.world, threads_per_rank=3))
+    assert planned(run, Place(2, 1)).environment["OMP_NUM_THREADS"] == "3"

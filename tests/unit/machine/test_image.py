@@ -1,0 +1,124 @@
+"""The image that a run must be inside, and the command that enters it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import LaunchError
+from pipeline.machine import image
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec
+
+ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+
+
+@pytest.fixture
+def run() -> RunSpec:
+    return expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+
+
+@pytest.fixture
+def built(tmp_path) -> Path:
+    file = tmp_path / "samestep.sif"
+    file.write_bytes(b"image")
+    file.with_suffix(".json").write_text(json.dumps({"image_digest": ONE}))
+    return file
+
+
+def be_inside(monkeypatch, tmp_path, digest: str) -> None:
+    file = tmp_path / "digest"
+    file.write_text(digest + "\n")
+    monkeypatch.setattr(image, "DIGEST_FILE", file)
+
+
+def test_a_run_on_the_host_needs_nothing(run) -> None:
+    assert image.digest_from_within() is None
+    assert image.required_digest(run, None) is None
+    image.check_inside(None)
+
+
+def test_the_file_beside_the_image_says_what_must_be_found(run, built) -> None:
+    assert image.required_digest(run, built) == ONE
+    assert image.required_digest(replace(run, image_digest=ONE), built) == ONE
+    assert image.required_digest(replace(run, image_digest=ONE), None) == ONE
+
+
+def test_an_image_of_another_digest_than_the_study_s_is_an_error(run, built) -> None:
+    with pytest.raises(LaunchError, match=f"the study is for image {OTHER}.* is {ONE}"):
+        image.required_digest(replace(run, image_digest=OTHER), built)
+
+
+def test_a_missing_image_says_how_to_make_it(run, built) -> None:
+    with pytest.raises(LaunchError, match=r"no image .*absent.sif; run `make image`"):
+        image.required_digest(run, built.with_name("absent.sif"))
+    built.with_suffix(".json").write_text("{")
+    with pytest.raises(LaunchError, match=r"no readable samestep.json .*`make image`"):
+        image.required_digest(run, built)
+
+
+def test_inside_the_image_its_own_file_may_be_out_of_sight(
+    monkeypatch, tmp_path, run, built
+) -> None:
+    """`images/samestep.sif` is a link to where the runtime mounts nothing."""
+    built.unlink()
+    built.symlink_to("/nowhere/samestep.sif")
+    with pytest.raises(LaunchError, match="no image"):
+        image.required_digest(run, built)
+    be_inside(monkeypatch, tmp_path, ONE)
+    assert image.required_digest(run, built) == ONE
+
+
+def test_what_the_image_cannot_run_is_known_before(built) -> None:
+    assert image.unmet_requirements(built) == []
+    facts = {"image_digest": ONE, "versions": {"unmet": ["pandas needs numpy>=2"]}}
+    built.with_suffix(".json").write_text(json.dumps(facts))
+    assert image.unmet_requirements(built) == ["pandas needs numpy>=2"]
+    with pytest.raises(LaunchError, match="no image"):
+        image.unmet_requirements(built.with_name("absent.sif"))
+
+
+def test_the_host_is_never_taken_for_the_image() -> None:
+    with pytest.raises(LaunchError, match=f"inside image {ONE}, this process is on the host"):
+        image.check_inside(ONE)
+
+
+def test_another_image_is_never_taken_for_the_right_one(monkeypatch, tmp_path) -> None:
+    be_inside(monkeypatch, tmp_path, OTHER)
+    with pytest.raises(LaunchError, match=f"inside image {ONE}, this one is {OTHER}"):
+        image.check_inside(ONE)
+    image.check_inside(OTHER)
+    image.check_inside(None)
+
+
+def runtime(monkeypatch, tmp_path, name: str) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / name).write_text("#!/bin/sh\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
+def test_the_runtime_that_is_there_enters_it(monkeypatch, tmp_path, name) -> None:
+    runtime(monkeypatch, tmp_path, name)
+    here = Path.cwd()
+    inside = here / "results"
+    command = image.enter(Path("i.sif"), device="cpu", folders=[inside, Path("/scratch/x")])
+    assert command == (
+        name, "exec", "--home", str(here), "--pwd", str(here), "--bind", "/scratch/x", "i.sif"
+    )  # fmt: skip
+
+
+def test_gpus_come_with_their_driver(monkeypatch, tmp_path) -> None:
+    runtime(monkeypatch, tmp_path, "apptainer")
+    command = image.enter(Path("i.sif"), device="cuda", folders=[])
+    assert command[:3] == ("apptainer", "exec", "--nv") and "--bind" not in command
+
+
+def test_without_a_runtime_nothing_runs_on_the_host_instead(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match="neither apptainer nor singularity is on the PATH"):
+        image.enter(Path("i.sif"), device="cpu", folders=[])

@@ -1,0 +1,50 @@
+"""No process outlives the one that started it."""
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+
+from pipeline.machine import processes
+
+CHILD = (
+    "from pipeline.machine.processes import start; from pathlib import Path; import time, sys;"
+    "p = start([sys.executable, '-c', 'import time; time.sleep(60)'], {}, Path(sys.argv[1]));"
+    "print(p.pid, flush=True); time.sleep(60)"
+)
+
+
+def gone(pid: int) -> bool:
+    """Wait a little for a process to end."""
+    for _ in range(100):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_children_die_with_a_parent_that_is_killed(tmp_path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert psutil.pid_exists(child)
+    parent.kill()
+    parent.wait()
+    assert gone(child)
+
+
+def test_stop_ends_what_ignores_the_polite_signal(tmp_path) -> None:
+    code = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN);"
+        "print('up', flush=True); time.sleep(60)"
+    )
+    log = tmp_path / "log"
+    child = processes.start([sys.executable, "-c", code], os.environ, log)
+    while not log.read_text():
+        time.sleep(0.02)
+    processes.stop([child], grace_seconds=0.3)
+    assert child.returncode == -9

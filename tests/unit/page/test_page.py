@@ -1,0 +1,264 @@
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import figures, tables
+from pipeline.__main__ import main
+from pipeline.claims.counts import count
+from pipeline.metrics.collect import run_folder
+from pipeline.page.runs import LOG_LINES, log_end, tidy
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
+from tests.fake_records import make_study, write_records
+
+DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
+HOSTILE = "</pre><script>alert('log')</script><img src=x onerror=alert(1)> & \"done\""
+LABEL = "DDP <script>alert('label')</script>"
+REASONS = {
+    "horovod-apex": ("unsupported", "apex.amp is not importable"),
+    "sps": ("oom", "rank 0 was killed"),
+    "dps": ("failed", f"rank 1: {HOSTILE}"),
+    "horovod": ("timeout", "300 s passed"),
+}
+
+
+def outcome(spec: RunSpec) -> tuple[str, str] | None:
+    """All statuses: the first repeat at the most nodes of each of these cells went wrong."""
+    if spec.cell == "horovod-apex":
+        return REASONS[spec.cell]
+    wrong = spec.world.nodes == 4 and spec.repeat == 0
+    return REASONS.get(spec.cell) if wrong else None
+
+
+def make_results(root: Path, **changes: Any) -> Path:
+    """Records, logs, tables and verdicts by the real stages, with a dot in place of each figure."""
+    study = make_study(repeats=2, **changes)
+    study["cells"][2]["label"] = LABEL
+    (root / "study.json").write_text(json.dumps(study))
+    runs, metrics = write_records(root / "runs", study, outcome), str(root / "metrics.parquet")
+    for spec in expand(study):
+        if spec.cell != "horovod-apex":
+            lines = [f"line {number} of {spec.run_id}" for number in range(30)]
+            (run_folder(runs, spec) / "log.txt").write_text("\n".join([*lines, HOSTILE]) + "\n")
+    arguments = ["--study", str(root / "study.json")]
+    assert main(["metrics", *arguments, "--runs", str(runs), "--out", metrics]) == 0
+    given = ["--metrics", metrics]
+    if study.get("claims"):
+        verdicts = str(root / "verdicts.json")
+        assert main(["claims", *arguments, *given, "--out", verdicts]) == 0
+        given += ["--verdicts", verdicts]
+    for name in tables.catalogue.shown(study):
+        assert main(["table", name, *given, "--out", str(root / "tables")]) == 0
+    (root / "figures").mkdir()
+    for name in figures.catalogue.shown(study):
+        (root / "figures" / f"{name}.svg").write_text(DOT)
+    return root
+
+
+def report(root: Path) -> int:
+    """Make root/report.html by the stage."""
+    parts = ["--study", "study.json", "--metrics", "metrics.parquet", "--figures", "figures"]
+    parts += ["--tables", "tables", "--runs", "runs", "--out", "report.html"]
+    if (root / "verdicts.json").exists():
+        parts += ["--verdicts", "verdicts.json"]
+    return main(["page", *(p if p.startswith("--") else str(root / p) for p in parts)])
+
+
+class Outline(HTMLParser):
+    """What a browser would see: elements with their attributes, and the text of each run."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.runs: list[str] = []
+        self._within = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "tbody" and "data-status" in dict(attrs):
+            self.runs.append("")
+            self._within = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = self._within and tag != "tbody"
+
+    def handle_data(self, data: str) -> None:
+        if self._within:
+            self.runs[-1] += f" {data}"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_results(tmp_path_factory.mktemp("results"), claims=["bai2022"])
+    assert report(folder) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(root: Path) -> str:
+    return (root / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def outline(page: str) -> Outline:
+    return Outline(page)
+
+
+def run_text(outline: Outline, name: str) -> str:
+    [found] = [text for text in outline.runs if f" {name}" in f" {text}"]
+    return " ".join(found.split())
+
+
+def test_nothing_of_a_log_a_label_or_a_reason_is_markup(outline: Outline, page: str) -> None:
+    assert [tag for tag, _ in outline.elements].count("script") == 1
+    assert not any(key.startswith("on") for _, keys in outline.elements for key in keys)
+    assert all(keys["src"].startswith("data:") for tag, keys in outline.elements if tag == "img")  # type: ignore[union-attr]
+    assert HOSTILE in run_text(outline, "single/n1/r0")
+    assert HOSTILE in run_text(outline, "dps/n4/r0").split("The end of the log")[0]
+    assert LABEL in run_text(outline, "dps/n1/r0")
+    assert "<script>alert" not in page and "<img src=x" not in page
+
+
+def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: Path) -> None:
+    study = json.loads((root / "study.json").read_text())
+    specs = expand(study)
+    assert len(outline.runs) == len(specs)
+    for spec in specs:
+        text = run_text(outline, spec.run_id.partition("/")[2])
+        status, reason = outcome(spec) or ("ok", "")
+        assert f" {status} " in text and reason in text
+    counted = {status for status, _ in filter(None, map(outcome, specs))}
+    assert counted == {"unsupported", "oom", "failed", "timeout"}
+
+
+def test_a_run_shows_its_step_time_and_one_that_failed_does_not(outline: Outline) -> None:
+    assert re.search(r"ok \d+ \[\d+, \d+\]", run_text(outline, "single/n1/r0"))
+    assert "oom \N{EN DASH} \N{EN DASH}" in run_text(outline, "sps/n4/r0")
+
+
+def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -> None:
+    text = run_text(outline, "single/n1/r0")
+    first = 31 - LOG_LINES
+    assert f"line {first} of" in text and f"line {first - 1} of" not in text
+    assert "No log: the run folder holds no log.txt." in run_text(outline, "horovod-apex/n1/r0")
+
+
+def test_where_a_run_was_is_shown(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    [path] = (tmp_path / "runs").glob("single/n1/r1/run.json")
+    record = json.loads(path.read_text())
+    record["execution"] |= {"num_hosts": 3, "as_root": True, "resumed_from_step": 12}
+    record["provenance"]["image_digest"] = "sha256:" + "ab" * 32
+    path.write_text(json.dumps(record))
+    assert report(tmp_path) == 0
+    outline = Outline((tmp_path / "report.html").read_text())
+    assert re.search(r"from step 12 3 yes abababababab ", run_text(outline, "single/n1/r1"))
+
+
+def test_the_page_is_the_same_bytes_twice_and_elsewhere(
+    root: Path, page: str, tmp_path: Path
+) -> None:
+    shutil.copytree(root, tmp_path / "copy")
+    assert report(tmp_path / "copy") == 0
+    assert (tmp_path / "copy/report.html").read_text() == page
+    assert str(root) not in page
+
+
+def test_the_page_asks_for_nothing_from_outside(outline: Outline) -> None:
+    places = [
+        value
+        for _, keys in outline.elements
+        for key, value in keys.items()
+        if key in ("src", "href", "srcset", "action", "data", "poster")
+    ]
+    assert places and all(str(place).startswith(("data:", "#")) for place in places)
+    ids = {keys["id"] for _, keys in outline.elements if "id" in keys}
+    assert {str(place)[1:] for place in places if str(place).startswith("#")} <= ids
+
+
+def test_verdicts_come_first_and_figures_before_tables_before_runs(page: str) -> None:
+    parts = ["verdicts", "parity", "figures", "tables", "runs", "environment", "reproduce"]
+    found = re.findall(r'<section id="(\w+)"', page)
+    assert found == parts
+    study = make_study(claims=["bai2022"])
+    for name in figures.catalogue.shown(study):
+        assert page.count(f'id="figure-{name}"') == 1
+    for name in set(tables.catalogue.shown(study)) - {"claims", "environment"}:
+        assert page.count(f'id="table-{name}"') == 1
+
+
+def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
+    verdicts = json.loads((root / "verdicts.json").read_text())["verdicts"]
+    table = page.split('id="claim-table"')[1].split("</table>")[0]
+    assert all(f"<code>{one['id']}</code>" in table for one in verdicts)
+    assert count(verdicts)["undecided"] > 0
+    for word, number in count(verdicts).items():
+        assert f">{number} {word}</span>" in page
+        assert table.count(f">{word}</span>") == number
+
+
+def test_a_study_without_claims_has_no_such_section(tmp_path: Path) -> None:
+    make_results(tmp_path)
+    assert report(tmp_path) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="verdicts"' not in page and 'href="#verdicts"' not in page
+    assert 'id="figure-published"' not in page and "what_if" not in page
+
+
+def test_a_missing_figure_or_a_changed_table_is_an_error(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(root, tmp_path / "copy")
+    (copy / "figures/speedup.svg").unlink()
+    assert report(copy) == 2
+    assert "run `python -m pipeline figure speedup` first" in capsys.readouterr().err
+    (copy / "figures/speedup.svg").write_text(DOT)
+    path = copy / "tables/scaling.html"
+    path.write_text(path.read_text() * 2)
+    assert report(copy) == 2
+    assert "holds 2 tables, not one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m and \x00zero\x07", "red and zero"),
+        ('File "/home/me/site-packages/torch/nn/x.py", line 3', 'File ".../torch/nn/x.py", line 3'),
+        ("read /proc/cpuinfo and a/b/c/d/e", "read /proc/cpuinfo and a/b/c/d/e"),
+        ("see https://example.org/a/b/c/d", "see https://example.org/a/b/c/d"),
+        ("x" * 1000, "x" * 400 + " ..."),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_log_is_made_fit_to_be_shown(line: str, shown: str) -> None:
+    assert tidy(line) == shown
+
+
+def test_logs_that_are_empty_short_binary_or_huge(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("\n\n")
+    assert log_end(log) == ((), "The log is empty.")
+    log.write_text("one\rtwo\n")
+    assert log_end(log) == (("one", "two"), "The log")
+    log.write_bytes(b"\xff\xfe line\n" * 100_000)
+    lines, note = log_end(log)
+    assert len(lines) == LOG_LINES and note == "The end of the log"
+
+
+def test_profiled_runs_are_listed_without_a_step_time(tmp_path: Path) -> None:
+    root = make_results(tmp_path, profile={"steps": 8})
+    assert report(root) == 0
+    page = Outline((root / "report.html").read_text())
+    study = json.loads((root / "study.json").read_text())
+    timed, short = len(expand(study)), len(profiled(study))
+    assert len(page.runs) == timed + short
+    text = (root / "report.html").read_text()
+    assert f"<li>{timed} timed and {short} profiled runs</li>" in text
+    assert "1 profiled ok \N{EN DASH}" in run_text(page, "single/n1/p0")
+    assert "oom" in run_text(page, "sps/n4/p0")

@@ -1,0 +1,140 @@
+"""The memory model against what torch really keeps, and its arithmetic."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline import models
+from pipeline.models import build_model, num_parameters
+from pipeline.planner.memory import (
+    CPU_BASE,
+    CPU_LOADED_LATER,
+    FORKED_LOADED_LATER,
+    Memory,
+    formats,
+    formula_24,
+    predict,
+)
+from pipeline.precision import make_precision
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import ModelSpec, RunSpec
+
+SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)
+MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
+TOLERANCE = 0.02
+SIZES = models.arithmetic(SMALL)
+
+
+def run_of(study: str, cell: str, nodes: int) -> RunSpec:
+    runs = expand(load_study(Path(f"workflow/config/{study}.yaml")))
+    return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
+
+
+def kept_bytes(model: ModelSpec, precision: str, sequences: int) -> int:
+    """Bytes of all storages that a forward pass keeps, weights left out, each counted once."""
+    net, chosen = build_model(model, 0), make_precision(precision, "cpu")
+    chosen.prepare(net, torch.optim.AdamW(net.parameters()))
+    weights = {p.untyped_storage().data_ptr() for p in net.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    ids = torch.zeros((sequences, model.context), dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), chosen.autocast():
+        loss = net(ids, ids)
+    assert loss.requires_grad
+    return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp_o1", "amp_o2"])
+@pytest.mark.parametrize(("model", "sequences"), [(SMALL, 1), (SMALL, 8), (MIDDLE, 2)])
+def test_activations_are_what_torch_keeps(model, sequences, precision) -> None:
+    spec = replace(run_of("smoke", "single", 1), model=model, precision=precision)
+    log_probabilities = 4 * sequences * model.context * model.vocab_size
+    predicted = SIZES.activation_bytes(spec.model, sequences, formats(spec)) + log_probabilities
+    assert predicted == pytest.approx(kept_bytes(model, precision, sequences), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("model", [SMALL, MIDDLE])
+def test_the_parameters_are_those_of_the_model(model) -> None:
+    assert num_parameters(model) == sum(p.numel() for p in build_model(model, 0).parameters())
+
+
+def test_activations_and_logits_grow_with_the_batch() -> None:
+    spec = run_of("smoke", "single", 1)
+    assert SIZES.activation_bytes(spec.model, 4, formats(spec)) == 4 * SIZES.activation_bytes(
+        spec.model, 1, formats(spec)
+    )
+    wide = replace(spec.model, vocab_size=2 * spec.model.vocab_size)
+    more = SIZES.logit_bytes(wide, 1) - SIZES.logit_bytes(spec.model, 1)
+    assert more == 3 * 4 * spec.model.vocab_size * spec.model.context
+
+
+def test_adamw_in_fp32_holds_four_values_a_parameter() -> None:
+    spec = run_of("bai2022", "single", 1)
+    found = predict(spec)
+    count = num_parameters(spec.model)
+    assert found.parameters + found.gradients + found.optimiser == 16 * count
+    assert formula_24(spec) > 16 * count
+
+
+def test_narrow_weights_keep_masters_and_their_gradients() -> None:
+    spec = run_of("bai2022", "dps-apex", 1)
+    found = predict(spec)
+    count = num_parameters(spec.model)
+    assert (found.parameters, found.gradients, found.optimiser) == (6 * count, 6 * count, 8 * count)
+
+
+def test_the_base_of_a_cpu_rank_hangs_on_whether_it_is_forked() -> None:
+    for study, later in (("smoke", FORKED_LOADED_LATER), ("one-node", CPU_LOADED_LATER)):
+        spec = run_of(study, "single", 1)
+        assert predict(spec).base == CPU_BASE + later
+
+
+def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
+    spec = run_of("smoke", "sps-1gbit", 2)
+    root, worker = (predict(spec, rank) for rank in (0, 1))
+    assert root.optimiser > 0 and worker.optimiser == 0
+    assert root.buffers == 3 * worker.buffers
+
+
+def test_ddp_holds_its_gradients_while_activations_are_there() -> None:
+    single, ddp = run_of("smoke", "single", 1), run_of("smoke", "dps", 1)
+    one, other = (predict(s) for s in (single, ddp))
+    assert other.held_gradients == other.gradients
+    assert one.held_gradients == 0
+    assert other.model_peak > one.model_peak
+
+
+def test_accumulation_holds_gradients_and_cuts_activations() -> None:
+    spec = run_of("smoke", "single", 1)
+    cut = replace(spec, workload=replace(spec.workload, accumulation_steps=4))
+    whole, parts = (predict(s) for s in (spec, cut))
+    assert parts.activations * 4 == whole.activations
+    assert parts.held_gradients == parts.gradients
+
+
+def test_horovod_s_fusion_buffer_is_no_larger_than_what_it_fuses() -> None:
+    small, large = run_of("smoke", "horovod-1gbit", 2), run_of("bai2022", "horovod", 1)
+    found = predict(small)
+    assert found.buffers == found.gradients
+    assert predict(large).buffers == 128 * 2**20
+
+
+def test_the_peak_is_at_one_end_of_the_backward_pass() -> None:
+    parts = {"parameters": 10, "gradients": 10, "held_gradients": 0, "optimiser": 20, "base": 5}
+    loss = Memory(**parts, buffers=0, activations=30, logits=4)
+    reduction = Memory(**parts, buffers=30, activations=30, logits=4)
+    assert (loss.peak, reduction.peak) == (5 + 30 + 34, 5 + 30 + 40)
+
+
+def test_one_process_with_all_gpus_cuts_the_batch_over_them() -> None:
+    spec = run_of("bai2022", "sps", 1)
+    single = run_of("bai2022", "single", 1)
+    one, other = (predict(s) for s in (spec, single))
+    assert 4 * one.activations == other.activations

@@ -1,0 +1,118 @@
+"""What `plan` foretells, and what it refuses."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.errors import StudyError
+from pipeline.planner.memory import MEBIBYTE
+from pipeline.planner.plan import GIBIBYTE, CellPlan, parse_size, plan_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.profiling import profiled
+
+
+def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
+    runs = expand(load_study(Path(f"workflow/config/{name}.yaml")))
+    return {(p.spec.cell, p.spec.world.nodes): p for p in plan_study(runs)}
+
+
+def test_every_cell_and_node_count_has_one_plan() -> None:
+    found = plans_of("smoke")
+    assert len(found) == 1 + 5 * (1 + 2 * 3)
+    (repeats,) = {plan.num_runs for plan in found.values()}
+    assert repeats == load_study(Path("workflow/config/smoke.yaml"))["repeats"]
+
+
+def test_ranks_of_one_machine_share_its_memory_and_gpus_do_not() -> None:
+    cpu, cuda = plans_of("smoke")["dps-1gbit", 4], plans_of("bai2022")["dps", 2]
+    assert cpu.needed_bytes == 4 * cpu.memory.peak
+    assert cuda.needed_bytes == cuda.memory.peak
+    assert (cpu.gpus, cuda.gpus) == (0, 8)
+
+
+def test_the_verdict_turns_at_its_margins() -> None:
+    for plan in (plans_of("bai2022")["single", 1], plans_of("smoke")["single", 1]):
+        need = plan.needed_bytes
+        words = [plan.verdict(round(need * factor)) for factor in (0.5, 0.95, 1.05, 2)]
+        assert words == ["does not fit", "tight", "tight", "fits"]
+
+
+def test_a_larger_batch_does_not_fit_where_a_smaller_does() -> None:
+    run = plans_of("bai2022")["single", 1].spec
+    large = replace(run, workload=replace(run.workload, global_batch=64))
+    small = replace(run, workload=replace(run.workload, global_batch=4))
+    verdicts = [plan_study([spec])[0].verdict(16 * GIBIBYTE) for spec in (large, small)]
+    assert verdicts == ["does not fit", "fits"]
+
+
+def test_gpu_hours_are_those_of_all_gpus_up_to_the_time_limit() -> None:
+    plan = plans_of("bai2022")["horovod", 2]
+    assert plan.hours == 6 * 21600 / 3600
+    assert plan.hours * plan.gpus == 288
+
+
+def test_the_table_says_what_fits(capsys) -> None:
+    assert main(["plan", "--study", "bai2022", "--device", "v100-16"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count(" fits ") == 10 and "10 of 10 fit 16 GiB" in shown
+    assert main(["plan", "--study", "workflow/config/bai2022.yaml", "--device-memory", "4GiB"]) == 0
+    shown = capsys.readouterr().out
+    assert "does not fit" in shown and "tight" in shown
+
+
+def test_without_a_device_nothing_is_said_about_fitting(capsys) -> None:
+    assert main(["plan", "--study", "smoke"]) == 0
+    shown = capsys.readouterr().out
+    assert "fits" not in shown.replace("Whether it fits", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--study", "nothing"], "smoke"),
+        (["--study", "none/such.yaml"], "does not exist"),
+        (["--study", "smoke", "--device", "v100-16"], "is a GPU"),
+        (["--study", "smoke", "--device-memory", "16"], "'16'"),
+        (["--study", "smoke", "--device-memory", "0GiB"], "'0GiB'"),
+        (["--study", "smoke", "--device-memory", "-1GiB"], "size"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, named, capsys) -> None:
+    arguments = [a.replace("-1GiB", "minus 1GiB") for a in arguments]
+    assert main(["plan", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ") and named in shown and shown.count("\n") == 1
+
+
+def test_sizes() -> None:
+    assert parse_size("16GiB") == 16 * GIBIBYTE == parse_size("16384 mib")
+    assert parse_size("1.5GiB") == 1536 * MEBIBYTE
+    assert parse_size("16GB") == 16 * 10**9
+    with pytest.raises(StudyError, match="GiB"):
+        parse_size("1e9GiB")
+
+
+def test_profiled_runs_are_planned_too(capsys) -> None:
+    study = load_study(Path("workflow/config/smoke.yaml"))
+    assert main(["plan", "--study", "smoke"]) == 0
+    count = len(expand(study)) + len(profiled(study))
+    assert f"At most {count} runs, " in capsys.readouterr().out
+
+
+def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
+    study = load_study(Path("workflow/config/bai2022.yaml"))
+    for repeats, warned in (
+        (5, True),
+        (6, False),
+        ({"at_least": 6, "at_most": 9, "within": 0.1}, False),
+    ):
+        path = tmp_path / "study.json"
+        path.write_text(json.dumps({**study, "repeats": repeats}))
+        assert main(["plan", "--study", str(path)]) == 0
+        shown = capsys.readouterr().out
+        assert ("warning: 5 repeats cannot decide" in shown) == warned
+        assert ("15 comparisons (pairs of 6 cells at 1 node) and needs 6" in shown) == warned

@@ -1,0 +1,68 @@
+"""Profiled runs as specs: apart from the timed ones, and the beginning of one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.errors import StudyError
+from pipeline.schemas import validate
+from pipeline.study.expansion import expand
+from pipeline.study.load import check_study
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
+from pipeline.training.schedule import learning_rate
+from tests.fake_records import make_study
+from tests.parity.cases import Case
+
+
+def test_a_study_without_the_key_has_none() -> None:
+    assert profiled(make_study()) == []
+
+
+def test_every_cell_and_node_count_has_one_beside_its_timed_runs() -> None:
+    study = make_study(profile={"steps": 8})
+    found, timed = profiled(study), expand(study)
+    assert {(s.cell, s.world.nodes) for s in found} == {(s.cell, s.world.nodes) for s in timed}
+    assert found[0].run_id == "fake/single/n1/p0"
+    assert not {s.run_id for s in found} & {s.run_id for s in timed}
+    assert timed == expand(make_study())
+
+
+def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
+    study = make_study(profile={"steps": 8})
+    short, whole = profiled(study)[0], expand(study)[0]
+    assert (short.workload.steps, short.workload.untimed_steps) == (13, 5)
+    assert short.seed == whole.seed
+    rates = [[learning_rate(t, s.workload.steps, s.optimiser) for t in range(13)]
+             for s in (short, whole)]  # fmt: skip
+    assert rates[0] == rates[1]
+    assert rates[0][-1] < rates[0][6]
+
+
+def test_a_profiled_spec_survives_the_disk_and_keeps_no_checkpoint() -> None:
+    study = make_study(profile={"steps": 8})
+    study["workload"]["checkpoint_every"] = 4
+    spec = profiled(study)[0]
+    assert spec.workload.checkpoint_every == 0
+    assert RunSpec.from_dict(spec.to_dict()) == spec
+    validate(spec.to_dict(), "spec", "here")
+
+
+def test_a_timed_spec_says_nothing_of_profiles_so_that_its_hash_stays() -> None:
+    spec = Case("single").spec(1)
+    assert "profile" not in spec.to_dict()
+    # As it was before there were profiled runs.
+    assert spec.sha256() == "2ee48576e7f98f009f918e39fa5422ebbccef7310b5280560405d91c34058e02"
+
+
+def test_more_profiled_steps_than_the_run_has_are_refused_at_the_door() -> None:
+    study = make_study(profile={"steps": 26})
+    with pytest.raises(StudyError, match=r"profile\.steps 26 .* to at most 25"):
+        check_study(study, "here")
+    check_study(make_study(profile={"steps": 25}), "here")
+
+
+@pytest.mark.parametrize("given", [{"steps": 0}, {}, {"steps": 3, "every": 2}, True])
+def test_the_key_is_closed(given: object) -> None:
+    with pytest.raises(StudyError, match="profile"):
+        check_study(make_study(profile=given), "here")

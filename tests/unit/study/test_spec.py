@@ -1,0 +1,326 @@
+"""Run specs: expansion, ids, arithmetic that is refused at the door."""
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import StudyError
+from pipeline.schemas import validate
+from pipeline.study.expansion import (
+    cells_of,
+    compares_conditions,
+    expand,
+    run_order,
+    tokens_spec,
+)
+from pipeline.study.load import check_study, load_study
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import LinkSpec, RunSpec
+
+CONFIGS = sorted(Path("workflow/config").glob("*.yaml"))
+
+
+@pytest.fixture
+def study() -> dict[str, Any]:
+    return load_study(Path("workflow/config/smoke.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_every_shipped_study_is_valid(path: Path) -> None:
+    shipped = load_study(path)
+    assert shipped["study"] == path.stem
+    for run in expand(shipped):
+        validate(run.to_dict(), "spec", path)
+
+
+def test_what_if_compares_four_conditions_with_a_plain_link() -> None:
+    shipped = load_study(Path("workflow/config/what-if.yaml"))
+    runs = expand(shipped)
+    assert len(runs) == 6 * (1 + 3 * 5) and compares_conditions(shipped)
+    assert {run.world.nodes for run in runs if run.strategy != "single"} == {4}
+    conditions = {run.cell: run.world.link.conditions for run in runs if run.world.link}
+    assert conditions["single"] == conditions["dps-plain"] == {}
+    assert [conditions[f"dps-{name}"] for name in ("straggler", "jitter")] == [
+        {"straggler": 0.5}, {"jitter": 0.3},
+    ]  # fmt: skip
+    assert conditions["horovod-asymmetric"] == {"receive_mbits": 250}
+    assert conditions["sps-oversubscribed"] == {"uplink_mbits": 1000}
+    assert len({run.seed for run in runs}) == 6, "jitter is drawn anew in every repeat"
+
+
+def test_a_spec_survives_json_and_its_hash_tells_any_change(study) -> None:
+    run = expand(study)[0]
+    again = RunSpec.from_dict(json.loads(run.to_json()))
+    assert again == run and again.sha256() == run.sha256()
+    changed = json.loads(run.to_json()) | {"seed": run.seed + 1}
+    assert RunSpec.from_dict(changed).sha256() != run.sha256()
+
+
+def test_a_time_limit_and_checkpoints_are_no_part_of_what_is_trained(study) -> None:
+    run = expand(study)[0]
+    work = replace(run.workload, checkpoint_every=7)
+    operated = replace(run, timeout_seconds=run.timeout_seconds + 1, workload=work)
+    assert operated.identity() == run.identity()
+    assert operated.sha256() != run.sha256(), "a record says what it was made with"
+    assert replace(run, seed=run.seed + 1).identity() != run.identity()
+
+
+def test_run_ids_are_unique_and_name_cell_nodes_and_repeat(study) -> None:
+    ids = [run.run_id for run in expand(study)]
+    assert len(set(ids)) == len(ids)
+    assert "smoke/single/n1/r0" in ids
+
+
+def test_weak_scaling_multiplies_the_global_batch(study) -> None:
+    study["workload"] |= {"scaling": "weak", "global_batch": 2}
+    assert {r.workload.global_batch for r in expand(study) if r.world.nodes == 4} == {8}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("workload", "global_batch", 6, "world size 4 does not divide the global batch 6"),
+        ("workload", "accumulation_steps", 3, r"accumulation_steps\(3\)"),
+        ("workload", "untimed_steps", 999, "leaves none of"),
+        ("model", "num_heads", 7, "not a multiple of model.num_heads 7"),
+        ("tokenizer", "vocab_size", 4096, "over model.vocab_size"),
+        ("model", "widht", 128, "widht"),
+        ("cluster", "device", "tpu", "tpu"),
+        ("cluster", "device", "cuda", "backend gloo does not serve device cuda"),
+        ("workload", "steps", 0, r"\$\.workload\.steps: 0 breaks minimum: 1"),
+        ("workload", "steps", 10.0, r"\$\.workload\.steps: 10.0 breaks type: \"integer\""),
+        ("workload", "steps", True, "steps: true breaks type"),
+        ("workload", "steps", 10**9, "steps: 1000000000 breaks maximum"),
+        ("workload", "global_batch", 10**9, "global_batch: 1000000000 breaks maximum"),
+        ("optimiser", "learning_rate", float("nan"), "learning_rate: NaN breaks type"),
+        ("optimiser", "max_grad_norm", float("inf"), "max_grad_norm: Infinity breaks type"),
+        ("model", "width", 10**9, "width: 1000000000 breaks maximum"),
+        ("model", "vocab_size", 10**9, "vocab_size: 1000000000 breaks maximum"),
+        ("cluster", "nodes", [10**9], "1000000000 breaks maximum"),
+        ("cluster", "nodes", [1.0], "1.0 breaks type"),
+        ("cluster", "nodes", [256], "one machine"),
+    ],
+)
+def test_impossible_studies_are_refused_in_one_line(study, section, key, value, message) -> None:
+    broken = copy.deepcopy(study)
+    broken[section][key] = value
+    with pytest.raises(StudyError, match=message) as caught:
+        check_study(broken, "study.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_at_the_top_is_refused(study) -> None:
+    with pytest.raises(StudyError, match="repaets"):
+        check_study(study | {"repaets": 3}, "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("repeats", "message"),
+    [
+        (6.0, r"\$\.repeats: 6.0 breaks type"),
+        (float("nan"), r"\$\.repeats: NaN breaks type"),
+        (True, r"\$\.repeats: true breaks type"),
+        (0, r"\$\.repeats: 0 breaks minimum: 1"),
+        (10**9, r"\$\.repeats: 1000000000 breaks maximum"),
+        ({"at_least": 6}, "'at_most' is a required property"),
+        ({"at_least": 6, "at_most": 10**9, "within": 0.1}, "at_most: 1000000000 breaks maximum"),
+        ({"at_least": 6, "at_most": 9, "within": float("nan")}, "within: NaN breaks type"),
+    ],
+)
+def test_impossible_repeats_are_refused(study, repeats, message) -> None:
+    with pytest.raises(StudyError, match=message):
+        check_study(study | {"repeats": repeats}, "study.yaml")
+
+
+def test_too_many_runs_are_refused_before_they_are_listed(study) -> None:
+    cells = [study["cells"][0] | {"name": f"c{n}", "nodes": [1]} for n in range(200)]
+    with pytest.raises(StudyError, match="40000 runs, over 10000"):
+        check_study(study | {"cells": cells, "repeats": 200}, "study.yaml")
+
+
+@pytest.mark.parametrize("name", ["smoke\n", "a" * 65, "-a", "..", ""])
+def test_a_name_is_a_folder_s(study, name) -> None:
+    with pytest.raises(StudyError, match=r"\$\.study"):
+        check_study(study | {"study": name}, "study.yaml")
+
+
+def test_two_cells_of_one_name_are_refused(study) -> None:
+    study["cells"].append(study["cells"][0])
+    with pytest.raises(StudyError, match="'single' stands 2 times"):
+        expand(study)
+
+
+def test_tokens_depend_only_on_text_tokeniser_and_the_largest_batch(study) -> None:
+    before = tokens_spec(study)
+    assert before["min_tokens"] == 1 + max(
+        r.workload.global_batch * r.model.context for r in expand(study)
+    )
+    study["title"], study["repeats"] = "other", 9
+    assert tokens_spec(study) == before
+
+
+def test_runs_are_shuffled_within_each_repeat_and_always_the_same_way(study) -> None:
+    runs = expand(study)
+    order = run_order(runs)
+    assert order == run_order(expand(study))
+    assert sorted(r.run_id for r in order) == sorted(r.run_id for r in runs)
+    assert [r.repeat for r in order] == sorted(r.repeat for r in runs)
+    first = [r.cell for r in order if r.repeat == 0]
+    assert any(
+        [r.cell for r in order if r.repeat == k] != first for k in range(1, study["repeats"])
+    )
+
+
+def test_a_study_reads_the_same_from_json(study, tmp_path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    assert load_study(tmp_path / "study.json") == study
+
+
+def test_missing_file_and_broken_yaml_say_so(tmp_path) -> None:
+    with pytest.raises(StudyError, match="does not exist"):
+        load_study(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(StudyError, match="is not YAML"):
+        load_study(tmp_path / "bad.yaml")
+
+
+def emulated() -> dict[str, Any]:
+    cluster = {
+        "device": "cpu",
+        "ranks_per_node": 1,
+        "nodes": [1, 2],
+        "backend": "gloo",
+        "network": "emulated",
+        "links": [
+            {"name": "slow", "rate_mbits": 100},
+            {"name": "fast", "rate_mbits": 2500, "delay_us": 50},
+        ],
+        "cores_per_node": 1,
+    }
+    return load_study(Path("workflow/config/smoke.yaml")) | {"cluster": cluster}
+
+
+def test_over_several_links_one_node_is_a_cell_and_each_link_is_one() -> None:
+    cells = cells_of(emulated())
+    assert [c["name"] for c in cells[:4]] == ["single", "sps", "sps-slow", "sps-fast"]
+    assert [c["arm"] for c in cells[:4]] == ["single", "sps", "sps", "sps"]
+    runs = {run.cell: run for run in expand(emulated())}
+    link = runs["sps-fast"].world.link
+    assert link == LinkSpec("fast", 2500, 50)
+    assert link.text == "2.5 Gbit/s, 50 µs"
+    assert RunSpec.from_dict(runs["sps-fast"].to_dict()) == runs["sps-fast"]
+
+
+def test_one_node_uses_no_link_and_is_run_once(study) -> None:
+    runs = [run for run in expand(study) if run.repeat == 0]
+    assert len(runs) == 36
+    for run in runs:
+        assert run.cell.endswith(("-200mbit", "-1gbit")) == (run.world.nodes > 1)
+    assert "smoke/dps/n1/r0" in [run.run_id for run in runs]
+    study["profile"] = {"steps": 2}
+    assert len(profiled(study)) == 36
+
+
+def test_a_cell_without_one_node_has_a_cell_for_each_link_alone() -> None:
+    study = emulated()
+    study["cells"] = [study["cells"][1] | {"nodes": [2]}]
+    assert [cell["name"] for cell in cells_of(study)] == ["sps-slow", "sps-fast"]
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "taken"), [("links", "loopback", "link"), ("cells", "sps-loopback", "cell")]
+)
+def test_the_name_of_what_ran_on_the_loopback_is_kept_free(part, name, taken) -> None:
+    study = emulated()
+    {"links": study["cluster"]["links"], "cells": study["cells"]}[part][0]["name"] = name
+    with pytest.raises(StudyError, match=f"{taken} name '{name}'"):
+        expand(study)
+
+
+def test_one_link_changes_no_name() -> None:
+    study = emulated()
+    study["cluster"]["links"] = study["cluster"]["links"][:1]
+    assert "sps" in [cell["name"] for cell in cells_of(study)]
+    assert {run.world.nodes for run in expand(study) if run.cell == "sps"} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": "loopback"}, "cluster.links belongs to cluster.network emulated"),
+        ({"device": "cuda", "backend": "nccl"}, "emulated nodes have no GPUs"),
+    ],
+)
+def test_links_and_networks_fit_together(change, message) -> None:
+    study = emulated()
+    study["cluster"] |= change
+    with pytest.raises(StudyError, match=message):
+        expand(study)
+    del (incomplete := emulated())["cluster"]["links"]
+    with pytest.raises(StudyError, match="add it"):
+        expand(incomplete)
+
+
+CONDITIONS = {
+    "receive_mbits": (250, "receives 250 Mbit/s"),
+    "uplink_mbits": (1000, "uplink 1 Gbit/s"),
+    "straggler": (0.5, "one node at 0.5 speed"),
+    "jitter": (0.3, "jitter 0.3"),
+}
+
+
+@pytest.mark.parametrize("key", CONDITIONS)
+def test_a_condition_of_a_link_is_in_the_spec_and_in_its_text(key) -> None:
+    study, (value, words) = emulated(), CONDITIONS[key]
+    study["cluster"]["links"] = [{"name": "odd", "rate_mbits": 1000, key: value}]
+    check_study(study, "study.yaml")
+    one, several = (
+        next(r for r in expand(study) if r.cell == "sps" and r.world.nodes == n) for n in (1, 2)
+    )
+    link = several.world.link
+    assert link is not None and link.text == f"1 Gbit/s, {words}" and link.conditions
+    validate(several.to_dict(), "spec", "spec.json")
+    assert RunSpec.from_dict(several.to_dict()) == several
+    assert one.world.link == LinkSpec("odd", 1000), "no condition holds on one node"
+
+
+def test_a_link_without_conditions_has_the_keys_that_it_had() -> None:
+    link = LinkSpec("fast", 2500, 50)
+    assert link.to_dict() == {"name": "fast", "rate_mbits": 2500, "delay_us": 50}
+    assert not link.conditions
+    runs = {run.cell: run for run in expand(emulated())}
+    assert runs["sps-fast"].to_dict()["world"]["link"] == link.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ({"receive_mbits": 0}, "receive_mbits: 0 breaks exclusiveMinimum"),
+        ({"receive_mbits": 100}, "link 'slow' receives at its rate_mbits 100; leave receive_mbits"),
+        ({"uplink_mbits": "fast"}, 'uplink_mbits: "fast" breaks type'),
+        ({"straggler": 1}, "straggler: 1 breaks exclusiveMaximum"),
+        ({"straggler": 0}, "straggler: 0 breaks exclusiveMinimum"),
+        ({"jitter": -0.1}, "jitter: -0.1 breaks exclusiveMinimum"),
+        ({"jitter": float("nan")}, "jitter: NaN breaks type"),
+        ({"loss": 0.1}, "loss"),
+    ],
+)
+def test_impossible_conditions_are_refused_in_one_line(condition, message) -> None:
+    study = emulated()
+    study["cluster"]["links"][0] |= condition
+    with pytest.raises(StudyError, match=message) as caught:
+        check_study(study, "study.yaml")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", CONDITIONS)
+def test_a_condition_that_no_cell_can_meet_is_refused(key) -> None:
+    study = emulated()
+    study["cluster"]["nodes"] = [1]
+    study["cluster"]["links"][0][key] = CONDITIONS[key][0]
+    with pytest.raises(StudyError, match=f"link 'slow': {key} needs a cell on 2 nodes or more"):
+        check_study(study, "study.yaml")
