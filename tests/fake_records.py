@@ -169,6 +169,7 @@ def make_record(
                       "world_size": spec.world.size,
                       "threads_per_rank": 1, "backend": "gloo",
                       "network": "loopback" if fell_back else spec.world.network,
+                      "clock": "after_barrier",
                       "layout": {"data_parallel": spec.world.size}, "settings": {}}
         | ({"network_reason": NO_NODES} if fell_back else {})
         | (_emulation(spec) if emulated else {}),

@@ -127,6 +127,7 @@ def _execution(
         "network": launch.network,
         **({"network_reason": launch.network_reason} if launch.network_reason else {}),
         **({"emulation": emulation} if emulation else {}),
+        "clock": "after_barrier",
         "layout": layout.to_dict(),
         "settings": ranks[0]["settings"] if ranks else {},
         **seen,

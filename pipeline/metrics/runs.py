@@ -21,6 +21,9 @@ from pipeline.records.record import texts
 # Hoefler & Belli (SC15, section 4.2): a timer should cost less than this share of what it times.
 TIMER_SHARE = 0.05
 
+FORMER_CLOCK = "own rank, with the report"
+"""Of records that do not say when their clock started: no barrier, the loss averaged within."""
+
 FORMER_MTU = 1500
 """Bytes of a packet on emulated links, in records from before that was recorded."""
 
@@ -220,6 +223,7 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         "launcher": execution["launcher"],
         "threads_per_rank": execution["threads_per_rank"],
         "backend": execution["backend"],
+        "clock": execution.get("clock", FORMER_CLOCK),
         "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
         "image_digest": provenance["image_digest"] or "none (run on the host)",
         "tokenizer_sha256": run["data"]["tokenizer_sha256"],

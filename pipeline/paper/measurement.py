@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
-from pipeline.metrics.runs import TIMER_SHARE
+from pipeline.metrics.runs import FORMER_CLOCK, TIMER_SHARE
 from pipeline.metrics.select import fact, listed, pick, plural, records
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS, coverage
 from pipeline.tables.format import probability, significant
@@ -23,6 +23,7 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "order": fact(table, "order_kept"),
         "drift": _drift(table),
         "timer": _timer(table),
+        "clock": _clock(table),
     }
 
 
@@ -50,6 +51,18 @@ def _drift(table: pd.DataFrame) -> dict[str, Any]:
         "order_tested": str(order["text"]) != NOT_TESTED,
         "order_drifted": str(order["text"]) == DRIFT,
         "order_share": "" if pd.isna(order["value"]) else f"{100 * order['value']:+.1f} %",
+    }
+
+
+def _clock(table: pd.DataFrame) -> dict[str, Any]:
+    """Where the clock of a step starts and stops, and how many runs are of the former kind."""
+    former = pick(table, "run", "clock")
+    former = former[former["text"] == FORMER_CLOCK]
+    runs = table.loc[table["level"] == "run", "run_id"].nunique()
+    return {
+        "all_former": len(former) == runs,
+        "some_former": 0 < len(former) < runs,
+        "former": plural(len(former), "run"),
     }
 
 

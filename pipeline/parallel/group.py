@@ -46,6 +46,13 @@ class Group:
             )
         return cls(dist.get_rank(), size, owned)
 
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        if torch.cuda.is_available() and dist.get_backend() == "nccl":
+            dist.barrier(device_ids=[torch.cuda.current_device()])
+        else:
+            dist.barrier()
+
     def mean(self, value: Tensor) -> Tensor:
         """The mean of a tensor over all ranks."""
         dist.all_reduce(value)
@@ -59,9 +66,6 @@ class Group:
         """
         if not self.owned:
             return
-        if torch.cuda.is_available() and dist.get_backend() == "nccl":
-            dist.barrier(device_ids=[torch.cuda.current_device()])
-        else:
-            dist.barrier()
+        self.barrier()
         threading.Event().wait(PAUSE_SECONDS)
         dist.destroy_process_group()

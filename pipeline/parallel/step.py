@@ -27,8 +27,9 @@ class Stepper:
     """A `Trainable` for one process or for data parallelism with an all-reduce.
 
     `mean_over_ranks` turns a scalar tensor into its mean over the ranks, None where there is one
-    rank alone; `leave` is run by `close`. `reduces_in_backward` says that the backward pass itself
-    reduces, as DDP's does, so that what follows its last gradient is communication.
+    rank alone; `barrier` waits for all ranks; `leave` is run by `close`. `reduces_in_backward` says
+    that the backward pass itself reduces, as DDP's does, so that what follows its last gradient is
+    communication.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Stepper:
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduces_in_backward: bool = False,
         mean_over_ranks: Callable[[Tensor], Tensor] | None = None,
+        barrier: Callable[[], None] = nothing,
         leave: Callable[[], None] = nothing,
         faults: Faults = NO_FAULTS,
     ) -> None:
@@ -50,25 +52,30 @@ class Stepper:
         self.forward = self.model if forward is None else forward
         self.data_parallel, self.is_root = data_parallel, is_root
         self.reduce, self.accumulating = reduce, accumulating
-        self.mean_over_ranks, self.leave = mean_over_ranks, leave
+        self.mean_over_ranks, self.barrier, self.leave = mean_over_ranks, barrier, leave
         self.faults, self.phases = faults, parts.phases
         self.after_gradients = COMMUNICATION if reduces_in_backward else None
         if reduces_in_backward:
             self.phases.watch(self.model)
         faults.check(parts.layout.device, self.precision.info)
+        self.loss = self.norm = torch.zeros(())
+        self.tokens = 0
 
-    def step(self, microbatches: Sequence[Batch]) -> StepResult:
+    def step(self, microbatches: Sequence[Batch]) -> None:
         """Accumulate over the micro-batches, reduce, clip by the global norm, step."""
-        loss = self.accumulate(microbatches)
-        norm = self.update()
+        self.loss = self.accumulate(microbatches)
+        self.norm = self.update()
         self.phases.begin(REST)
         if self.faults.empty_cache:
             torch.cuda.empty_cache()
+        self.tokens = sum(inputs.numel() for inputs, _ in microbatches) * self.data_parallel
+
+    def report(self) -> StepResult:
+        """The mean loss over all ranks, and the norm that every rank has."""
+        loss = self.loss
         if self.mean_over_ranks is not None:
-            with self.phases.during(COMMUNICATION):
-                loss = self.mean_over_ranks(loss)
-        tokens = sum(inputs.numel() for inputs, _ in microbatches) * self.data_parallel
-        return StepResult(float(loss), float(norm), tokens)
+            loss = self.mean_over_ranks(loss.clone())
+        return StepResult(float(loss), float(self.norm), self.tokens)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""

@@ -95,8 +95,14 @@ class Trainable(Protocol):
 
     optimiser: Optimizer
 
-    def step(self, microbatches: Sequence[Batch]) -> StepResult:
-        """One optimiser step over this rank's micro-batches of the global batch."""
+    def barrier(self) -> None:
+        """Return when every rank has come here; the clock starts after it."""
+
+    def step(self, microbatches: Sequence[Batch]) -> None:
+        """One optimiser step over this rank's micro-batches of the global batch. It is timed."""
+
+    def report(self) -> StepResult:
+        """What the last step was, the same on every rank. It comes after the clock."""
 
     def state(self) -> TrainState | None:
         """The state after the last step, on rank 0; None on the others."""

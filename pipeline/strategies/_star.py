@@ -30,30 +30,36 @@ class Star(Stepper):
             is_root=group.rank == ROOT,
             reduce=self.push,
             mean_over_ranks=group.mean,
+            barrier=group.barrier,
             leave=group.leave,
             faults=faults,
         )
         self.group = group
 
-    def step(self, microbatches: Sequence[Batch]) -> StepResult:
-        """Pull the parameters, then the shared step, with the root's gradient norm for all."""
+    def step(self, microbatches: Sequence[Batch]) -> None:
+        """Pull the parameters, then the shared step."""
         self.pull()
-        return super().step(microbatches)
+        super().step(microbatches)
 
     def update(self) -> Tensor:
-        """Clip and step on the root, which tells the others its gradient norm and loss scale."""
+        """Clip and step on the root, which tells the others its loss scale where it has one."""
+        norm = super().update() if self.is_root else torch.zeros(())
+        if names := self.precision.scalars():
+            device = next(self.model.parameters()).device
+            scale = torch.tensor(list(names.values()), dtype=torch.float64, device=device)
+            with self.phases.during(COMMUNICATION):
+                dist.broadcast(scale, ROOT)
+            if not self.is_root:
+                self.precision.follow(dict(zip(names, scale.tolist(), strict=True)))
+        return norm
+
+    def report(self) -> StepResult:
+        """The mean loss over all ranks, and the root's gradient norm for all."""
         device = next(self.model.parameters()).device
-        told = torch.zeros(1 + len(self.precision.scalars()), dtype=torch.float64, device=device)
-        if self.is_root:
-            norm = super().update()
-            scalars = list(self.precision.scalars().values())
-            told = torch.tensor([float(norm), *scalars], dtype=torch.float64, device=device)
-        with self.phases.during(COMMUNICATION):
-            dist.broadcast(told, ROOT)
-        if not self.is_root:
-            names = self.precision.scalars()
-            self.precision.follow(dict(zip(names, told[1:].tolist(), strict=True)))
-        return told[0]
+        norm = self.norm.detach().to(device=device, dtype=torch.float64)
+        dist.broadcast(norm, ROOT)
+        self.norm = norm
+        return super().report()
 
     def pull(self) -> None:
         """Every worker receives the root's parameters."""

@@ -52,6 +52,7 @@ class Ddp(Strategy):
             accumulating=wrapped.no_sync,
             reduces_in_backward=True,
             mean_over_ranks=group.mean,
+            barrier=group.barrier,
             leave=group.leave,
             faults=Faults(self.empty_cache),
         )

@@ -33,10 +33,20 @@ class Clock:
     def __init__(self, device: torch.device, pacer: Pacer = UNPACED) -> None:
         self.device, self.pacer = device, pacer
 
-    def time(self, call: Callable[[], T]) -> tuple[T, Spent]:
-        """The result of `call` and what passed until the device had finished it."""
+    def time(
+        self, call: Callable[[], T], barrier: Callable[[], None] | None = None
+    ) -> tuple[T, Spent]:
+        """The result of `call` and what passed until the device had finished it.
+
+        `barrier` comes before the clock starts, so that what another rank did beside its step (a
+        checkpoint, a read of its batch) is not waited for within this one's.
+        """
         self._synchronise()
         self.pacer.settle()
+        if barrier is not None:
+            barrier()
+            self._synchronise()
+            self.pacer.start()
         start, cpu = self.pacer.moment(), self.pacer.cpu_seconds()
         result = call()
         self._synchronise()

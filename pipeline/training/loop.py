@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 
 from pipeline.emulation import tcp
 from pipeline.models import build_model
-from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, StepResult, TrainState
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
@@ -88,7 +88,10 @@ class Loop:
             if step == timed_from:
                 before = tcp.counters()
                 self.sampler.start()
-            result, (seconds, cpu_seconds) = self.clock.time(partial(self._step, microbatches))
+            _, (seconds, cpu_seconds) = self.clock.time(
+                partial(self._step, microbatches), self.trainable.barrier
+            )
+            result = self.trainable.report()
             self.sampler.sample()
             hooks.on_step(
                 Step(
@@ -130,11 +133,12 @@ class Loop:
         read, spent = self.clock.time(partial(self.read, step))
         return read, spent.seconds
 
-    def _step(self, microbatches: list[Batch]) -> StepResult:
+    def _step(self, microbatches: list[Batch]) -> None:
         """One step, its phases recorded where the run is a profiled one."""
         if self.phases is None:
-            return self.trainable.step(microbatches)
-        return self.phases.record(partial(self.trainable.step, microbatches))
+            self.trainable.step(microbatches)
+        else:
+            self.phases.record(partial(self.trainable.step, microbatches))
 
 
 def first_timed(work: WorkloadSpec, done: int) -> int:

@@ -204,9 +204,9 @@ def _open_steps(path: Path, done: int) -> Any:
 
 def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     from pipeline.machine.facts import loaded_versions
-    from pipeline.training.peak import measured_flops_per_second
     from pipeline.models import flops_per_token
     from pipeline.training.loop import weights_sha256
+    from pipeline.training.peak import measured_flops_per_second
 
     rank, spec = _rank(), loop.spec
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))

@@ -97,10 +97,11 @@ class Run:
         if resume:
             trainable.load(TrainState(**torch.load(resume, weights_only=True)))
         first, last = layout.batch_slice(self.rank, GLOBAL_BATCH)
-        results = [
-            asdict(trainable.step(microbatches(step, first, last, self.num_micro)))
-            for step in steps
-        ]
+        results = []
+        for step in steps:
+            trainable.barrier()
+            trainable.step(microbatches(step, first, last, self.num_micro))
+            results.append(asdict(trainable.report()))
         state = trainable.state()
         if keep and state is not None:
             torch.save(asdict(state), keep)

@@ -73,6 +73,7 @@ class HorovodStepper(Stepper):
             is_root=member.rank == ROOT,
             reduce=self.synchronise,
             mean_over_ranks=mean_over_ranks,
+            barrier=barrier,
             leave=member.leave,
             faults=faults,
         )
@@ -114,6 +115,11 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     wait_asleep([handle])
     mean: Tensor = hvd.synchronize(handle)
     return mean
+
+
+def barrier() -> None:
+    """Return when every rank has come here. Collective; `hvd.barrier` would spin, see below."""
+    mean_over_ranks(torch.zeros(()))
 
 
 def wait_asleep(handles: Iterable[int | None]) -> None:

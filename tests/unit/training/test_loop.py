@@ -1,7 +1,9 @@
 """Which steps of a run are timed, and what is counted over them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,13 @@ from pipeline.training.loop import Hooks, Loop, first_timed
 from tests.parity.cases import Case
 
 WORK = replace(Case("ddp").spec(1).workload, steps=20, untimed_steps=4)
+
+
+def a_loop(tokens: Path, **work: int) -> Loop:
+    spec = Case("single").spec(1)
+    spec = replace(spec, workload=replace(spec.workload, **work))
+    batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    return Loop(spec, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
@@ -31,10 +40,7 @@ def test_what_tcp_counted_is_that_of_the_timed_steps(
     """A time-out of a start or an end delays no step, and must not mark the run as stalled."""
     done = 0
     monkeypatch.setattr(tcp, "counters", lambda: {"TCPTimeouts": 100 * done})
-    spec = Case("single").spec(1)
-    spec = replace(spec, workload=replace(spec.workload, steps=5, untimed_steps=2))
-    batches = Batches(small_tokens, spec.model.context, spec.workload.global_batch, spec.seed)
-    loop = Loop(spec, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
+    loop = a_loop(small_tokens, steps=5, untimed_steps=2)
 
     def count(_: object) -> None:
         nonlocal done
@@ -44,3 +50,29 @@ def test_what_tcp_counted_is_that_of_the_timed_steps(
     loop.run(Hooks(count, lambda *_: None))
     assert done == 6
     assert loop.tcp == {"TCPTimeouts": 300}
+
+
+def test_a_step_is_timed_between_a_barrier_and_its_report(
+    small_tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a rank does beside its steps (a checkpoint, a report) must not count as the others'."""
+    loop = a_loop(small_tokens, steps=2, untimed_steps=1, checkpoint_every=1)
+    done: list[str] = []
+    for name in ("barrier", "step", "report"):
+        call = getattr(loop.trainable, name)
+
+        def noted(*given: object, name: str = name, call: Callable[..., Any] = call) -> object:
+            done.append(name)
+            return call(*given)
+
+        monkeypatch.setattr(loop.trainable, name, noted)
+    clock = loop.clock.time
+
+    def time(call: Callable[[], Any], *barrier: Callable[[], None]) -> Any:
+        result = clock(call, *barrier)
+        done.append("clock stopped")
+        return result
+
+    monkeypatch.setattr(loop.clock, "time", time)
+    loop.run(Hooks(lambda _: None, lambda *_: done.append("checkpoint")))
+    assert done == 2 * ["barrier", "step", "clock stopped", "report", "checkpoint"]

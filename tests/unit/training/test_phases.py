@@ -270,12 +270,18 @@ class Unmarked:
     def __init__(self, parts: Parts) -> None:
         self.model, self.optimiser = parts.model, parts.optimiser
 
-    def step(self, microbatches: Sequence[Batch]) -> StepResult:
+    def barrier(self) -> None:
+        pass
+
+    def step(self, microbatches: Sequence[Batch]) -> None:
         self.optimiser.zero_grad()
         loss = torch.stack([self.model(*batch).mean() for batch in microbatches]).mean()
         loss.backward()
         self.optimiser.step()
-        return StepResult(float(loss.detach()), 1.0, sum(x.numel() for x, _ in microbatches))
+        self.result = float(loss.detach()), 1.0, sum(x.numel() for x, _ in microbatches)
+
+    def report(self) -> StepResult:
+        return StepResult(*self.result)
 
     def state(self) -> None:
         return None
