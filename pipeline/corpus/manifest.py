@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import CorpusError, RecordError
+from pipeline.errors import CorpusError, RecordError, SamestepError
 from pipeline.files import sha256_of_file, write_text
 from pipeline.schemas import validate
 
 MANIFEST_FILE, TOKENIZER_FILE = "manifest.json", "tokenizer.json"
+VERIFIED_FILE = ".verified.json"
+"""What was read and found right: a folder of tokens is hashed once and not before every run."""
+
 SCHEMA_VERSION = 1
 _AGAIN = "make the tokens again with `python -m pipeline tokens`"
 
@@ -73,7 +77,8 @@ class Manifest:
     def load(cls, folder: Path, *, verify: bool = False) -> Manifest:
         """Read and check the manifest in `folder` against the files beside it.
 
-        Sizes are always checked; `verify` also reads every file and compares its SHA-256. Raises
+        Sizes are always checked; `verify` also compares the SHA-256 of every file that has changed
+        since it was last compared (`VERIFIED_FILE`), so that a study reads its tokens once. Raises
         CorpusError naming the file that is missing, truncated or changed.
         """
         path = folder / MANIFEST_FILE
@@ -115,17 +120,36 @@ class Manifest:
                 )
 
     def _check_hashes(self, folder: Path) -> None:
+        """Raise CorpusError for a file with another hash; one that was read before is not again."""
         expected = {shard.file: shard.sha256 for shard in self.shards}
         expected[TOKENIZER_FILE] = self.tokenizer["sha256"]
+        read_before, found = _verified(folder), {}
         for name, sha256 in expected.items():
             path = folder / name
             if not path.is_file():
                 raise CorpusError(f"{path} does not exist; {_AGAIN}")
-            found = sha256_of_file(path)
-            if found != sha256:
+            state = path.stat()
+            found[name] = [state.st_size, state.st_mtime_ns, sha256]
+            if read_before.get(name) == found[name]:
+                continue
+            actual = sha256_of_file(path)
+            if actual != sha256:
                 raise CorpusError(
-                    f"{path} has SHA-256 {found[:12]}...; expected {sha256[:12]}..., {_AGAIN}"
+                    f"{path} has SHA-256 {actual[:12]}...; expected {sha256[:12]}..., {_AGAIN}"
                 )
+        if found != read_before:
+            # A folder that cannot be written is read again by the next run.
+            with contextlib.suppress(OSError, SamestepError):
+                write_text(folder / VERIFIED_FILE, json.dumps(found, indent=1) + "\n")
+
+
+def _verified(folder: Path) -> dict[str, Any]:
+    """Size, time of change (ns) and hash of the files that were read; empty where none were."""
+    try:
+        content = json.loads((folder / VERIFIED_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _validate(data: object, path: Path) -> None:

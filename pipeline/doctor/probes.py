@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.doctor.types import Finding, missing, note, ok
 from pipeline.errors import SamestepError, UnsupportedError
+from pipeline.training.devices import without_kernels
 
 GIBIBYTE = 2**30
 SECONDS = 15
@@ -48,6 +49,11 @@ def cuda() -> Finding:
     if torch.cuda.is_available():
         count = range(torch.cuda.device_count())
         names = [torch.cuda.get_device_properties(i) for i in count]
+        built_for = torch.cuda.get_arch_list()
+        for device in range(torch.cuda.device_count()):
+            reason = without_kernels(torch.cuda.get_device_capability(device), built_for)
+            if reason is not None:
+                return missing(f"{torch.cuda.get_device_name(device)}: {reason}", _SETUP)
         seen = [f"{p.name} ({p.total_memory / GIBIBYTE:.0f} GiB)" for p in names]
         return ok(f"{', '.join(seen)}; driver {_driver() or 'unknown'}")
     driver = _driver()

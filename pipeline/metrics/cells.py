@@ -132,9 +132,10 @@ def _ranges(group: Group) -> list[dict[str, Any]]:
         ("peak_memory_bytes", "bytes", [max(r["peak_memory_bytes"] for r in rs) for rs in ranks]),
         ("least_peak_memory_bytes", "bytes",
          [min(r["peak_memory_bytes"] for r in rs) for rs in ranks]),
-        ("mean_utilisation", busy,
-         [float(np.mean([r["mean_utilisation"] for r in rs])) for rs in ranks]),
     ]  # fmt: skip
+    used = [[rank["mean_utilisation"] for rank in rs] for rs in ranks]
+    if not any(None in shares for shares in used):
+        measured.append(("mean_utilisation", busy, [float(np.mean(shares)) for shares in used]))
     return [
         {"metric": metric, "unit": unit, "value": float(np.median(v)), "low": float(np.min(v)),
          "high": float(np.max(v)), "n": len(v), "interval": RANGE.format(n=len(v))}

@@ -1,8 +1,8 @@
 """Model families, one folder each; none of them knows about ranks.
 
 A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, targets)` returns the
-mean loss. Its `arithmetic.py` imports no torch and has `num_parameters(model)`,
-`flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
+mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
+`num_parameters(model)`, `flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
 `logit_bytes(model, sequences)`.
 """
 

@@ -15,14 +15,14 @@ from pipeline.precision.master import MasterWeights
 
 
 def capture(model: nn.Module, optimiser: Optimizer, precision: Precision) -> TrainState:
-    """Copies of the weights, of every optimiser slot, and the loss scaler's numbers."""
+    """Copies, on the host, of the weights, every optimiser slot and the loss scaler's numbers."""
     slots: dict[str, Tensor] = {}
     for name, weight, owner in precision.owners(model, optimiser):
         kept = {k: v for k, v in _state_of(optimiser)[owner].items() if isinstance(v, Tensor)}
         if owner is not weight:
             kept["master"] = owner
-        slots |= {f"{name}.{slot}": value.detach().clone() for slot, value in kept.items()}
-    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+        slots |= {f"{name}.{slot}": _on_host(value) for slot, value in kept.items()}
+    weights = {name: _on_host(p) for name, p in model.named_parameters()}
     return TrainState(weights, slots, precision.scalars())
 
 
@@ -50,6 +50,11 @@ def restore(
             f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
         ) from None
     precision.load_scalars(dict(state.scalars))
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """A copy; the device has no room for a second set of weights and slots."""
+    return tensor.detach().to("cpu", copy=True)
 
 
 def _state_of(optimiser: Optimizer) -> Any:

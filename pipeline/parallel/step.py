@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.parallel import state as _state
 from pipeline.parallel.faults import NO_FAULTS, Faults
@@ -121,3 +122,24 @@ class Stepper:
     def close(self) -> None:
         """Leave the group of ranks."""
         self.leave()
+
+
+def within(model: nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> nn.Module:
+    """A module whose forward pass enters `context` itself, in whatever thread it runs.
+
+    torch's DataParallel runs one thread for each device and re-enters autocast there, without its
+    dtype: bfloat16 would become float16.
+    """
+    return _Within(model, context)
+
+
+class _Within(nn.Module):
+    def __init__(
+        self, model: nn.Module, context: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        super().__init__()
+        self.model, self.context = model, context
+
+    def forward(self, *inputs: Tensor) -> Any:
+        with self.context():
+            return self.model(*inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,10 @@ class MasterWeights(Optimizer):
         for group in groups:
             options = {k: v for k, v in group.items() if k not in ("masters", "inner_class")}
             inner_groups.append(options | {"params": group["masters"]})
-        self.inner: Optimizer = groups[0]["inner_class"](inner_groups)
+        # A group's own `fused` is not enough: only with the argument does GradScaler hand over its
+        # scale and the infinities that it found on the device, instead of waiting for them.
+        fused = {key: groups[0][key] for key in ("fused",) if key in groups[0]}
+        self.inner: Optimizer = groups[0]["inner_class"](inner_groups, **fused)
 
     @classmethod
     def narrow(cls, optimiser: Optimizer, dtype: torch.dtype) -> MasterWeights:
@@ -42,14 +45,22 @@ class MasterWeights(Optimizer):
         """Copy the narrow, reduced gradients and the learning rate to the masters' optimiser."""
         for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner["lr"] = outer["lr"]
-        for master, parameter in self._pairs():
-            master.grad = None if parameter.grad is None else parameter.grad.float()
+        pairs = [(master, p.grad) for master, p in self._pairs() if p.grad is not None]
+        wide = [torch.empty_like(master) for master, _ in pairs]
+        _copy(wide, [gradient for _, gradient in pairs])
+        for (master, _), gradient in zip(pairs, wide, strict=True):
+            master.grad = gradient
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of the weights and of their masters."""
+        super().zero_grad(set_to_none)
+        self.inner.zero_grad(set_to_none)
 
     def publish(self) -> None:
         """Copy the masters back into the model's weights."""
         with torch.no_grad():
-            for master, parameter in self._pairs():
-                parameter.copy_(master)
+            masters, parameters = zip(*self._pairs(), strict=True)
+            _copy(parameters, masters)
 
     def step(self, closure: Any = None) -> Any:
         """Step the masters, then publish them."""
@@ -60,3 +71,9 @@ class MasterWeights(Optimizer):
     def _pairs(self) -> Iterable[tuple[Tensor, Tensor]]:
         for group in self.param_groups:
             yield from zip(group["masters"], group["params"], strict=True)
+
+
+def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    """Copy tensors of another type in a few kernels instead of one for each."""
+    if to:
+        torch._foreach_copy_(to, source)

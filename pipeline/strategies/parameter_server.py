@@ -80,13 +80,19 @@ def _data_parallel(parts: Parts, faults: Faults) -> Trainable:
     """The shared step around torch.nn.DataParallel, whose first device is the root."""
     from torch.nn import DataParallel
 
-    from pipeline.parallel.step import Stepper
+    from pipeline.parallel.step import Stepper, within
 
     if parts.layout.device != "cuda":
         raise UnsupportedError(
             f"engine data_parallel needs CUDA devices, given {parts.layout.device}; "
             "use engine process_group"
         )
+    if any(module._compiled_call_impl is not None for module in parts.model.modules()):
+        raise UnsupportedError(
+            "engine data_parallel copies modules, and copies of compiled ones run on the first "
+            "device; set compile to false or use engine process_group"
+        )
     num_devices = parts.layout.devices_per_process
-    wrapped = DataParallel(parts.model, device_ids=list(range(num_devices)))
+    casting = within(parts.model, parts.precision.autocast)
+    wrapped = DataParallel(casting, device_ids=list(range(num_devices)))
     return Stepper(parts, forward=wrapped, faults=faults)

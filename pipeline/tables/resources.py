@@ -42,6 +42,6 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
             "Ranks": frame["world_size"].astype(str),
             "Largest rank [MiB]": [mebibytes(v) for v in frame["peak_memory_bytes"]],
             "Smallest rank [MiB]": [mebibytes(v) for v in frame["least_peak_memory_bytes"]],
-            busy: [significant(v, 2) for v in frame["mean_utilisation"]],
+            busy: [NONE if pd.isna(v) else significant(v, 2) for v in frame["mean_utilisation"]],
         }
     )

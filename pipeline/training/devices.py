@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,28 @@ def gpu_index(
     return place * layout.devices_per_process
 
 
+def without_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> str | None:
+    """Why a GPU of this compute capability cannot run this torch; None where it can.
+
+    `built_for` are the architectures of `torch.cuda.get_arch_list()`: `sm_80` runs on 8.0 and later
+    minor versions, `compute_90` is compiled on the spot for 9.0 and everything after it.
+    """
+    major, minor = capability
+    for name in built_for:
+        kind, _, number = name.partition("_")
+        digits = number.rstrip("af")
+        built = int(digits[:-1]), int(digits[-1])
+        if kind == "sm" and built[0] == major and built[1] <= minor:
+            return None
+        if kind == "compute" and built <= capability:
+            return None
+    return (
+        f"this torch has no kernels for compute capability {major}.{minor} (it is built for "
+        f"{', '.join(built_for)}); install a build for it (for a V100 one for CUDA 12.6), or make "
+        "the image on a base that has it (BASE_IMAGE)"
+    )
+
+
 def choose(world: WorldSpec, layout: Layout) -> Any:
     """This rank's torch.device, made current where it is a GPU.
 
@@ -66,6 +88,9 @@ def choose(world: WorldSpec, layout: Layout) -> Any:
         )
     index = gpu_index(world, layout, os.environ, torch.cuda.device_count())
     torch.cuda.set_device(index)
+    capability = torch.cuda.get_device_capability(index)
+    if reason := without_kernels(capability, torch.cuda.get_arch_list()):
+        raise UnsupportedError(f"{torch.cuda.get_device_name(index)}: {reason}")
     return torch.device("cuda", index)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -56,7 +56,7 @@ class Loop:
         self.base_memory_bytes = memory_bytes(device)
         self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
         if spec.compile:
-            self.model.compile()
+            compile_blocks(self.model)
         self.sampler = Sampler(device, clock.pacer.dilation)
         self.tcp: dict[str, int] | None = None
         """What TCP of an emulated node counted over the timed steps."""
@@ -139,6 +139,17 @@ class Loop:
             self.trainable.step(microbatches)
         else:
             self.phases.record(partial(self.trainable.step, microbatches))
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Compile each block by itself.
+
+    A model compiled whole has one backward pass, after which all gradients are there at once, and
+    nothing is left with which DDP and Horovod could overlap their reduction.
+    """
+    blocks: Any = model.blocks
+    for block in blocks:
+        block.compile()
 
 
 def first_timed(work: WorkloadSpec, done: int) -> int:

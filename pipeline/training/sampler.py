@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import psutil
+import pynvml
 import torch
 
 
@@ -22,6 +23,14 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     return int(psutil.Process().memory_info().rss)
+
+
+def _gpu_percent(device: torch.device) -> list[float]:
+    """NVML's utilisation of a GPU in percent; it has none of a slice of one (MIG, vGPU)."""
+    try:
+        return [float(torch.cuda.utilization(device))]
+    except (RuntimeError, ImportError, pynvml.NVMLError):
+        return []
 
 
 class Sampler:
@@ -47,16 +56,19 @@ class Sampler:
         """After a step: one NVML reading (percent of the last sampling period)."""
         self._stop = self._reading()
         if self.device.type == "cuda":
-            self._gpu_percents.append(float(torch.cuda.utilization(self.device)))
+            self._gpu_percents += _gpu_percent(self.device)
 
     def summary(self) -> dict[str, Any]:
-        """`peak_memory_bytes`, `mean_utilisation` and, on CUDA, `peak_reserved_bytes`."""
+        """`peak_memory_bytes`, `mean_utilisation` and, on CUDA, `peak_reserved_bytes`.
+
+        The utilisation is None where NVML gives none.
+        """
         if self.device.type == "cuda":
-            percents = self._gpu_percents or [0.0]
+            percents = self._gpu_percents
             return {
                 "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device),
                 "peak_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
-                "mean_utilisation": sum(percents) / len(percents) / 100,
+                "mean_utilisation": sum(percents) / len(percents) / 100 if percents else None,
             }
         busy = 0.0
         if self._start and self._stop and self._stop[1] > self._start[1]:

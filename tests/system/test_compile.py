@@ -27,8 +27,9 @@ def losses(compiled: bool) -> list[float | None]:
     batches: Any = SyntheticBatches(run)
     loop = Loop(run, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
     loop.run(Hooks(lambda step: found.append(step.loss), lambda *_: None))
-    compiler: Any = loop.model._compiled_call_impl
-    assert (compiler is not None) == compiled
+    blocks: Any = loop.model.blocks
+    assert [block._compiled_call_impl is not None for block in blocks] == [compiled]
+    assert loop.model._compiled_call_impl is None
     return found
 
 

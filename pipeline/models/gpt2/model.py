@@ -92,6 +92,11 @@ class Gpt2(nn.Module):
         self.lm_head.weight = self.wte.weight
         self._initialise()
 
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The layers that repeat, in their order; each may be compiled or placed by itself."""
+        return self.h
+
     def _initialise(self) -> None:
         """Normal(0, 0.02), residual projections shrunk by sqrt(2 x layers): the GPT-2 report."""
         residual = 0.02 / math.sqrt(2 * self.spec.num_layers)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import CorpusError
+from pipeline.files import sha256_of_file
 from tests.unit.corpus.conftest import MakeShards
 
 
@@ -92,3 +94,22 @@ def test_no_manifest_and_no_json(make_shards: MakeShards, tmp_path: Path) -> Non
     folder = make_shards(100)
     (folder / "manifest.json").write_text("{")
     one_line(folder, "is not JSON")
+
+
+def test_what_was_verified_is_not_read_again(make_shards: MakeShards, monkeypatch) -> None:
+    """A study has hundreds of runs, and a corpus may be terabytes."""
+    folder = make_shards(100)
+    manifest = Manifest.load(folder, verify=True)
+    read: list[Path] = []
+    hashed = sha256_of_file
+    monkeypatch.setattr(
+        "pipeline.corpus.manifest.sha256_of_file", lambda path: read.append(path) or hashed(path)
+    )
+    assert Manifest.load(folder, verify=True) == manifest
+    assert read == []
+    shard = folder / manifest.shards[0].file
+    content = shard.read_bytes()
+    shard.write_bytes(content[::-1])
+    os.utime(shard, ns=(0, 0))
+    one_line(folder, shard.name, "SHA-256", verify=True)
+    assert read == [shard]

@@ -1,6 +1,7 @@
 """Precisions of torch: what they narrow, what they keep, what they refuse."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -87,6 +88,24 @@ def test_masters_start_from_the_fp32_weights_and_embeddings_stay_tied() -> None:
     for (name, _), master in zip(model.named_parameters(), masters, strict=True):
         assert torch.equal(master, original[name])
     assert isinstance(model, Gpt2) and model.lm_head.weight is model.wte.weight
+
+
+def test_no_gradient_of_a_master_outlives_its_step() -> None:
+    """They are as large as the model in fp32, and the next forward pass would hold them too."""
+    precision = make_precision("amp_o2", "cpu")
+    _, optimiser = train("amp_o2", steps=1)
+    assert isinstance(optimiser, MasterWeights)
+    masters = optimiser.inner.param_groups[0]["params"]
+    assert all(master.grad is not None for master in masters)
+    precision.zero_grad(optimiser)
+    assert all(master.grad is None for master in masters)
+
+
+def test_the_masters_optimiser_takes_a_scaler_s_numbers_on_the_device() -> None:
+    """Without it GradScaler asks the device for infinities in every step, and waits for it."""
+    _, optimiser = model_and_optimiser()
+    inner: Any = MasterWeights.narrow(optimiser, torch.float16).inner
+    assert inner._step_supports_amp_scaling
 
 
 def test_the_learning_rate_set_outside_reaches_the_masters() -> None:

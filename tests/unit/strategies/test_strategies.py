@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline import strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.parallel.faults import Faults
-from pipeline.precision import PrecisionInfo
-from pipeline.strategies.base import Strategy
+from pipeline.parallel.types import Parts
+from pipeline.precision import PrecisionInfo, make_precision
+from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import WorldSpec
@@ -100,3 +102,29 @@ def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(LaunchError, match="through torchrun"):
         Group.join(strategies.load("ddp", {}).layout(WORLD))
+
+
+def test_data_parallel_refuses_compiled_modules() -> None:
+    """Its replicas would call the compiled function of the first device's module."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model[0].compile()
+    server = strategies.load("parameter_server", {"engine": "data_parallel"})
+    layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
+    optimiser = torch.optim.AdamW(model.parameters())
+    with pytest.raises(UnsupportedError, match="set compile to false"):
+        server.build(Parts(model, optimiser, layout, make_precision("fp32", "cpu"), 1.0))
+
+
+def test_a_strategy_s_memory_is_its_own_to_say() -> None:
+    run = expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    layout = strategies.load("ddp", {}).layout(WORLD)
+    found = {
+        name: strategies.load(name, {}).footprint(run, layout, 1, gradients=100)
+        for name in ("single", "parameter_server", "ddp", "horovod")
+    }
+    assert found == {
+        "single": Footprint(0),
+        "parameter_server": Footprint(100, has_optimiser_state=False),
+        "ddp": Footprint(0, holds_gradients=True),
+        "horovod": Footprint(100),
+    }

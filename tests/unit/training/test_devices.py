@@ -114,3 +114,22 @@ def test_a_machine_without_a_gpu_cannot_run_it(gpu_run, monkeypatch, tmp_path) -
     monkeypatch.setattr(image, "digest_from_within", lambda: None)
     with pytest.raises(UnsupportedError, match="torch sees no CUDA device"):
         choose(gpu_run)
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for", "runs"),
+    [
+        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_90"], False),
+        ((7, 0), ["sm_50", "sm_60", "sm_70"], True),
+        ((8, 6), ["sm_80"], True),
+        ((8, 0), ["sm_86"], False),
+        ((9, 0), ["sm_80", "sm_90a"], True),
+        ((10, 0), ["sm_90", "compute_90"], True),
+        ((12, 0), ["sm_100", "sm_120"], True),
+    ],
+)
+def test_a_gpu_needs_kernels_for_its_architecture(capability, built_for, runs) -> None:
+    reason = devices.without_kernels(capability, built_for)
+    assert (reason is None) == runs
+    if reason is not None:
+        assert f"{capability[0]}.{capability[1]}" in reason and "BASE_IMAGE" in reason

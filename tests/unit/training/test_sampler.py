@@ -1,0 +1,38 @@
+"""What a rank samples of a GPU that tells nothing of itself."""
+
+import pytest
+import torch
+
+from pipeline.training.sampler import Sampler
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Not Supported"), ModuleNotFoundError("pynvml")])
+def test_a_slice_of_a_gpu_has_no_utilisation(error, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML refuses it for MIG and vGPU; that must not end the run."""
+
+    def refused(_: torch.device) -> int:
+        raise error
+
+    monkeypatch.setattr("torch.cuda.utilization", refused)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
+    sampler = Sampler(torch.device("cuda"))
+    sampler.start()
+    sampler.sample()
+    assert sampler.summary() == {
+        "peak_memory_bytes": 5,
+        "peak_reserved_bytes": 7,
+        "mean_utilisation": None,
+    }
+
+
+def test_the_utilisation_is_the_mean_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    percents = iter([20, 40])
+    monkeypatch.setattr("torch.cuda.utilization", lambda _: next(percents))
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
+    sampler = Sampler(torch.device("cuda"))
+    sampler.start()
+    sampler.sample()
+    sampler.sample()
+    assert sampler.summary()["mean_utilisation"] == pytest.approx(0.3)
