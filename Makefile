@@ -18,7 +18,7 @@ SHELL := /bin/sh
 $(foreach name,STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS BASE_IMAGE BUILDER \
     BUILD_OPTIONS FORCE UPGRADE,$(if $(filter-out undefined,$(origin $(name))),\
     $(eval override export $(name) := $$(value $(name)))))
-STUDY_FILE = "$${CONFIGFILE-workflow/config/$${STUDY-smoke}.yaml}"
+STUDY_FILE = "$${CONFIGFILE-workflow/config/$${STUDY-smoke}/study.yaml}"
 
 BIN := .venv/bin
 LOCK := envs/requirements.lock

@@ -1,14 +1,14 @@
 # The study in one command: `snakemake --cores all` (or `make paper`, which sets up first).
-# Another study: `snakemake --cores all --configfile workflow/config/<study>.yaml`.
+# Another study: `snakemake --cores all --configfile workflow/config/<study>/study.yaml`.
 from snakemake.utils import min_version
 
 min_version("9.27")
 
 
 # A second configfile would be merged into the first, so the default is read only where none is given.
-if "study" not in config:
+if not {"study", "extends"} & {*config}:
 
-    configfile: "workflow/config/smoke.yaml"
+    configfile: "workflow/config/smoke/study.yaml"
 
 
 UNDER = ""

@@ -24,7 +24,7 @@ from pipeline.study.load import load_study
 from pipeline.study.spec import LinkSpec, RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDY = ROOT / "workflow/config/smoke.yaml"
+STUDY = ROOT / "workflow/config/smoke/study.yaml"
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ _PRODUCT = (
 )
 _SOURCE = (
     r"source/(Snakefile|from_archive\.smk|workflow/rules/\w+\.smk|workflow/schemas/[\w.]+\.yaml"
-    r"|workflow/config/claims/[\w-]+\.yaml|paper/\w+\.\w+)"
+    r"|workflow/config/[\w-]+/[\w-]+\.yaml|paper/\w+\.\w+)"
 )
 _SINGLE = "|".join(
     re.escape(name)

@@ -17,7 +17,7 @@ from pipeline.errors import ClaimError
 from pipeline.schemas import describe, read
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "workflow" / "config" / "claims"
+FOLDER = ROOT / "workflow" / "config"
 SCHEMA_FILE = ROOT / "workflow" / "schemas" / "claims.schema.yaml"
 
 # Keys of a test that name one cell, and those that name several.
@@ -29,7 +29,7 @@ def load_claims(path: Path) -> list[Claim]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ClaimError(f"{path} does not exist; see workflow/config/claims") from None
+        raise ClaimError(f"{path} does not exist; see workflow/config") from None
     except yaml.YAMLError as error:
         raise ClaimError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     return parse(content, path)
@@ -131,11 +131,12 @@ def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) ->
 
 def files_of(study: Mapping[str, Any]) -> Sequence[Path]:
     """The files of claims that a study names; raises ClaimError where one does not exist."""
-    paths = [FOLDER / f"{name}.yaml" for name in study.get("claims", [])]
+    paths = [FOLDER / name / "claims.yaml" for name in study.get("claims", [])]
     for path in paths:
         if not path.is_file():
-            known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.yaml")))
+            known = ", ".join(sorted(p.parent.name for p in FOLDER.glob("*/claims.yaml")))
             raise ClaimError(
-                f"study {study['study']!r} names the claims {path.stem!r}; use one of {known}"
+                f"study {study['study']!r} names the claims {path.parent.name!r}; use one of "
+                f"{known}"
             )
     return paths

@@ -7,8 +7,9 @@ from functools import partial
 
 from pipeline import strategies
 from pipeline.doctor.probes import PROBES, strategy
-from pipeline.doctor.studies import shipped, study
+from pipeline.doctor.studies import study
 from pipeline.doctor.types import Finding, note
+from pipeline.study.load import shipped_studies
 
 
 def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
@@ -17,8 +18,8 @@ def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
     for name in strategies.names():
         if strategies.load(name, {}).requires:
             yield name, partial(strategy, name)
-    for path in shipped():
-        yield f"study:{path.stem}", partial(study, path)
+    for name, path in shipped_studies().items():
+        yield f"study:{name}", partial(study, path)
 
 
 def examine(probe: Callable[[], Finding]) -> Finding:

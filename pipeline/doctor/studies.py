@@ -10,15 +10,8 @@ from pipeline.doctor.types import OK, Finding, missing, note, ok
 from pipeline.errors import UnsupportedError
 from pipeline.metrics.select import plural
 from pipeline.study.expansion import expand
-from pipeline.study.load import SCHEMA_FILE, load_study
+from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
-
-CONFIG = SCHEMA_FILE.parents[1] / "config"
-
-
-def shipped() -> list[Path]:
-    """Files of the shipped studies."""
-    return sorted(CONFIG.glob("*.yaml"))
 
 
 def study(path: Path) -> Finding:

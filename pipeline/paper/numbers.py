@@ -79,7 +79,7 @@ def _plain(value: object) -> str:
 
 def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     name = study["study"]
-    config = (_CONFIG / f"{name}.yaml").as_posix()
+    config = (_CONFIG / name / "study.yaml").as_posix()
     shipped = (Path(__file__).parents[2] / config).is_file()
     names, nodes = cells(table), node_counts(table)
     own = {cell["name"]: _own_settings(cell) for cell in study["cells"]}

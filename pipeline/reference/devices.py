@@ -10,11 +10,13 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ClaimError
-from pipeline.reference.load import DEVICES, FOLDER
 from pipeline.schemas import describe, first_error
+
+DEVICES = "devices.json"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def datasheet_peak(name: str, compute_dtype: str) -> Peak | None:
 
 @cache
 def _devices() -> dict[str, dict[str, Peak]]:
-    return parse((FOLDER / DEVICES).read_text(encoding="utf-8"))
+    return parse((Path(__file__).parent / DEVICES).read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> dict[str, dict[str, Peak]]:

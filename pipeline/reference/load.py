@@ -12,9 +12,7 @@ from typing import Any
 from pipeline.errors import ClaimError
 from pipeline.schemas import describe, first_error
 
-FOLDER = Path(__file__).parent
-DEVICES = "devices.json"
-"""Not a study: peaks of devices, read by `devices.py`."""
+FOLDER = Path(__file__).parents[2] / "workflow" / "config"
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Reference:
 
 def ids() -> list[str]:
     """All studies whose published figures are here."""
-    return sorted(path.stem for path in FOLDER.glob("*.json") if path.name != DEVICES)
+    return sorted(path.parent.name for path in FOLDER.glob("*/published.json"))
 
 
 @cache
@@ -63,7 +61,8 @@ def load(study: str) -> Reference:
     """The published figures of a study; raises ClaimError on an unknown one or an unfit file."""
     if study not in ids():
         raise ClaimError(f"no published figures of {study!r}; use one of {', '.join(ids())}")
-    return parse((FOLDER / f"{study}.json").read_text(encoding="utf-8"), f"{study}.json")
+    path = FOLDER / study / "published.json"
+    return parse(path.read_text(encoding="utf-8"), f"{study}/{path.name}")
 
 
 def parse(text: str, where: str) -> Reference:

@@ -21,7 +21,11 @@ from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.text import one_line, unprintable
 
-SCHEMA_FILE = Path(__file__).parents[1] / "workflow" / "schemas" / "config.schema.yaml"
+SCHEMA_FILE = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
+CONFIG = SCHEMA_FILE.parents[1] / "config"
+MERGED = ("model", "optimiser", "workload", "cluster")
+"""Parts of a study of which one that extends another may state some keys only."""
+
 
 # JSON Schema takes 6.0 for an integer, and NaN breaks no bound.
 _Validator = extend(  # type: ignore[no-untyped-call]
@@ -39,21 +43,58 @@ _Validator = extend(  # type: ignore[no-untyped-call]
 
 def load_study(path: Path) -> dict[str, Any]:
     """The validated mapping of a study file; raises StudyError naming the key, value and rule."""
-    study = read_document(path, "study file", StudyError)
+    study = extended(read_document(path, "study file", StudyError), path)
     check_study(study, path)
     return dict(study)
 
 
-def find_study(given: str) -> Path:
-    """The file of a study given by path or by a shipped one's name; raises StudyError."""
-    path, shipped = Path(given), SCHEMA_FILE.parents[1] / "config"
-    named = shipped / f"{given}.yaml"
+def extended(content: Any, path: Path, below: tuple[Path, ...] = ()) -> Any:
+    """The content of a study file over that of the study which its key `extends` names.
+
+    Keys of `MERGED` are taken one by one, every other one whole, and a null leaves a key out. Other
+    content is returned as it is. `below` are the files that extend this one. Raises StudyError
+    where there is no such study, or where one extends itself.
+    """
+    if not isinstance(content, dict) or "extends" not in content:
+        return content
+    name = content["extends"]
+    if not isinstance(name, str):
+        raise StudyError(f"{path}: extends {name!r} is no name of a study; see {CONFIG.name}/")
+    base = find_study(name, path.parent)
+    files = (*below, path.resolve())
+    if base.resolve() in files:
+        raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
+    whole = extended(read_document(base, "study file", StudyError), base, files)
+    if not isinstance(whole, dict):
+        raise StudyError(f"{path}: extends {base}, which is no mapping; extend a study")
+    for key, value in content.items():
+        if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
+            value = _without_nulls(whole[key] | value)
+        whole = whole | {key: value}
+    return {key: value for key, value in _without_nulls(whole).items() if key != "extends"}
+
+
+def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if value is not None}
+
+
+def find_study(given: str, folder: Path = Path()) -> Path:
+    """The file of a study given by a path, relative to `folder`, or by a shipped study's name.
+
+    Raises StudyError for an unknown name.
+    """
+    path, named = folder / given, CONFIG / given / "study.yaml"
     if path.is_file() or path.suffix:
         return path
     if "/" not in given and named.is_file():
         return named
-    names = ", ".join(sorted(p.stem for p in shipped.glob("*.yaml")))
+    names = ", ".join(shipped_studies())
     raise StudyError(f"there is no study {given!r}; give a file or one of {names}")
+
+
+def shipped_studies() -> dict[str, Path]:
+    """The file of each study that this project comes with, by its name."""
+    return {path.parent.name: path for path in sorted(CONFIG.glob("*/study.yaml"))}
 
 
 def results_folder(study_file: Path) -> Path:
@@ -62,6 +103,8 @@ def results_folder(study_file: Path) -> Path:
     Raises StudyError where it states none, so that no other folder can be meant.
     """
     content = read_document(study_file, "study file", StudyError)
+    if isinstance(content, dict) and "study" not in content:
+        content = extended(content, study_file)
     name = content.get("study") if isinstance(content, dict) else None
     if not _Validator(_schema()["$defs"]["name"]).is_valid(name):
         raise StudyError(

@@ -25,7 +25,7 @@ from pipeline.study.spec import RunSpec
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 
-STUDIES = sorted(Path("workflow/config").glob("*.yaml"))
+STUDIES = sorted(Path("workflow/config").glob("*/study.yaml"))
 STEPS = 2
 TOLERANCE = 1e-4
 """Relative: other processors sum in another order."""
@@ -73,9 +73,9 @@ def train(run_json: str) -> list[dict[str, float | None]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.parent.name)
 def test_first_steps_are_the_golden_ones(study: Path, request: pytest.FixtureRequest) -> None:
-    golden = Path(__file__).with_name(f"{study.stem}.json")
+    golden = Path(__file__).with_name(f"{study.parent.name}.json")
     steps = first_steps(study)
     if request.config.getoption("--write-golden"):
         golden.write_text(json.dumps(steps, indent=1) + "\n")

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def losses(compiled: bool) -> list[float | None]:
-    run = expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     work = replace(run.workload, global_batch=2, steps=2, untimed_steps=0)
     run = replace(run, compile=compiled, workload=work, model=replace(run.model, num_layers=1))
     found: list[float | None] = []

@@ -40,7 +40,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bai2022(precision: str) -> RunSpec:
-    run = expand(load_study(Path("workflow/config/bai2022.yaml")))[0]
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
     work = replace(run.workload, global_batch=4, steps=20, untimed_steps=5, checkpoint_every=0)
     return replace(run, precision=precision, workload=work)
 

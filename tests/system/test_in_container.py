@@ -90,7 +90,7 @@ def snakemake(made: Project, runtime: Path, *options: str) -> subprocess.Complet
 
 def test_the_default_study_inside_the_image(image, user_runtime, open_folder) -> None:
     """Text to metrics, six strategies on one and two nodes; the records say where it was."""
-    smoke = yaml.safe_load((ROOT / "workflow/config/smoke.yaml").read_text())
+    smoke = yaml.safe_load((ROOT / "workflow/config/smoke/study.yaml").read_text())
     cut = smoke["workload"] | {"steps": 6, "untimed_steps": 2}
     changes = smoke | {
         "study": "tiny",

@@ -30,7 +30,7 @@ def test_a_cpu_rank_measures_its_peak(tmp_path: Path) -> None:
     }
     build(TokensSpec.from_dict(tokens), tmp_path / "tokens", 1)
     run = next(
-        r for r in expand(load_study(Path("workflow/config/smoke.yaml"))) if r.world.size == 1
+        r for r in expand(load_study(Path("workflow/config/smoke/study.yaml"))) if r.world.size == 1
     )
     work = replace(run.workload, global_batch=2, accumulation_steps=1, steps=3, untimed_steps=1)
     model = ModelSpec("gpt2", 1, 16, 2, 16, 64)

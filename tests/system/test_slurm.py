@@ -28,7 +28,7 @@ OPTIONS = (
 
 
 DDP = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]}
-CHECK = "workflow/config/cluster-check.yaml"
+CHECK = "workflow/config/cluster-check/study.yaml"
 
 
 def project(folder: Path, **changes: Any) -> Project:

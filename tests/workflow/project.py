@@ -153,7 +153,7 @@ def make_project(folder: Path, **changes: object) -> Project:
     words = "how many roads must a grey goose walk before the winter comes".split()
     text = "\n\n".join(" ".join(words[i % 12 :] + words[: i % 5]) for i in range(300))
     (folder / "text.txt").write_text(text)
-    shipped = yaml.safe_load((ROOT / "workflow/config/smoke.yaml").read_text())
+    shipped = yaml.safe_load((ROOT / "workflow/config/smoke/study.yaml").read_text())
     kept = {key: shipped[key] for key in ("optimiser", "seeds")}
     whole = {**kept, "cluster": CLUSTER, **STUDY, **changes}
     # A change to None leaves the key out.

@@ -16,7 +16,7 @@ import pytest
 from tests.workflow.project import Project, make_project
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-STUDY = "workflow/config/bai2022.yaml"
+STUDY = "workflow/config/bai2022/study.yaml"
 PROFILE = ("--profile", "workflow/profiles/slurm")
 
 

@@ -15,7 +15,7 @@ from tests.workflow.project import ROOT
 # What cannot be run from within the suite, and where it is run instead.
 WORKFLOW = "tests/workflow/test_workflow.py::"
 ON_SLURM = "snakemake --profile workflow/profiles/slurm --configfile"
-BAI = "workflow/config/bai2022.yaml"
+BAI = "workflow/config/bai2022/study.yaml"
 DRY_RUN = "tests/workflow/test_cluster_commands.py::test_the_jobs_of_a_dry_run"
 ELSEWHERE = {
     "make test": ".ci/run",
@@ -40,7 +40,7 @@ ELSEWHERE = {
         "tests/system/test_image.py::test_two_builds_are_one_image"
     ),
     "snakemake --cores all --use-singularity": "tests/system/test_in_container.py::snakemake",
-    f"{ON_SLURM} workflow/config/cluster-check.yaml": (
+    f"{ON_SLURM} workflow/config/cluster-check/study.yaml": (
         "tests/system/test_slurm.py::test_the_cluster_check_inside_the_image_equals_the_local_run"
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,

@@ -90,7 +90,7 @@ def test_every_claim_that_the_study_names_has_a_verdict(finished: Project) -> No
 
 
 def test_a_changed_claim_is_judged_anew_and_trains_nothing(finished: Project) -> None:
-    claims = finished.folder / "workflow/config/claims/bai2022.yaml"
+    claims = finished.folder / "workflow/config/bai2022/claims.yaml"
     claims.write_text(claims.read_text() + "\n# changed\n")
     jobs = finished.jobs()
     assert jobs == {"claims": 1, "figure": 1, "table": 1, "manuscript": 1, "page": 1, "all": 1}

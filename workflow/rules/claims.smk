@@ -17,6 +17,7 @@ rule claims:
             *Path("pipeline/claims").glob("*.py"),
             *Path("pipeline/reference").glob("*.py"),
             *Path("pipeline/reference").glob("*.json"),
+            *Path("workflow/config").glob("*/published.json"),
             "pipeline/schemas/emulation.schema.json",
             "pipeline/schemas/reference.schema.json",
             "pipeline/schemas/verdicts.schema.json",

@@ -12,7 +12,7 @@ from pipeline.study.profiling import profiled
 from pipeline.study.expansion import expand as expand_study
 from pipeline.study.expansion import run_order, tokens_spec
 from pipeline.records import spec_to_write
-from pipeline.study.load import check_study, font_warning
+from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image
 from pipeline.launch.slurm import job_states
 from pipeline.launch.emulated import preloaded
@@ -22,6 +22,9 @@ from pipeline.launch.slurm.request import request
 try:
     for path in workflow.configfiles:
         read_document(Path(path), "study file", StudyError)
+    resolved = extended(dict(config), Path([*workflow.configfiles, "configuration"][0]))
+    config.clear()
+    config.update(resolved)
     check_study(config, "configuration")
     strategies.check(expand_study(config))
 except SamestepError as error:

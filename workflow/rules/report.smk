@@ -12,6 +12,7 @@ FIGURE_CODE = [
     for p in [
         *Path("pipeline/figures").glob("*.py"),
         *Path("pipeline/reference").glob("*"),
+        *Path("workflow/config").glob("*/published.json"),
     ]
     if p.is_file() and p.stem not in FIGURE_CAPTIONS
 ]

@@ -11,6 +11,7 @@ rule all_figures:
         code=[
             *[str(p) for p in Path("pipeline/figures").glob("*.py")],
             *[str(p) for p in Path("pipeline/reference").glob("*") if p.is_file()],
+            *[str(p) for p in Path("workflow/config").glob("*/published.json")],
         ],
     output:
         FIGURES,

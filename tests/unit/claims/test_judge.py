@@ -24,7 +24,7 @@ from pipeline.metrics import contrasts
 from tests.claims_worlds import arrange, copy, decide, make_world, set_metric, world_study
 from tests.fake_records import make_study, make_table
 
-CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022.yaml")}
+CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 SLOWER, MIXED, BEST = (
     CLAIMS[name] for name in ("sps-slower-than-one", "amp-speeds-up-dps", "dps-apex-best-one-node")
 )

@@ -39,13 +39,13 @@ def test_a_row_for_each_claim_with_an_effect() -> None:
 
 def test_readme_and_docs_show_known_claims_of_shipped_studies() -> None:
     texts = {study: Path(file).read_text() for study, file in SHOWN.items()}
-    claims = [claim for path in FOLDER.glob("*.yaml") for claim in load_claims(path)]
+    claims = [claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]
     known = {markdown(claim.sentence) for claim in claims}
     for study, text in texts.items():
         begin, end = readme.marks(study)
         table = text.split(begin)[1].split(end)[0]
         rows = re.findall(r"^\| (.+?) \| (.+?) \|", table, re.MULTILINE)[1:]
-        assert rows and Path(f"workflow/config/{study}.yaml").is_file()
+        assert rows and Path(f"workflow/config/{study}/study.yaml").is_file()
         assert {sentence for sentence, _ in rows} <= known
         assert {verdict for _, verdict in rows} <= {*VERDICTS, "undecided"} - {NOT_TESTABLE}
 

@@ -18,7 +18,7 @@ from pipeline.study.load import check_study
 from tests.fake_bench import FORMER, make_result
 from tests.fake_records import make_study, make_table
 
-CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022.yaml")}
+CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 
 
 def run(tmp_path: Path, *more: str, **changes: Any) -> int:
@@ -37,7 +37,7 @@ def test_the_stage_writes_the_same_bytes_twice(
     assert run(tmp_path, claims=["bai2022"]) == 0
     assert "reproduced" in capsys.readouterr().out
     first = (tmp_path / "verdicts.json").read_bytes()
-    assert run(tmp_path, "--claims", str(FOLDER / "bai2022.yaml")) == 0
+    assert run(tmp_path, "--claims", str(FOLDER / "bai2022/claims.yaml")) == 0
     assert (tmp_path / "verdicts.json").read_bytes() == first
     assert [one["id"] for one in read_verdicts(tmp_path / "verdicts.json")] == list(CLAIMS)
 

@@ -13,7 +13,7 @@ from pipeline.study.load import load_study
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    shipped = load_study(Path("workflow/config/cluster-check.yaml"))
+    shipped = load_study(Path("workflow/config/cluster-check/study.yaml"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "LICENSE").write_text("text")
     os.mkfifo(tmp_path / "fifo")

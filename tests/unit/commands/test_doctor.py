@@ -30,7 +30,7 @@ def three(monkeypatch) -> None:
 
 
 def run_of(study: str, cell: str, nodes: int) -> RunSpec:
-    runs = expand(load_study(Path(f"workflow/config/{study}.yaml")))
+    runs = expand(load_study(Path(f"workflow/config/{study}/study.yaml")))
     return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
 
 
@@ -131,13 +131,13 @@ def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
         return "no Horovod" if spec.strategy == "horovod" else None
 
     monkeypatch.setattr(studies, "why_not", refuse)
-    found = studies.study(Path("workflow/config/smoke.yaml"))
+    found = studies.study(Path("workflow/config/smoke/study.yaml"))
     assert found.status == NOTE and found.text.startswith("22 of 36 ")
     assert "horovod/n1, horovod-200mbit/n2" in found.text and "no Horovod" in found.text
     monkeypatch.setattr(studies, "why_not", lambda spec: "nothing works")
-    assert studies.study(Path("workflow/config/smoke.yaml")).status == MISSING
+    assert studies.study(Path("workflow/config/smoke/study.yaml")).status == MISSING
     monkeypatch.setattr(studies, "why_not", lambda spec: None)
-    assert studies.study(Path("workflow/config/smoke.yaml")).status == OK
+    assert studies.study(Path("workflow/config/smoke/study.yaml")).status == OK
 
 
 def test_a_horovod_that_cannot_run_gives_its_reason(monkeypatch) -> None:

@@ -22,7 +22,7 @@ from pipeline.metrics import table as tidy
 from tests.claims_worlds import CELLS, make_world
 from tests.fake_records import make_table
 
-CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022.yaml")}
+CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 MODEL = {"family": "gpt2", "num_layers": 12, "width": 768, "num_heads": 12, "context": 512,
          "vocab_size": 26651}  # fmt: skip
 

@@ -16,7 +16,7 @@ from pipeline.study.spec import RunSpec
 
 @pytest.fixture
 def run() -> RunSpec:
-    return expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    return expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
 
 
 @pytest.fixture

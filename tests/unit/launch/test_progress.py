@@ -14,7 +14,7 @@ from pipeline.study.load import load_study
 
 @pytest.fixture
 def shown(tmp_path) -> progress.Progress:
-    run = expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     run = replace(run, workload=replace(run.workload, steps=16))
     return progress.Progress(run, tmp_path / "rank0.jsonl")
 

@@ -20,7 +20,7 @@ PATHS = RunPaths(Path("spec.json"), Path("tokens"), Path("out"))
 
 @pytest.fixture
 def run() -> RunSpec:
-    runs = expand(load_study(Path("workflow/config/smoke.yaml")))
+    runs = expand(load_study(Path("workflow/config/smoke/study.yaml")))
     emulated = next(r for r in runs if r.strategy == "ddp" and r.world.nodes == 4)
     world = replace(emulated.world, network="loopback", link=None, cores_per_node=None)
     return replace(emulated, world=world)

@@ -17,7 +17,7 @@ ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 @pytest.fixture
 def run() -> RunSpec:
-    return expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    return expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_a_claim_on_scaling_takes_the_one_node_too(table: pd.DataFrame) -> None:
     kept += [{"name": "h-amp", "label": "H", "strategy": "horovod", "precision": "amp_o1"}]
     study = make_study(repeats=2, cluster=EMULATED, cells=kept)
     made = make_table(repeats=2, cluster=EMULATED, cells=kept)
-    claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022.yaml")}
+    claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
     found = judge(claims["sublinear-nodes"], Evidence(study, made))
     assert found.effect is not None
     assert {"fake/dps/n1/r0", "fake/dps-fast/n2/r1"} <= set(found.runs)

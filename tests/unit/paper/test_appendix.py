@@ -112,7 +112,7 @@ def test_checkpoints_take_space_where_a_study_makes_them(table: pd.DataFrame) ->
 
 
 def test_every_shipped_claim_is_led_to_a_figure_or_a_table() -> None:
-    tests = [claim.test for path in FOLDER.glob("*.yaml") for claim in load_claims(path)]
+    tests = [claim.test for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]
     assert len(tests) > 20
     for test in tests:
         assert any(SHOWN_IN[test.get("metric", test["kind"])])
@@ -123,7 +123,7 @@ def test_every_shipped_claim_is_led_to_a_figure_or_a_table() -> None:
 
 def test_the_map_names_each_claim_once_with_its_verdict(table: pd.DataFrame, folder: Path) -> None:
     study = make_study(repeats=2, claims=["bai2022"])
-    [path] = FOLDER.glob("bai2022.yaml")
+    [path] = FOLDER.glob("bai2022/claims.yaml")
     verdicts = [verdict(claim.id, claim.kind) for claim in load_claims(path)]
     numbers = collect(study, table)
     numbers["appendix"] = appendix(study, table, verdicts, None)

@@ -29,7 +29,7 @@ SIZES = models.arithmetic(SMALL)
 
 
 def run_of(study: str, cell: str, nodes: int) -> RunSpec:
-    runs = expand(load_study(Path(f"workflow/config/{study}.yaml")))
+    runs = expand(load_study(Path(f"workflow/config/{study}/study.yaml")))
     return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
 
 

@@ -16,7 +16,7 @@ from pipeline.study.profiling import profiled
 
 
 def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
-    runs = expand(load_study(Path(f"workflow/config/{name}.yaml")))
+    runs = expand(load_study(Path(f"workflow/config/{name}/study.yaml")))
     return {(p.spec.cell, p.spec.world.nodes): p for p in plan_study(runs)}
 
 
@@ -24,7 +24,7 @@ def test_every_cell_and_node_count_has_one_plan() -> None:
     found = plans_of("smoke")
     assert len(found) == 1 + 5 * (1 + 2 * 3)
     (repeats,) = {plan.num_runs for plan in found.values()}
-    assert repeats == load_study(Path("workflow/config/smoke.yaml"))["repeats"]
+    assert repeats == load_study(Path("workflow/config/smoke/study.yaml"))["repeats"]
 
 
 def test_ranks_of_one_machine_share_its_memory_and_gpus_do_not() -> None:
@@ -59,7 +59,10 @@ def test_the_table_says_what_fits(capsys) -> None:
     assert main(["plan", "--study", "bai2022", "--device", "v100-16"]) == 0
     shown = capsys.readouterr().out
     assert shown.count(" fits ") == 10 and "10 of 10 fit 16 GiB" in shown
-    assert main(["plan", "--study", "workflow/config/bai2022.yaml", "--device-memory", "4GiB"]) == 0
+    assert (
+        main(["plan", "--study", "workflow/config/bai2022/study.yaml", "--device-memory", "4GiB"])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "does not fit" in shown and "tight" in shown
 
@@ -97,14 +100,14 @@ def test_sizes() -> None:
 
 
 def test_profiled_runs_are_planned_too(capsys) -> None:
-    study = load_study(Path("workflow/config/smoke.yaml"))
+    study = load_study(Path("workflow/config/smoke/study.yaml"))
     assert main(["plan", "--study", "smoke"]) == 0
     count = len(expand(study)) + len(profiled(study))
     assert f"At most {count} runs, " in capsys.readouterr().out
 
 
 def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
-    study = load_study(Path("workflow/config/bai2022.yaml"))
+    study = load_study(Path("workflow/config/bai2022/study.yaml"))
     for repeats, warned in (
         (5, True),
         (6, False),

@@ -34,12 +34,12 @@ def test_unknown_names_and_options_list_the_known_ones() -> None:
 
 
 def test_every_shipped_study_names_strategies_that_exist() -> None:
-    for path in Path("workflow/config").glob("*.yaml"):
+    for path in Path("workflow/config").glob("*/study.yaml"):
         strategies.check(expand(load_study(path)))
 
 
 def test_a_study_with_an_impossible_world_is_refused_at_the_door() -> None:
-    study = load_study(Path("workflow/config/smoke.yaml"))
+    study = load_study(Path("workflow/config/smoke/study.yaml"))
     study["cluster"]["ranks_per_node"] = 2
     with pytest.raises(StudyError, match="strategy single runs on 1 rank"):
         strategies.check(expand(study))
@@ -116,7 +116,7 @@ def test_data_parallel_refuses_compiled_modules() -> None:
 
 
 def test_a_strategy_s_memory_is_its_own_to_say() -> None:
-    run = expand(load_study(Path("workflow/config/smoke.yaml")))[0]
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     layout = strategies.load("ddp", {}).layout(WORLD)
     found = {
         name: strategies.load(name, {}).footprint(run, layout, 1, gradients=100)

@@ -1,10 +1,17 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from matplotlib.font_manager import findfont, get_font
 
 from pipeline.errors import StudyError
-from pipeline.study.load import check_study, font_warning, load_study
+from pipeline.study.load import (
+    CONFIG,
+    check_study,
+    font_warning,
+    load_study,
+    results_folder,
+)
 from tests.fake_records import make_study
 from tests.nasty_texts import TITLE
 
@@ -28,7 +35,7 @@ def test_what_the_fonts_have_is_not_warned_of(title: str) -> None:
     assert all(character in str(font_warning({"title": CJK, "cells": []})) for character in CJK)
 
 
-@pytest.mark.parametrize("study", sorted(Path("workflow/config").glob("*.yaml")))
+@pytest.mark.parametrize("study", sorted(Path("workflow/config").glob("*/study.yaml")))
 def test_the_shipped_studies_have_no_such_characters(study: Path) -> None:
     assert font_warning(load_study(study)) is None
 
@@ -50,3 +57,48 @@ def test_a_text_that_nothing_can_print_stops_the_study(key: str, text: str, said
 
 def test_a_title_of_markup_is_a_title() -> None:
     check_study(make_study(title=TITLE), "here")
+
+
+def write(path: Path, **content: object) -> Path:
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> None:
+    own = write(tmp_path / "own.yaml", extends="smoke", study="own", title="Own", repeats=7,
+                workload={"steps": 20}, profile=None)  # fmt: skip
+    smoke, found = load_study(CONFIG / "smoke/study.yaml"), load_study(own)
+    assert found["workload"] == smoke["workload"] | {"steps": 20}
+    assert (found["study"], found["repeats"], "profile" in found) == ("own", 7, False)
+    assert {key: found[key] for key in ("model", "cells", "cluster")} == {
+        key: smoke[key] for key in ("model", "cells", "cluster")
+    }
+    further = write(tmp_path / "further.yaml", extends="own.yaml", study="further",
+                    corpus={"source": "json", "paths": ["a.json"]},
+                    cluster={"network": "loopback", "links": None, "cores_per_node": None})  # fmt: skip
+    found = load_study(further)
+    assert found["corpus"] == {"source": "json", "paths": ["a.json"]}
+    assert not {"links", "cores_per_node"} & {*found["cluster"]}
+    assert results_folder(further) == Path("results/further")
+    assert results_folder(write(tmp_path / "same.yaml", extends="smoke")) == Path("results/smoke")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"extends": "smok"}, "no study 'smok'; give a file or one of .*smoke"),
+        ({"extends": 3}, "extends 3 is no name"),
+        ({"extends": "none.yaml"}, "none.yaml does not exist"),
+        ({"extends": "own.yaml"}, "comes back to itself"),
+        ({"extends": "round.yaml"}, "comes back to itself"),
+        ({"extends": "list.yaml"}, "is no mapping"),
+        ({"extends": "smoke", "workload": {"stesp": 3}}, "'stesp'"),
+        ({"extends": "smoke", "model": None}, "'model' is a required property"),
+    ],
+)
+def test_a_wrong_extension_is_one_line(tmp_path: Path, content: dict, said: str) -> None:
+    write(tmp_path / "round.yaml", extends="own.yaml")
+    (tmp_path / "list.yaml").write_text("[1]")
+    with pytest.raises(StudyError, match=said) as caught:
+        load_study(write(tmp_path / "own.yaml", **content))
+    assert "\n" not in str(caught.value)

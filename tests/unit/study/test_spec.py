@@ -21,24 +21,24 @@ from pipeline.study.load import check_study, load_study
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import LinkSpec, RunSpec
 
-CONFIGS = sorted(Path("workflow/config").glob("*.yaml"))
+CONFIGS = sorted(Path("workflow/config").glob("*/study.yaml"))
 
 
 @pytest.fixture
 def study() -> dict[str, Any]:
-    return load_study(Path("workflow/config/smoke.yaml"))
+    return load_study(Path("workflow/config/smoke/study.yaml"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.parent.name)
 def test_every_shipped_study_is_valid(path: Path) -> None:
     shipped = load_study(path)
-    assert shipped["study"] == path.stem
+    assert shipped["study"] == path.parent.name
     for run in expand(shipped):
         validate(run.to_dict(), "spec", path)
 
 
 def test_what_if_compares_four_conditions_with_a_plain_link() -> None:
-    shipped = load_study(Path("workflow/config/what-if.yaml"))
+    shipped = load_study(Path("workflow/config/what-if/study.yaml"))
     runs = expand(shipped)
     assert len(runs) == 6 * (1 + 3 * 5) and compares_conditions(shipped)
     assert {run.world.nodes for run in runs if run.strategy != "single"} == {4}
@@ -201,7 +201,7 @@ def emulated() -> dict[str, Any]:
         ],
         "cores_per_node": 1,
     }
-    return load_study(Path("workflow/config/smoke.yaml")) | {"cluster": cluster}
+    return load_study(Path("workflow/config/smoke/study.yaml")) | {"cluster": cluster}
 
 
 def test_over_several_links_one_node_is_a_cell_and_each_link_is_one() -> None:

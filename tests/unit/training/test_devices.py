@@ -75,7 +75,7 @@ def gpu_run(monkeypatch, tmp_path) -> RunSpec:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(devices, "FILES", tmp_path)
-    return expand(load_study(Path("workflow/config/bai2022.yaml")))[0]
+    return expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
 
 
 def choose(run: RunSpec):

@@ -11,7 +11,7 @@ from pipeline.study.spec import RunSpec
 
 
 def run_of(study: str, cell: str, nodes: int) -> RunSpec:
-    runs = expand(load_study(Path(f"workflow/config/{study}.yaml")))
+    runs = expand(load_study(Path(f"workflow/config/{study}/study.yaml")))
     return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
 
 
