@@ -73,9 +73,13 @@ def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> 
     assert {key: found[key] for key in ("model", "cells", "cluster")} == {
         key: smoke[key] for key in ("model", "cells", "cluster")
     }
-    further = write(tmp_path / "further.yaml", extends="own.yaml", study="further",
-                    corpus={"source": "json", "paths": ["a.json"]},
-                    cluster={"network": "loopback", "links": None, "cores_per_node": None})  # fmt: skip
+    further = write(
+        tmp_path / "further.yaml",
+        extends="own.yaml",
+        study="further",
+        corpus={"source": "json", "paths": ["a.json"]},
+        cluster={"network": "loopback", "links": None, "cores_per_node": None},
+    )
     found = load_study(further)
     assert found["corpus"] == {"source": "json", "paths": ["a.json"]}
     assert not {"links", "cores_per_node"} & {*found["cluster"]}
