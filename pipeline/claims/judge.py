@@ -21,9 +21,9 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence, Place, differences
 from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.select import listed, pick, plural
 from pipeline.metrics.verdicts import compared
-from pipeline.tables.format import ratio_interval
 
 # A model counts as that of the claim within this share of its parameters.
 _SAME_MODEL = 0.1

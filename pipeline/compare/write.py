@@ -9,8 +9,8 @@ import pandas as pd
 
 from pipeline.compare.sets import SERIES, Comparison, Difference, Match, Place
 from pipeline.files import write_text
+from pipeline.metrics.format import NONE, ratio_interval, scientific, significant
 from pipeline.metrics.select import plural
-from pipeline.tables.format import NONE, ratio_interval, scientific, significant
 from pipeline.tables.write import to_markdown
 from pipeline.text import markdown, markdown_code
 

@@ -13,8 +13,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from pipeline.figures import theme
 from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.conditions import against_plain
+from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, interval_notes, listed, records
-from pipeline.tables.format import significant
 
 CAPTION = (
     "Step time under a condition over the step time of the same cell, on as many nodes, over the "

@@ -10,29 +10,14 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from pipeline.errors import StudyError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import ModelSpec
 
 
 def arithmetic(model: ModelSpec) -> ModuleType:
     """The sizes of the model's family; raises StudyError for an unknown one."""
-    return _module(model.family, "arithmetic")
-
-
-def build_model(spec: ModelSpec, seed: int) -> nn.Module:
-    """A fresh model on the CPU; the same seed gives the same weights on every rank."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: nn.Module = _module(spec.family, "model").build(spec)
-    return model
+    return family_module(model.family, "arithmetic")
 
 
 def num_parameters(model: ModelSpec) -> int:
@@ -45,7 +30,8 @@ def flops_per_token(model: ModelSpec) -> float:
     return float(arithmetic(model).flops_per_token(model))
 
 
-def _module(family: str, part: str) -> ModuleType:
+def family_module(family: str, part: str) -> ModuleType:
+    """A file of a family's folder; raises StudyError where there is none."""
     try:
         return importlib.import_module(f"{__name__}.{family}.{part}")
     except ModuleNotFoundError:

@@ -18,10 +18,10 @@ from markupsafe import Markup
 from pipeline import figures, tables
 from pipeline.claims.counts import OUTCOMES, count, outcome
 from pipeline.errors import SamestepError
+from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, repeats, setting
 from pipeline.page.runs import LOG_LINES, run_rows
 from pipeline.paper.numbers import collect
-from pipeline.tables.format import NONE, significant, with_interval
 from pipeline.tables.status import STATUSES
 
 _HERE = Path(__file__).parent

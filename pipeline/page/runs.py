@@ -12,9 +12,9 @@ import pandas as pd
 
 from pipeline.errors import SamestepError
 from pipeline.metrics.collect import collect, collect_profiled, run_folder
+from pipeline.metrics.format import NONE, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.records import RunRecord
-from pipeline.tables.format import NONE, with_interval
 
 LOG_LINES = 20
 _TAIL_BYTES, _LINE_LETTERS = 2**16, 400

@@ -12,8 +12,8 @@ import pandas as pd
 
 from pipeline.claims.counts import outcome
 from pipeline.claims.load import files_of, load_claims
+from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
-from pipeline.tables.format import significant
 from pipeline.text import markdown_code
 
 LICENCE = "Apache-2.0"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.format import significant
 from pipeline.metrics.select import listed, pick, plural
 from pipeline.paper.validation_facts import validation_facts
-from pipeline.tables.format import significant
 
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""

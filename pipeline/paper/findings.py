@@ -8,9 +8,9 @@ import pandas as pd
 
 from pipeline.metrics.conditions import against_plain
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED
+from pipeline.metrics.format import ratio_interval, significant, with_interval
 from pipeline.metrics.select import listed, pick, plural, records
 from pipeline.metrics.verdicts import faster, faster_than_base
-from pipeline.tables.format import ratio_interval, significant, with_interval
 
 _MEBIBYTE = 2**20
 # Ranks of one cell count as asymmetric when the largest needs so much more than the smallest.

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.format import probability, significant
 from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
 from pipeline.metrics.runs import FORMER_CLOCK, TIMER_SHARE
 from pipeline.metrics.select import fact, listed, pick, plural, records
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS, coverage
-from pipeline.tables.format import probability, significant
 
 
 def measurement(table: pd.DataFrame) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.format import limit, scientific
 from pipeline.metrics.parity import BANDS, EQUAL, NOT_EQUAL
 from pipeline.metrics.select import pick, plural, records
-from pipeline.tables.format import limit, scientific
 
 
 def parity_facts(table: pd.DataFrame) -> dict[str, Any]:

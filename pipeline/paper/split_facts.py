@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.counts import run_counts
+from pipeline.metrics.format import scientific
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.study.profiling import COMMUNICATION
-from pipeline.tables.format import scientific
 
 
 def split_facts(table: pd.DataFrame) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.select import listed, pick, plural
 from pipeline.study.spec import LinkSpec
-from pipeline.tables.format import ratio_interval
 
 Row = tuple[str, str]
 """What is compared, and what was found."""

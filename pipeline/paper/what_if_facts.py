@@ -8,9 +8,9 @@ import pandas as pd
 
 from pipeline.metrics.conditions import against_plain
 from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.parity import NOT_COMPARED
 from pipeline.metrics.select import listed, plural, records
-from pipeline.tables.format import ratio_interval
 
 
 def what_if_facts(table: pd.DataFrame) -> dict[str, Any]:

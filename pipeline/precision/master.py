@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -59,8 +59,8 @@ class MasterWeights(Optimizer):
     def publish(self) -> None:
         """Copy the masters back into the model's weights."""
         with torch.no_grad():
-            masters, parameters = zip(*self._pairs(), strict=True)
-            _copy(parameters, masters)
+            pairs = list(self._pairs())
+            _copy([parameter for _, parameter in pairs], [master for master, _ in pairs])
 
     def step(self, closure: Any = None) -> Any:
         """Step the masters, then publish them."""
@@ -73,7 +73,7 @@ class MasterWeights(Optimizer):
             yield from zip(group["masters"], group["params"], strict=True)
 
 
-def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+def _copy(to: list[Tensor], source: list[Tensor]) -> None:
     """Copy tensors of another type in a few kernels instead of one for each."""
     if to:
         torch._foreach_copy_(to, source)

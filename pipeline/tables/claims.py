@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.claims.counts import outcome
-from pipeline.tables.format import NONE, significant
+from pipeline.metrics.format import NONE, significant
 
 CAPTION = (
     "Published claims and what became of them. A claim is reproduced, or not, only where the whole "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, probability, ratio_interval, significant
 from pipeline.metrics.select import pick, records
-from pipeline.tables.format import NONE, probability, ratio_interval, significant
 
 CAPTION = (
     "Cells against each other at the same number of nodes, against the base of their speedup and, "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, probability, significant
 from pipeline.metrics.select import fact
-from pipeline.tables.format import NONE, probability, significant
 
 CAPTION = (
     "The environment that the runs recorded. Where runs differ, all values are listed, separated "

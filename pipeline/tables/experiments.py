@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import pick, seconds_of_runs
-from pipeline.tables.format import NONE, significant
 
 CAPTION = (
     "What each experiment needs, by the records: time from the start of a run's processes to their "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE
 from pipeline.metrics.select import pick
-from pipeline.tables.format import NONE
 
 CAPTION = (
     "Peak memory of a rank as measured and as foretold from the spec: rank 0 and, of the others, "

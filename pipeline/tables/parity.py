@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, limit, scientific
 from pipeline.metrics.select import pick, records
-from pipeline.tables.format import NONE, limit, scientific
 
 CAPTION = (
     "Largest relative deviation of each cell from its single-device reference over all repeats, in "

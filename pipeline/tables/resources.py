@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import pick
-from pipeline.tables.format import NONE, significant
 
 CAPTION = (
     "Peak memory of the largest and of the smallest rank, and mean utilisation of a rank over the "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, ratio_interval, with_interval
 from pipeline.metrics.select import pick, records
-from pipeline.tables.format import NONE, ratio_interval, with_interval
 
 CAPTION = (
     "Throughput, speedup over the base and parallel efficiency (speedup over the ratio of ranks) "

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.select import pick, records
-from pipeline.tables.format import NONE
 
 CAPTION = (
     "What became of every planned run. A status other than ok is a result: such runs are listed "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.metrics.statistics import coverage
-from pipeline.tables.format import NONE, with_interval
 
 CAPTION = (
     "Median over the repeats of the runs' median step times, with its interval and what that "

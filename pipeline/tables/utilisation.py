@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.tables.format import NONE, significant, with_interval
 
 CAPTION = (
     "Model FLOPs of a step, (6 N + 12 L d s) for each token with N weights in matrix products, L "

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.files import write_text
-from pipeline.tables.format import NONE
+from pipeline.metrics.format import NONE
 from pipeline.text import latex, markdown, one_line
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of

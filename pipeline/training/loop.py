@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from pipeline.emulation import tcp
-from pipeline.models import build_model
+from pipeline.models.build import build_model
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState
 from pipeline.precision import make_precision
 from pipeline.records import Step

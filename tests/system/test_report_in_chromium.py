@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.report.test_report import make_results, report
 
 from pipeline import figures
 from pipeline.__main__ import main
 from tests.system.chromium import PROGRAM, Page, chromium
+from tests.unit.page.test_page import make_results, report
 
 pytestmark = [
     pytest.mark.system,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,72 +66,6 @@ def trespasses(package: str, *forbidden: str) -> list[str]:
 
 def test_models_never_import_torch_distributed() -> None:
     assert not trespasses("models", "torch.distributed", "torch.nn.parallel", "horovod")
-
-
-def test_training_names_no_strategy() -> None:
-    siblings = [path.stem for path in (PIPELINE / "strategies").glob("*.py")]
-    named = tuple(f"pipeline.strategies.{stem}" for stem in siblings if stem != "base")
-    assert len(named) > 1
-    assert not trespasses("training", *named)
-
-
-def test_strategies_name_no_model_and_no_part_of_the_run() -> None:
-    parts = ("models", "training", "records", "corpus", "files")
-    others = (*(f"pipeline.{part}" for part in parts), "time", "logging", "transformers")
-    assert not trespasses("strategies", *others)
-
-
-@pytest.mark.parametrize(
-    "package",
-    [
-        "metrics",
-        "figures",
-        "tables",
-        "claims",
-        "compare",
-        "reference",
-        "paper",
-        "page",
-        "archive",
-    ],
-)
-def test_the_report_needs_no_torch(package: str) -> None:
-    # also not through a module of ours that imports it
-    graph = dict(modules("."))
-    for module, names in modules(package):
-        for reached in _reach(names, graph):
-            assert not is_under(reached, ("torch",)), f"{module} reaches {reached}"
-
-
-def _reach(names: set[str], graph: dict[str, set[str]]) -> set[str]:
-    reached, todo = set(names), list(names)
-    while todo:
-        name = todo.pop()
-        parents = [name, *(f"{name}.__init__",), *_package_files(name)]
-        for module in parents:
-            fresh = graph.get(module, set()) - reached
-            reached |= fresh
-            todo.extend(fresh)
-    return reached
-
-
-def _package_files(name: str) -> list[str]:
-    """Importing a.b.c runs a/__init__ and a/b/__init__ too."""
-    parts = name.split(".")
-    return [".".join([*parts[:depth], "__init__"]) for depth in range(1, len(parts))]
-
-
-@pytest.mark.parametrize("name", ["study.spec", "errors"])
-def test_spec_and_errors_need_only_the_standard_library(name: str) -> None:
-    path = PIPELINE / f"{name.replace('.', '/')}.py"
-    found = imports(path.read_text(encoding="utf-8"), f"pipeline.{name}")
-    strange = {
-        item
-        for item in found
-        if item.split(".")[0] not in sys.stdlib_module_names
-        and not is_under(item, ("pipeline.errors",))
-    }
-    assert not strange
 
 
 @pytest.mark.parametrize(

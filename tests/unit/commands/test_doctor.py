@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.commands import doctor as cli
-from pipeline.doctor import probes, studies
+from pipeline.doctor import examine, probes, studies
 from pipeline.doctor.types import MISSING, NOTE, OK, Finding, missing, ok
 from pipeline.errors import UnsupportedError
 from pipeline.study.expansion import expand
@@ -25,8 +24,9 @@ def broken() -> Finding:
 def three(monkeypatch) -> None:
     """Three probes in the place of the machine's own."""
     found = {"good": lambda: ok("here"), "absent": lambda: missing("no", "get it"), "bad": broken}
-    monkeypatch.setattr(cli, "PROBES", found)
-    monkeypatch.setattr(cli, "shipped", lambda: [])
+    monkeypatch.setattr(examine, "PROBES", found)
+    monkeypatch.setattr(examine, "shipped_studies", lambda: {})
+    monkeypatch.setattr("pipeline.strategies.names", lambda: [])
 
 
 def run_of(study: str, cell: str, nodes: int) -> RunSpec:
@@ -70,7 +70,7 @@ def test_an_unknown_requirement_is_refused(three, capsys) -> None:
 
 @pytest.mark.parametrize("name", sorted(probes.PROBES))
 def test_every_probe_answers_on_this_machine(name) -> None:
-    found = cli.look(probes.PROBES[name])
+    found = examine.examine(probes.PROBES[name])
     assert found.status in (OK, MISSING, NOTE)
     assert found.text and "\n" not in found.text
     assert "could not be looked at" not in found.text

@@ -102,9 +102,12 @@ def test_what_was_verified_is_not_read_again(make_shards: MakeShards, monkeypatc
     manifest = Manifest.load(folder, verify=True)
     read: list[Path] = []
     hashed = sha256_of_file
-    monkeypatch.setattr(
-        "pipeline.corpus.manifest.sha256_of_file", lambda path: read.append(path) or hashed(path)
-    )
+
+    def noted(path: Path) -> str:
+        read.append(path)
+        return hashed(path)
+
+    monkeypatch.setattr("pipeline.corpus.manifest.sha256_of_file", noted)
     assert Manifest.load(folder, verify=True) == manifest
     assert read == []
     shard = folder / manifest.shards[0].file

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import strategies
+from pipeline.commands import train as command
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import LaunchError, LostError
 from pipeline.files import write_text
@@ -190,9 +191,9 @@ def stage(small_tokens, tmp_path, monkeypatch):
         file = tmp_path / "spec.json"
         file.write_text(spec.to_json())
         parser = argparse.ArgumentParser()
-        cli.add_arguments(parser)
+        command.add_arguments(parser)
         words = ["--spec", str(file), "--tokens", str(small_tokens), "--out", str(tmp_path)]
-        assert cli.run(parser.parse_args(words)) == 0
+        assert command.run(parser.parse_args(words)) == 0
         return told
 
     return run
@@ -281,9 +282,9 @@ def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch
     monkeypatch.setattr(cli, "follow", follow)
     (tmp_path / "spec.json").write_text(ONE.to_json())
     parser = argparse.ArgumentParser()
-    cli.add_arguments(parser)
+    command.add_arguments(parser)
     words = [f"--spec={tmp_path}/spec.json", f"--tokens={small_tokens}", f"--out={tmp_path}"]
-    assert cli.run(parser.parse_args(words)) == 0
+    assert command.run(parser.parse_args(words)) == 0
     record = read_record(tmp_path)
     assert record.status == "ok"
     said = record.run["execution"]["emulation"]["stalled"]

@@ -5,7 +5,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.errors import StudyError
-from pipeline.models import build_model, flops_per_token
+from pipeline.models import flops_per_token
+from pipeline.models.build import build_model
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.study.spec import ModelSpec
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pipeline import models
-from pipeline.models import build_model, num_parameters
+from pipeline.models import num_parameters
+from pipeline.models.build import build_model
 from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.commands.plan import parse_size
 from pipeline.errors import StudyError
 from pipeline.planner.memory import MEBIBYTE
-from pipeline.planner.plan import GIBIBYTE, CellPlan, parse_size, plan_study
+from pipeline.planner.plan import GIBIBYTE, CellPlan, plan_study
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.profiling import profiled

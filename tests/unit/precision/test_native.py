@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import UnsupportedError
-from pipeline.models import build_model
+from pipeline.models.build import build_model
 from pipeline.models.gpt2.model import Gpt2
 from pipeline.precision import make_precision
 from pipeline.precision.master import MasterWeights

@@ -1,12 +1,12 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline import reference
 from pipeline.errors import ClaimError
-from pipeline.reference.devices import datasheet_peak, parse
-from pipeline.reference.load import DEVICES, FOLDER
+from pipeline.reference.devices import DEVICES, datasheet_peak, parse
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_devices_are_no_study() -> None:
 
 
 def test_an_unfit_file_is_refused() -> None:
-    content: dict[str, Any] = json.loads((FOLDER / DEVICES).read_text())
+    content: dict[str, Any] = json.loads(Path("pipeline/reference", DEVICES).read_text())
     content["devices"][0]["peaks"][0]["document"] = "memory"
     with pytest.raises(ClaimError, match="names the document 'memory'; declare it in documents"):
         parse(json.dumps(content))

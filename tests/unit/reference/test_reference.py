@@ -115,5 +115,7 @@ def test_text_that_is_not_json_is_one_line() -> None:
         parse("{", "here")
 
 
-def test_nothing_else_lies_among_the_figures() -> None:
-    assert {path.suffix for path in FOLDER.iterdir() if path.is_file()} == {".json", ".py"}
+def test_a_folder_of_a_study_holds_nothing_else() -> None:
+    names = {path.relative_to(folder).as_posix() for folder in FOLDER.iterdir() for path in
+             folder.rglob("*")}  # fmt: skip
+    assert names == {"study.yaml", "claims.yaml", "published.json"}

@@ -100,7 +100,9 @@ def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> 
         ({"extends": "smoke", "model": None}, "'model' is a required property"),
     ],
 )
-def test_a_wrong_extension_is_one_line(tmp_path: Path, content: dict, said: str) -> None:
+def test_a_wrong_extension_is_one_line(
+    tmp_path: Path, content: dict[str, object], said: str
+) -> None:
     write(tmp_path / "round.yaml", extends="own.yaml")
     (tmp_path / "list.yaml").write_text("[1]")
     with pytest.raises(StudyError, match=said) as caught:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import tables
 from pipeline.__main__ import main
-from pipeline.tables.format import (
+from pipeline.metrics.format import (
     limit,
     probability,
     ratio_interval,

@@ -18,7 +18,7 @@ from tests.parity.cases import Case
 WORK = replace(Case("ddp").spec(1).workload, steps=20, untimed_steps=4)
 
 
-def a_loop(tokens: Path, **work: int) -> Loop:
+def a_loop(tokens: Path, **work: Any) -> Loop:
     spec = Case("single").spec(1)
     spec = replace(spec, workload=replace(spec.workload, **work))
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
