@@ -7,7 +7,7 @@ import yaml
 
 from pipeline.claims.load import FOLDER, files_of, load_claims, parse
 from pipeline.errors import ClaimError
-from pipeline.study.load import load_study
+from pipeline.study.load import CONFIG, load_study
 
 SMALL: dict[str, Any] = {
     "publication": "A paper",
@@ -87,7 +87,7 @@ def test_the_small_file_itself_is_sound(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_not_yaml_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ClaimError, match="does not exist; see workflow/config/claims"):
+    with pytest.raises(ClaimError, match="does not exist; see workflow/config"):
         load_claims(tmp_path / "none.yaml")
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(ClaimError, match="is not YAML") as caught:
@@ -104,4 +104,4 @@ def test_a_study_that_names_unknown_claims_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["smoke", "bai2022", "bai2022-as-published"])
 def test_every_shipped_study_is_held_against_the_claims(name: str) -> None:
-    assert files_of(load_study(Path("workflow/config") / f"{name}.yaml"))
+    assert files_of(load_study(CONFIG / name / "study.yaml"))

@@ -98,5 +98,5 @@ def test_foreign_weights_are_refused_in_one_line() -> None:
 
 
 def test_unknown_family_names_the_file_to_add() -> None:
-    with pytest.raises(StudyError, match=r"pipeline/models/llama\.py"):
+    with pytest.raises(StudyError, match=r"pipeline/models/llama/model\.py"):
         build_model(ModelSpec("llama", 1, 8, 1, 4, 8), seed=0)

@@ -37,15 +37,14 @@ loop.run(Hooks(lambda _: seen.append([name for name, *_ in loop.phases._marks]),
 print(json.dumps(seen[-1]))
 """
 PASSES = [FORWARD, BACKWARD, FORWARD, BACKWARD]
-LOSS = [COMMUNICATION, REST]
 EXPECTED = {
     "single": [REST, *PASSES, OPTIMISER, REST],
-    "ddp": [REST, *PASSES, COMMUNICATION, OPTIMISER, REST, *LOSS],
-    "horovod": [REST, *PASSES, COMMUNICATION, BACKWARD, OPTIMISER, REST, *LOSS],
-    # Pull, push, and the norm that the root tells the others.
+    "ddp": [REST, *PASSES, COMMUNICATION, OPTIMISER, REST],
+    "horovod": [REST, *PASSES, COMMUNICATION, BACKWARD, OPTIMISER, REST],
+    # Pull and push; the loss scale would follow, where there is one.
     "parameter_server": [
         *(REST, COMMUNICATION, REST, *PASSES, COMMUNICATION, BACKWARD),
-        *(OPTIMISER, COMMUNICATION, OPTIMISER, REST, *LOSS),
+        *(OPTIMISER, REST),
     ],
 }
 

@@ -89,6 +89,8 @@ def test_a_rank_of_a_second_node_is_put_on_the_second_gpu(gpu_run, monkeypatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80"])
     for name, value in TORCHRUN[1].items():
         monkeypatch.setenv(name, value)
     run = replace(gpu_run, strategy="ddp", world=world(2, 1, "loopback"))

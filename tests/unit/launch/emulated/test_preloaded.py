@@ -16,7 +16,7 @@ from pipeline.machine import image
 SERVER = """
 import os, sys, time
 from pathlib import Path
-from pipeline.training.preloaded import serve
+from pipeline.launch.emulated.preloaded import serve
 
 def run():
     print("said", sys.argv[1:], os.environ["MARK"], flush=True)
