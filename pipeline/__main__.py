@@ -13,6 +13,7 @@ from types import ModuleType
 from pipeline.errors import SamestepError
 
 STAGES = (
+    "strategies",
     "check",
     "doctor",
     "plan",

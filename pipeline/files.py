@@ -78,3 +78,21 @@ def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def replace_marked(path: Path, name: str, text: str) -> None:
+    """Put `text` between the marks of `name` in a Markdown file, which are comments.
+
+    Raises SamestepError where the file has none.
+    """
+    first, last = marks(name)
+    before, begin, rest = path.read_text(encoding="utf-8").partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end:
+        raise SamestepError(f"{path} has no lines {first} and {last}; add them where it is due")
+    write_text(path, f"{before}{first}\n{text}\n{last}{after}")
+
+
+def marks(name: str) -> tuple[str, str]:
+    """The lines between which the generated text called `name` stands."""
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"

@@ -8,14 +8,8 @@ from typing import Any
 
 from pipeline.claims.counts import counted, outcome
 from pipeline.claims.types import NOT_TESTABLE
-from pipeline.errors import ClaimError
-from pipeline.files import write_text
+from pipeline.files import replace_marked
 from pipeline.text import markdown
-
-
-def marks(study: str) -> tuple[str, str]:
-    """The lines between which the table of a study stands."""
-    return f"<!-- verdicts of {study}: begin -->", f"<!-- verdicts of {study}: end -->"
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
@@ -39,13 +33,8 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
 
 
 def update(path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> None:
-    """Put the table between the marks of a file; raises ClaimError where it has none."""
-    first, last = marks(study)
-    before, begin, rest = path.read_text(encoding="utf-8").partition(first)
-    _, end, after = rest.partition(last)
-    if not begin or not end:
-        raise ClaimError(f"{path} has no lines {first} and {last}; add them where the table is due")
-    write_text(path, f"{before}{first}\n{block(study, verdicts, runs)}\n{last}{after}")
+    """Put the table between the marks of a file; raises SamestepError where it has none."""
+    replace_marked(path, f"verdicts of {study}", block(study, verdicts, runs))
 
 
 def _effect(one: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pipeline.errors import StudyError
@@ -20,6 +21,18 @@ def names() -> list[str]:
     """Names of all strategies: the stems of this folder's files but `base` and `_private` ones."""
     stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
     return sorted(stem for stem in stems if stem != "base" and not stem.startswith("_"))
+
+
+def table() -> str:
+    """A Markdown table of all strategies: what each is, its knobs with defaults, its packages."""
+    rows = ["| strategy | what it is | knobs and defaults | needs |", "|---|---|---|---|"]
+    for name in names():
+        strategy = load(name, {})
+        about = " ".join((_module(name).__doc__ or "").split("\n\n")[0].split())
+        knobs = ", ".join(f"`{f.name}` {getattr(strategy, f.name)}" for f in fields(strategy))
+        needs = ", ".join(strategy.requires)
+        rows.append(f"| `{name}` | {about} | {knobs or 'none'} | {needs or 'torch alone'} |")
+    return "\n".join(rows)
 
 
 def check(runs: Iterable[RunSpec]) -> None:
@@ -35,7 +48,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
             f"strategy {name!r} has no file pipeline/strategies/{name}.py; use one of "
             + ", ".join(names())
         )
-    module = importlib.import_module(f"{__name__}.{name}")
+    module = _module(name)
     kinds = [
         kind
         for kind in vars(module).values()
@@ -61,3 +74,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 "fix the cell's options"
             )
     return strategy
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")

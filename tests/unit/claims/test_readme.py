@@ -8,7 +8,8 @@ import pytest
 from pipeline.claims import readme
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS
-from pipeline.errors import ClaimError
+from pipeline.errors import SamestepError
+from pipeline.files import marks
 from pipeline.text import markdown
 
 SHOWN = {"smoke": "README.md", "one-node": "docs/studies.md"}
@@ -42,7 +43,7 @@ def test_readme_and_docs_show_known_claims_of_shipped_studies() -> None:
     claims = [claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]
     known = {markdown(claim.sentence) for claim in claims}
     for study, text in texts.items():
-        begin, end = readme.marks(study)
+        begin, end = marks(f"verdicts of {study}")
         table = text.split(begin)[1].split(end)[0]
         rows = re.findall(r"^\| (.+?) \| (.+?) \|", table, re.MULTILINE)[1:]
         assert rows and Path(f"workflow/config/{study}/study.yaml").is_file()
@@ -51,7 +52,7 @@ def test_readme_and_docs_show_known_claims_of_shipped_studies() -> None:
 
 
 def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
-    file, (begin, end) = tmp_path / "README.md", readme.marks("smoke")
+    file, (begin, end) = tmp_path / "README.md", marks("verdicts of smoke")
     file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
         readme.update(file, "smoke", [TESTED], "1 timed run")
@@ -59,7 +60,7 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
-    with pytest.raises(ClaimError, match="has no lines <!-- verdicts of smoke: begin -->"):
+    with pytest.raises(SamestepError, match="has no lines <!-- verdicts of smoke: begin -->"):
         readme.update(file, "smoke", [TESTED], "1 timed run")
 
 
