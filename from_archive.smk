@@ -19,8 +19,8 @@ VALIDATED = Path(VALIDATION).is_file()
 
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/claims.smk"
-include: "workflow/rules/shown.smk"
-include: "workflow/rules/report_at_once.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/tables.smk"
 include: "workflow/rules/paper.smk"
 
 
@@ -28,5 +28,5 @@ rule all:
     default_target: True
     input:
         rules.paper.input,
-        rules.figures.input,
-        rules.tables.input,
+        rules.figures.output,
+        rules.tables.output,

@@ -2,37 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.study.spec import WorldSpec
 
+DATA = "data"
+"""The axis whose ranks read different sequences; along every other axis they read the same."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """How ranks, devices and the batch lie: pure arithmetic, the same on every rank.
+    """An ordered mesh of named axes, the same on every rank.
 
-    `num_processes` ranks are started, `processes_per_node` on each node; each owns
-    `devices_per_process` devices. The global batch is cut into `data_parallel` equal slices.
+    `axes` are (name, size) pairs, for example (("pipeline", 2), ("data", 2), ("tensor", 2)): ranks
+    are numbered so that the last axis varies fastest. `processes_per_node` ranks are started on
+    each node; each owns `devices_per_process` devices.
     """
 
-    num_processes: int
+    axes: tuple[tuple[str, int], ...]
     processes_per_node: int
-    devices_per_process: int
-    data_parallel: int
     device: str
     backend: str
+    devices_per_process: int = 1
+
+    @property
+    def num_processes(self) -> int:
+        """Number of ranks: the product of the axes."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of equal slices into which the global batch is cut."""
+        return dict(self.axes).get(DATA, 1)
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """The place of a rank on each axis; raises IndexError for a rank that is not there."""
+        if not 0 <= rank < self.num_processes:
+            raise IndexError(f"rank {rank} is not one of {self.num_processes}")
+        place: dict[str, int] = {}
+        for name, size in reversed(self.axes):
+            rank, place[name] = divmod(rank, size)
+        return {name: place[name] for name, _ in self.axes}
+
+    def rank_at(self, coordinate: Mapping[str, int]) -> int:
+        """The rank at these places, one for each axis: the inverse of `coordinate`."""
+        rank = 0
+        for name, size in self.axes:
+            rank = rank * size + coordinate[name]
+        return rank
+
+    def along(self, axis: str, rank: int) -> list[int]:
+        """The ranks that differ from `rank` on this axis alone, itself among them, in its order."""
+        own = self.coordinate(rank)
+        return [self.rank_at(own | {axis: place}) for place in range(dict(self.axes)[axis])]
 
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
-        """First and past-the-last sequence of the global batch that `rank` reads."""
+        """First and past-the-last sequence of the global batch that `rank` reads.
+
+        Raises StudyError where the data axis does not divide the batch.
+        """
         if global_batch % self.data_parallel:
             raise StudyError(
                 f"global batch {global_batch} is not a multiple of {self.data_parallel} "
                 "data-parallel ranks; set workload.global_batch to a multiple of it"
             )
         share = global_batch // self.data_parallel
-        start = (rank % self.data_parallel) * share
+        start = self.coordinate(rank).get(DATA, 0) * share
         return start, start + share
 
     def processes_per_machine(self, world: WorldSpec) -> int:
@@ -46,5 +85,14 @@ class Layout:
         return self.processes_per_machine(world) * self.devices_per_process
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, for the record."""
-        return asdict(self)
+        """Plain JSON types, for the record; the axes where there is another one than `data`."""
+        mesh = {} if [name for name, _ in self.axes] == [DATA] else {"axes": list(self.axes)}
+        return {
+            "num_processes": self.num_processes,
+            "processes_per_node": self.processes_per_node,
+            "devices_per_process": self.devices_per_process,
+            "data_parallel": self.data_parallel,
+            "device": self.device,
+            "backend": self.backend,
+            **mesh,
+        }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pipeline.errors import UnsupportedError
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -55,12 +55,10 @@ class Strategy(ABC):
     launcher: ClassVar[str] = "torchrun"
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device, the batch cut into one slice per rank, unless overridden."""
+        """One process per device, all on the data axis, unless overridden."""
         return Layout(
-            num_processes=world.size,
+            axes=((DATA, world.size),),
             processes_per_node=world.ranks_per_node,
-            devices_per_process=1,
-            data_parallel=world.size,
             device=world.device,
             backend=world.backend,
         )

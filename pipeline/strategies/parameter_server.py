@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.strategies.base import Footprint, Strategy
 
@@ -48,10 +48,9 @@ class ParameterServer(Strategy):
                 f"{world.nodes} nodes; set the cell's nodes to [1] or use engine process_group"
             )
         return Layout(
-            num_processes=1,
+            axes=((DATA, 1),),
             processes_per_node=1,
             devices_per_process=world.ranks_per_node,
-            data_parallel=1,
             device=world.device,
             backend=world.backend,
         )

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from pipeline.emulation import waiting
+from pipeline.machine.control_groups import usable_cores
 from tests.parity.cases import Case
 
 SECONDS = 600
@@ -48,7 +50,7 @@ def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
     try:
         done = subprocess.run(
             [*command, strategy, str(world), str(tokens), str(out)],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
+            env=_environment(world),
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -60,6 +62,14 @@ def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
         fault = culprit(out) or f"No rank gave a reason of its own:\n{done.stderr[-3000:]}"
         raise LaunchFailed(f"{strategy}-{world} failed. {fault}")
     return Runs(out, world)
+
+
+def _environment(world: int) -> dict[str, str]:
+    """On fewer cores than ranks Horovod waits asleep, as on emulated nodes: it would spin."""
+    ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    if world > len(usable_cores()):
+        ours |= {waiting.VARIABLE: "1"}
+    return os.environ | ours
 
 
 def culprit(out: Path) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.archive.layout import PRODUCT
 from tests.workflow.crate_validator import environment, issues
-from tests.workflow.project import Project, make_project
+from tests.workflow.project import STUDY, Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -23,7 +23,10 @@ UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    project = make_project(tmp_path_factory.mktemp("first"))
+    """Two strategies, one of them on two ranks: `test_workflow.py` trains the others."""
+    cells = STUDY["cells"]
+    assert isinstance(cells, list)
+    project = make_project(tmp_path_factory.mktemp("first"), cells=cells[:2])
     project.run("--cores", "2")
     return project
 

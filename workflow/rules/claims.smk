@@ -14,10 +14,9 @@ rule claims:
         claims=CLAIM_FILES,
         validation=VALIDATION if VALIDATED else [],
         code=[
-            *Path("pipeline/claims").glob("*.py"),
-            *Path("pipeline/reference").glob("*.py"),
-            *Path("pipeline/reference").glob("*.json"),
-            *Path("workflow/config").glob("*/published.json"),
+            *files("pipeline/claims/*.py"),
+            *files("pipeline/reference/*"),
+            *files("workflow/config/*/published.json"),
             "pipeline/schemas/emulation.schema.json",
             "pipeline/schemas/reference.schema.json",
             "pipeline/schemas/verdicts.schema.json",
@@ -28,9 +27,7 @@ rule claims:
     log:
         f"{RESULTS}/logs/claims.txt",
     params:
-        validation=lambda wildcards, input: (
-            f"--validation {input.validation}" if input.validation else ""
-        ),
+        validation=option("validation"),
     shell:
         "python -m pipeline claims --study {input.study} --metrics {input.metrics}"
         " --claims {input.claims} {params.validation} --out {output} 2> >(tee {log} >&2)"

@@ -1,4 +1,4 @@
-# Paths and specs that the other rules share; the logic behind them is pipeline/study/expansion.py.
+# Paths, specs and small functions that the rules share; the logic is in pipeline/.
 import json
 import sys
 
@@ -65,6 +65,33 @@ if UNMET and workflow.is_main_process:
 def of_all_runs(name):
     """That file of every run that the study has come to, with adaptive repeats as they have gone on."""
     return lambda _: run_files(config, RESULTS, None, name, checkpoints.round.get)
+
+
+def files(pattern):
+    """Files of this checkout that match the pattern: the code that a job depends on."""
+    return [str(path) for path in sorted(Path().glob(pattern)) if path.is_file()]
+
+
+def option(name):
+    """`--name PATH` where a job has that input, else nothing."""
+    return lambda wildcards, input: f"--{name} {input[name]}" if input.get(name) else ""
+
+
+# Snakemake notes no parameter whose function takes inputs or outputs. Those of `tokens` and `train`
+# must stay such functions: a parameter that it had not noted would train finished runs again.
+def folder_of(name):
+    """The folder of a job's input."""
+    return lambda wildcards, input: str(Path(input[name]).parent)
+
+
+def out_folder(wildcards, output):
+    """The folder of a job's first output."""
+    return str(Path(output[0]).parent)
+
+
+def asked(name):
+    """What a run asks of a scheduler."""
+    return lambda wildcards: getattr(REQUESTS[wildcards.run], name)
 
 
 # The exact environment; used with --use-singularity, ignored without it.

@@ -29,9 +29,9 @@ rule metrics:
         records=of_all_runs("run.json"),
         steps=of_all_runs("steps.jsonl"),
         code=[
-            *Path("pipeline/metrics").glob("*.py"),
+            *files("pipeline/metrics/*.py"),
             "pipeline/planner/memory.py",
-            *[str(path) for path in Path("pipeline/models").rglob("arithmetic.py")],
+            *files("pipeline/models/*/arithmetic.py"),
             "pipeline/schemas/metrics.schema.json",
         ],
     output:

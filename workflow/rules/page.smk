@@ -11,20 +11,18 @@ rule page:
         study=STUDY_FILE,
         metrics=METRICS,
         verdicts=VERDICTS if CLAIM_FILES else [],
-        figures=[path for path in FIGURES if path.endswith(".svg")],
-        tables=[path for path in TABLES if path.endswith(".html")],
-        code=[str(p) for p in Path("pipeline/page").glob("*") if p.is_file()],
+        figures=list(VECTORS.values()),
+        tables=list(PAGES.values()),
+        code=files("pipeline/page/*"),
     output:
         PAGE,
     log:
         f"{RESULTS}/logs/page.txt",
     params:
-        figures=lambda wildcards, input: str(Path(input.figures[0]).parent),
-        tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
+        figures=f"{RESULTS}/figures",
+        tables=f"{RESULTS}/tables",
         runs=f"{RESULTS}/runs",
-        verdicts=lambda wildcards, input: (
-            f"--verdicts {input.verdicts}" if input.verdicts else ""
-        ),
+        verdicts=option("verdicts"),
     shell:
         "python -m pipeline page --study {input.study} --metrics {input.metrics}"
         " {params.verdicts} --figures {params.figures} --tables {params.tables}"

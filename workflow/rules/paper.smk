@@ -18,10 +18,7 @@ rule manuscript:
             "paper/template.typ",
         ],
         validation=VALIDATION if VALIDATED else [],
-        code=[
-            "pipeline/text.py",
-            *[str(path) for path in Path("pipeline/paper").glob("*.py")],
-        ],
+        code=["pipeline/text.py", *files("pipeline/paper/*.py")],
     output:
         report(
             PAPER[0],
@@ -33,17 +30,12 @@ rule manuscript:
     log:
         f"{RESULTS}/logs/manuscript.txt",
     params:
-        figures=lambda wildcards, input: str(Path(input.figures[0]).parent),
-        tables=lambda wildcards, input: str(Path(input.tables[0]).parent),
+        figures=f"{RESULTS}/figures",
+        tables=f"{RESULTS}/tables",
         generated=f"paper/generated/{UNDER}{STUDY}",
-        folder=lambda wildcards, output: str(Path(output[0]).parent),
-        verdicts=lambda wildcards, input: (
-            f"--verdicts {input.verdicts}" if input.verdicts else ""
-        ),
-        validation=lambda wildcards, input: (
-            f"--validation {input.validation}" if input.validation else ""
-        ),
-        caption="The paper, generated from the records of this study.",
+        folder=f"{RESULTS}/paper",
+        verdicts=option("verdicts"),
+        validation=option("validation"),
     shell:
         "python -m pipeline paper --study {input.study} --metrics {input.metrics}"
         " --figures {params.figures} --tables {params.tables} {params.verdicts}"

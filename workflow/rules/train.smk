@@ -30,15 +30,15 @@ rule train:
         IMAGE
     threads: EVERY_CORE
     resources:
-        mem_mb=lambda wildcards: REQUESTS[wildcards.run].memory_mb,
-        runtime=lambda wildcards: REQUESTS[wildcards.run].minutes,
-        slurm_extra=lambda wildcards: REQUESTS[wildcards.run].slurm_extra,
+        mem_mb=asked("memory_mb"),
+        runtime=asked("minutes"),
+        slurm_extra=asked("slurm_extra"),
         cpus_per_task=-1,
         image=f"--image {IMAGE}" if CONTAINED else "",
         attempt=lambda wildcards, attempt: attempt,
     params:
-        tokens=lambda wildcards, input: str(Path(input.manifest).parent),
-        folder=lambda wildcards, output: str(Path(output.run).parent),
+        tokens=folder_of("manifest"),
+        folder=out_folder,
     shell:
         "python -m pipeline train --spec {input.spec} --tokens {params.tokens}"
         " --out {params.folder} {resources.image} --attempt {resources.attempt}"
@@ -58,24 +58,24 @@ rule train_on_nodes:
     wildcard_constraints:
         run="|".join(ON_NODES) or NO_RUN,
     priority: lambda wildcards: PRIORITY[wildcards.run]
-    # Where Snakemake would enter it, it must not; elsewhere this only notes what the run needs.
+    # In container mode the job stays on the host, and srun enters the image.
     container:
         None if CONTAINED else IMAGE
     threads: EVERY_CORE
     resources:
         mpi="srun",
-        nodes=lambda wildcards: REQUESTS[wildcards.run].nodes,
-        tasks=lambda wildcards: REQUESTS[wildcards.run].nodes,
-        mem_mb=lambda wildcards: REQUESTS[wildcards.run].memory_mb,
-        runtime=lambda wildcards: REQUESTS[wildcards.run].minutes,
-        slurm_extra=lambda wildcards: REQUESTS[wildcards.run].slurm_extra,
+        nodes=asked("nodes"),
+        tasks=asked("nodes"),
+        mem_mb=asked("memory_mb"),
+        runtime=asked("minutes"),
+        slurm_extra=asked("slurm_extra"),
         srun=lambda wildcards: " ".join(REQUESTS[wildcards.run].srun),
         cpus_per_task=-1,
         image=f"--image {IMAGE}" if CONTAINED else "",
         attempt=lambda wildcards, attempt: attempt,
     params:
-        tokens=lambda wildcards, input: str(Path(input.manifest).parent),
-        folder=lambda wildcards, output: str(Path(output.run).parent),
+        tokens=folder_of("manifest"),
+        folder=out_folder,
     shell:
         "python -m pipeline train --spec {input.spec} --tokens {params.tokens}"
         " --out {params.folder} {resources.image} --attempt {resources.attempt}"

@@ -14,13 +14,13 @@ import pytest
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.machine import addresses as network
 from pipeline.parallel.horovod import environment as env
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import DATA, Layout
 from pipeline.strategies import load
 from pipeline.study.spec import WorldSpec
 
 
 def layout(num_processes: int) -> Layout:
-    return Layout(num_processes, num_processes, 1, num_processes, "cpu", "gloo")
+    return Layout(((DATA, num_processes),), num_processes, "cpu", "gloo")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ rule tokens:
         f"{RESULTS}/logs/tokens.txt",
     threads: EVERY_CORE
     params:
-        folder=lambda wildcards, output: str(Path(output[0]).parent),
+        folder=out_folder,
     shell:
         "python -m pipeline tokens --spec {input} --out {params.folder} --num-proc {threads}"
         " 2> >(tee {log} >&2)"

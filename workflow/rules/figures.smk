@@ -1,0 +1,48 @@
+# All figures in one job: starting Python for each takes longer than drawing most of them.
+from pipeline.figures import catalogue as figure_catalogue
+
+FIGURE_NAMES = figure_catalogue.shown(config)
+VECTORS = {name: f"{RESULTS}/figures/{name}.svg" for name in FIGURE_NAMES}
+FIGURES = [path for path in VECTORS.values()] + expand(
+    f"{RESULTS}/figures/{{name}}.{{kind}}", name=FIGURE_NAMES, kind=["pdf", "png"]
+)
+
+
+report: "../report/workflow.rst"
+
+
+localrules:
+    figures,
+
+
+rule figures:
+    input:
+        metrics=METRICS,
+        verdicts=VERDICTS if CLAIM_FILES else [],
+        code=[
+            *files("pipeline/figures/*.py"),
+            *files("pipeline/reference/*"),
+            *files("workflow/config/*/published.json"),
+        ],
+    output:
+        [
+            report(
+                path,
+                caption="../report/caption.rst",
+                category="Figures",
+                labels={"figure": name},
+            )
+            for name, path in VECTORS.items()
+        ],
+        FIGURES[len(VECTORS) :],
+    log:
+        f"{RESULTS}/logs/figures.txt",
+    threads: EVERY_CORE
+    params:
+        names=FIGURE_NAMES,
+        folder=f"{RESULTS}/figures",
+        verdicts=option("verdicts"),
+    shell:
+        "python -m pipeline figure {params.names} --metrics {input.metrics}"
+        " {params.verdicts} --out {params.folder} --processes {threads}"
+        " 2> >(tee {log} >&2)"
