@@ -34,7 +34,7 @@ from bench.emulated.bandwidth import bandwidth
 from bench.emulated.phase_length import WORK_SECONDS, phase_length
 from bench.emulated.runs import Runs
 from pipeline.emulation import links
-from pipeline.emulation.available import why_not
+from pipeline.emulation.nodes import why_not
 from pipeline.machine.facts import hardware, provenance
 from pipeline.schemas import validate
 

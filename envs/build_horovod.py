@@ -10,8 +10,8 @@ and kind. A second call is a no-op that imports no torch.
 
 Where it cannot be built the reason goes to `horovod-unsupported.txt` in the environment's folder
 and the exit status is 0 (1 with `--strict`): runs of that strategy are then recorded as
-`unsupported` with this reason, and everything else goes on. A compilation that failed is not tried
-again for the same key unless `--retry` is given; a download that failed is.
+`unsupported` with this reason, and everything else continues. A compilation that failed is not
+tried again for the same key unless `--retry` is given; a download that failed is.
 """
 
 from __future__ import annotations

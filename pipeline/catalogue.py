@@ -32,7 +32,7 @@ class Catalogue:
         return literals(self.folder, "CAPTION")
 
     def names(self) -> list[str]:
-        """Names of all."""
+        """Names of all figures or tables, in the order of the paper's folder: alphabetical."""
         return list(self.captions())
 
     def needing_verdicts(self) -> list[str]:

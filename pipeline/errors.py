@@ -50,7 +50,7 @@ class LaunchError(SamestepError):
 
 
 class LostError(SamestepError):
-    """A node of an allocation went in the middle of a run, which goes on when started again."""
+    """An allocated node disappeared; restart the run to resume from its checkpoint."""
 
 
 class UnsupportedError(SamestepError):

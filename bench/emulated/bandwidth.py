@@ -12,10 +12,9 @@ from typing import Any
 
 from bench.emulated.undisturbed import Machine
 from pipeline.emulation import links, probes
-from pipeline.emulation.awake import awake
+from pipeline.emulation.cores import Shares, awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.emulation.shares import Shares
 from pipeline.study.spec import LinkSpec
 
 BUCKETS, BUCKET_SECONDS = 16, 0.06

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.emulated.undisturbed import Machine
-from pipeline.emulation.awake import awake
+from pipeline.emulation.cores import awake
 from pipeline.emulation.dilation import nodes_a_core
 from pipeline.emulation.pacing import Pacer
 

@@ -1,4 +1,4 @@
-"""Runs of the default study's cells in time dilated by several factors, by turns."""
+"""Runs of the default study's cells in time dilated by several factors, in alternation."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _pack_export(container: str, command: Sequence[str], log: Path) -> bool:
             if packer.returncode == 0:
                 export.communicate()  # the padding behind the archive, and its end
         finally:
-            # A packer that ended early, on a full disk, leaves it writing for ever.
+            # A packer that ended early, on a full disk, leaves it writing forever.
             export.kill()
     return packer.returncode == 0 and export.returncode == 0
 

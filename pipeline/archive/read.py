@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import stat
 import zipfile
 import zlib
@@ -17,7 +18,6 @@ from typing import Any
 
 from pipeline.archive import layout
 from pipeline.archive.inputs import check_inputs
-from pipeline.archive.sums import parse_sums
 from pipeline.errors import ArchiveError
 from pipeline.metrics.collect import collect, collect_profiled
 from pipeline.schemas import validate
@@ -154,3 +154,20 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise ArchiveError(f"{path} is not JSON; {_AGAIN}") from None
+
+
+_LINE = re.compile(r"([0-9a-f]{64})  (\S+)", re.ASCII)
+
+
+def parse_sums(text: str, where: str) -> dict[str, str]:
+    """Name -> SHA-256 in hex; raises ArchiveError naming the line that is none."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if match is None or match[2] in found:
+            raise ArchiveError(
+                f"{where}:{number}: {line[:80]!r} is not a checksum and a name of its own; "
+                "fetch the archive again"
+            )
+        found[match[2]] = match[1]
+    return found

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.claims.counts import counted, outcome
 from pipeline.claims.types import NOT_TESTABLE
+from pipeline.claims.write import counted, outcome
 from pipeline.files import replace_marked
 from pipeline.text import markdown
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.claims.types import Region, Verdict
+from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Region, Verdict
 from pipeline.errors import ClaimError
 from pipeline.files import write_text
+from pipeline.metrics.select import plural
 from pipeline.schemas import validate
 
 
@@ -75,3 +76,28 @@ def verdicts_for(
     if path is None:
         raise ClaimError(f"{name} is about claims; give it --verdicts verdicts.json")
     return [read_verdicts(path)]
+
+
+UNDECIDED = "undecided"
+OUTCOMES = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
+
+
+def outcome(one: Mapping[str, Any]) -> str:
+    """What became of a claim, given its verdict as `verdicts.json` holds it.
+
+    A claim without a verdict that has an effect was tested, and the data settle nothing.
+    """
+    open_ = one["verdict"] == NOT_TESTABLE and one["effect"] is not None
+    return UNDECIDED if open_ else str(one["verdict"])
+
+
+def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many claims came out in each way, in the order of `OUTCOMES`."""
+    found = [outcome(one) for one in verdicts]
+    return {word: found.count(word) for word in OUTCOMES}
+
+
+def counted(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """`26 claims: 1 reproduced, 0 not reproduced, 1 undecided, 24 not testable here`."""
+    each = ", ".join(f"{number} {word}" for word, number in count(verdicts).items())
+    return f"{plural(len(verdicts), 'claim')}: {each}"

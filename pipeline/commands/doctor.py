@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look at everything, print it, and say whether what is required is there."""
+    """Run every probe, print what it found; exit status 1 where a required one is not ok."""
     found = {name: examine(probe) for name, probe in probes()}
     if args.json:
         print(json.dumps({name: asdict(finding) for name, finding in found.items()}, indent=1))

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the verdict; exit with status 1 and name what differs, and probably why, if not."""
     from pipeline.archive.layout import PRODUCT, SUMS_FILE
-    from pipeline.archive.sums import parse_sums
+    from pipeline.archive.read import parse_sums
     from pipeline.archive.verify import differing, reason
 
     listed = parse_sums((args.results / SUMS_FILE).read_text(encoding="utf-8"), SUMS_FILE)

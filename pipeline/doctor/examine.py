@@ -28,4 +28,4 @@ def examine(probe: Callable[[], Finding]) -> Finding:
         return probe()
     except Exception as error:
         message = " ".join(str(error).split())[:200]
-        return note(f"could not be looked at ({type(error).__name__}: {message})")
+        return note(f"could not be probed ({type(error).__name__}: {message})")

@@ -166,7 +166,7 @@ def slurm() -> Finding:
 
 def emulated_network() -> Finding:
     """Nodes made for a moment: namespaces, shaped links, and whether a delay can be set too."""
-    from pipeline.emulation.available import PLAIN, WITH_DELAY, why_not
+    from pipeline.emulation.nodes import PLAIN, WITH_DELAY, why_not
 
     if (reason := why_not(PLAIN)) is not None:
         what, _, fix = reason.partition("; ")

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipeline.emulation import links, probes
+from pipeline.emulation.cores import Shares
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
-from pipeline.emulation.shares import Shares
 from pipeline.errors import UnsupportedError
 from pipeline.study.spec import LinkSpec
 
@@ -22,7 +22,7 @@ LEAST_SHARE = 0.7
 """Of a node's cores: with less the machine is busy with something else."""
 
 PATIENCE_SECONDS, PAUSE_SECONDS = 60.0, 1.0
-"""How long a busy machine is waited for, and how long between two looks at it."""
+"""How long a busy machine is waited for, and the polling interval meanwhile."""
 
 ATTEMPTS = 3
 """Looks at a rate that is not reached although the nodes had their cores before and after."""

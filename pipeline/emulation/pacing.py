@@ -15,8 +15,10 @@ that by another one never ends.
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.study.spec import WorldSpec
@@ -78,7 +80,7 @@ class Pacer:
     def moment(self) -> float:
         """The time now; right after a settlement, the time at which what follows began.
 
-        A neighbour may take the core between a settlement and the look at the clock, and what
+        A neighbour may take the core between a settlement and the reading of the clock, and what
         follows would seem to take less time than its CPU seconds.
         """
         settled, self._settled_at = self._settled_at, None
@@ -152,3 +154,27 @@ class Pacer:
 
 UNPACED = Pacer()
 """Of a rank whose node is not emulated, or has cores of its own."""
+
+
+VARIABLE = "SAMESTEP_DILATION"
+"""Seconds of this machine for one of the run, set for ranks on emulated nodes alone."""
+
+PAUSE_SECONDS = 1e-4
+"""Polling interval in dilated seconds: a small part of a step."""
+
+
+def dilation() -> float:
+    """By how much a wait of so many seconds must be stretched; 1 where no node is emulated."""
+    return float(os.environ.get(VARIABLE, "1"))
+
+
+def asleep(done: Callable[[], bool]) -> None:
+    """On an emulated node poll `done()` and sleep between polls; elsewhere return at once.
+
+    Spinning would starve the node that it waits for.
+    """
+    if VARIABLE not in os.environ:
+        return
+    pause = PAUSE_SECONDS * dilation()
+    while not done():
+        time.sleep(pause)

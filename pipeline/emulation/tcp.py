@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.emulation import waiting
+from pipeline.emulation import pacing
 
 RTO_MIN_SECONDS = 0.2
 """Linux's least time-out of a retransmission."""
@@ -118,7 +118,7 @@ def _setting(path: Path, default: str) -> str:
 
 def counters() -> dict[str, int] | None:
     """`COUNTED` of this rank's node since it was made; None where this is no emulated node."""
-    if waiting.VARIABLE not in os.environ:
+    if pacing.VARIABLE not in os.environ:
         return None
     found = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
     return {name: found[name] for name in COUNTED if name in found}

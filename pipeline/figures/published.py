@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.claims.counts import counted, outcome
+from pipeline.claims.write import counted, outcome
 from pipeline.figures import scales, theme
 
 CAPTION = (

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.figures import theme
 from pipeline.figures.loss_curves import panel_title
-from pipeline.metrics.conditions import against_plain
+from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, interval_notes, listed, records
 

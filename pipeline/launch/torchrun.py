@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.emulation.available import why_not
 from pipeline.emulation.dilation import dilate, least_dilation
+from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
 from pipeline.machine import addresses
 from pipeline.machine import image as container
@@ -49,7 +49,7 @@ class Place:
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
     file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
     tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
-    checkpoint of an earlier launch has done: every rank is told, so that all go on from the same.
+    checkpoint of an earlier launch has done: every rank is told, so that all resume from the same.
     """
 
     num_cores: int

@@ -18,7 +18,7 @@ FILE = "timed.lock"
 
 @contextmanager
 def timed_alone(run_id: str) -> Iterator[None]:
-    """Hold this user's machine-wide lock; waits, and says so, while another timed run goes on."""
+    """Hold this user's machine-wide lock; waits, and says so, while another run is timed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     stream = os.open(_own_folder() / FILE, flags, 0o600)
     try:

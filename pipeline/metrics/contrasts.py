@@ -21,7 +21,7 @@ from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base, 
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, NOT_EQUAL
 from pipeline.metrics.ranks import ALPHA, RankTest, holm, kruskal_wallis, smallest_p_value
-from pipeline.metrics.select import plural
+from pipeline.metrics.select import cells, pick, plural
 from pipeline.metrics.statistics import interval_of_ratio
 from pipeline.metrics.table import rows
 
@@ -200,3 +200,50 @@ def _values(
 
 def _verdict(text: str, sign: float) -> dict[str, Any]:
     return {"metric": "speed_verdict", "unit": "1", "value": sign, "text": text}
+
+
+_KEYS = ["cell", "plain", "nodes"]
+_COLUMNS = ["arm", "arm_label", "condition", "adds", "link", "plain_link"]
+
+
+def against_plain(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell under a condition at each node count, condition by condition.
+
+    `cell` and `plain` are the two cells, `condition` is the name of the link, `adds` what it adds
+    to the text of `plain_link`; `ratio`, `low` and `high` are NaN where the two are not compared.
+    """
+    found = _verdicts(table)
+    ratio = pick(table, "comparison", "rate_ratio").rename(columns={"other": "plain"})
+    turned = {"ratio": 1 / ratio["value"], "low": 1 / ratio["high"], "high": 1 / ratio["low"]}
+    ratio = ratio[[*_KEYS, "interval"]].assign(**turned)
+    p_value = pick(table, "comparison", "p_value")
+    p_value = p_value.rename(columns={"other": "plain", "value": "p_value"})[[*_KEYS, "p_value"]]
+    found = found.merge(ratio, on=_KEYS, how="left").merge(p_value, on=_KEYS, how="left")
+    seconds = pick(table, "cell", "step_seconds")[["cell", "nodes", "value", "low", "high"]]
+    for of, prefix in (("cell", ""), ("plain", "plain_")):
+        own = seconds.set_axis(
+            [of, "nodes", *(f"{prefix}seconds{end}" for end in ("", "_low", "_high"))], axis=1
+        )
+        found = found.merge(own, on=[of, "nodes"], how="left")
+    return found
+
+
+def _verdicts(table: pd.DataFrame) -> pd.DataFrame:
+    """The comparisons of two cells of one arm on as many nodes: only conditions call for these."""
+    arms, over = (cells(table).set_index("cell")[column] for column in ("arm", "link"))
+    rows = pick(table, "comparison", "speed_verdict").rename(
+        columns={"other": "plain", "text": "verdict"}
+    )
+    rows = rows[(rows["plain"].map(arms) == rows["arm"]) & (rows["nodes"] == rows["other_nodes"])]
+    pairs = list(zip(rows["cell"], rows["arm"], strict=True))
+    rows = rows.assign(
+        condition=[cell.removeprefix(f"{arm}-") for cell, arm in pairs],
+        plain_link=rows["plain"].map(over),
+    )
+    both = zip(rows["link"], rows["plain_link"], strict=True)
+    rows = rows.assign(adds=[link.removeprefix(f"{plain}, ") for link, plain in both])
+    place = {link: number for number, link in enumerate(dict.fromkeys(over.dropna()))}
+    order = rows.assign(place=rows["link"].map(place)).sort_values(
+        ["place", "nodes", "cell_order"], kind="stable"
+    )
+    return order[[*_KEYS, *_COLUMNS, "verdict"]].reset_index(drop=True)

@@ -9,6 +9,7 @@ mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, wi
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from types import ModuleType
 
 from pipeline.errors import StudyError
@@ -39,3 +40,18 @@ def family_module(family: str, part: str) -> ModuleType:
             f"model family {family!r} has no file pipeline/models/{family}/{part}.py; "
             "add it or fix model.family"
         ) from None
+
+
+FP32, HALF, INT64 = 4, 2, 8
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Bytes of an input or output of a matrix product, and of a layer norm's.
+
+    `copies_weights`: autocast keeps a narrow copy of each weight of a product.
+    """
+
+    product: int
+    norm: int
+    copies_weights: bool

@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import figures, tables
-from pipeline.claims.counts import OUTCOMES, count, outcome
+from pipeline.claims.write import OUTCOMES, count, outcome
 from pipeline.errors import SamestepError
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, repeats, setting

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.claims.counts import outcome
 from pipeline.claims.load import files_of, load_claims
+from pipeline.claims.write import outcome
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
 from pipeline.text import markdown_code

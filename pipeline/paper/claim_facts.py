@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.claims.counts import UNDECIDED, count, outcome
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED
+from pipeline.claims.write import UNDECIDED, count, outcome
 from pipeline.metrics.select import listed, plural
 
 

@@ -114,5 +114,5 @@ def _pandoc(generated: Path, final: Path, options: Sequence[str], images: str) -
         if done.returncode:
             reason = " ".join(done.stderr.split())[:300]
             raise SamestepError(
-                f"pandoc could not write {final}: {reason}; look at {generated / 'manuscript.md'}"
+                f"pandoc could not write {final}: {reason}; see {generated / 'manuscript.md'}"
             )

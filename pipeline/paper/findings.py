@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.conditions import against_plain
-from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED
+from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED, against_plain
 from pipeline.metrics.format import ratio_interval, significant, with_interval
 from pipeline.metrics.select import listed, pick, plural, records
 from pipeline.metrics.verdicts import faster, faster_than_base

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.conditions import against_plain
-from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.contrasts import FASTER, SLOWER, against_plain
 from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.parity import NOT_COMPARED
 from pipeline.metrics.select import listed, plural, records

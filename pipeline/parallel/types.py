@@ -34,7 +34,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class TrainState:
-    """Everything a run needs to go on: tensors by parameter name, and plain numbers.
+    """Everything that a run needs to resume: tensors by parameter name, and plain numbers.
 
     `optimiser` maps `<parameter>.<slot>` to a tensor; `scalars` holds the loss scaler's numbers.
     """
@@ -54,7 +54,7 @@ class Phases:
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """From now on the step is in `phase`, and once the last gradient is there in the other.
 
-        The latter is for a backward pass that goes on to reduce; its model has to be watched.
+        The latter is for a backward pass that also reduces; its model has to be watched.
         """
 
     def during(self, phase: str) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline import models, strategies
-from pipeline.models.formats import FP32, HALF, INT64, Formats
+from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
 from pipeline.study.spec import RunSpec
 

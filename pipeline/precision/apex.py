@@ -85,7 +85,7 @@ class ApexAmp(Precision):
     def owners(
         self, model: nn.Module, optimiser: Optimizer
     ) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """As the base says; O2 has put its masters in the place of the optimiser's parameters."""
+        """Name, weight and owner of the optimiser's state, which under O2 is the master weight."""
         if self.level == "O1":
             yield from super().owners(model, optimiser)
             return

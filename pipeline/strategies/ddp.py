@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Ddp(Strategy):
     """`bucket_cap_mb`: gradients are all-reduced in buckets of this many MiB.
 
-    `empty_cache`: see `_faults`.
+    `empty_cache`: see `parallel.faults`.
     """
 
     bucket_cap_mb: int = 25

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pipeline.emulation import waiting
+from pipeline.emulation import pacing
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.horovod import environment as _horovod_env
@@ -27,8 +27,8 @@ COMPRESSIONS = ("none", "fp16")
 class Horovod(Strategy):
     """`compression`: what gradients travel as. The defaults are Horovod's own.
 
-    Ready gradients are looked for every `cycle_time_ms` and fused up to `fusion_threshold_mb` MiB.
-    The last three are faults of the study's first code, off by default: see `_faults`.
+    Horovod polls for ready gradients every `cycle_time_ms` and fuses up to `fusion_threshold_mb`
+    MiB. The last three are faults of the study's first code, off by default: see `parallel.faults`.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("horovod",)
@@ -86,7 +86,7 @@ class Horovod(Strategy):
             )
         settings = {
             "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
-            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * waiting.dilation()),
+            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * pacing.dilation()),
         }
         member = _horovod_env.Membership.join(parts.layout, settings)
         _horovod_step.broadcast_weights(parts.model)

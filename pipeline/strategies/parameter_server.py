@@ -24,7 +24,7 @@ ENGINES = ("process_group", "data_parallel")
 
 @dataclass(frozen=True)
 class ParameterServer(Strategy):
-    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `_faults`.
+    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `parallel.faults`.
 
     `process_group` sends over torch.distributed, on any device and number of nodes;
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.

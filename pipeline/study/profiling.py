@@ -1,6 +1,6 @@
 """Profiled runs: short runs of their own that say what a step's time is spent on.
 
-A study asks for them by `profile: {steps: N}`. Looking disturbs what is looked at, so they are
+A study asks for them by `profile: {steps: N}`. Profiling disturbs what it measures, so they are
 apart from the timed runs: one for each cell and node count, the beginning of its first repeat.
 """
 

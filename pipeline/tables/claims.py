@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.claims.counts import outcome
+from pipeline.claims.write import outcome
 from pipeline.metrics.format import NONE, significant
 
 CAPTION = (

@@ -8,7 +8,7 @@ from pipeline.metrics.format import NONE
 from pipeline.metrics.select import pick
 
 CAPTION = (
-    "Peak memory of a rank as measured and as foretold from the spec: rank 0 and, of the others, "
+    "Peak memory of a rank as measured and as predicted from the spec: rank 0 and, of the others, "
     "the largest; medians over the repeats, in MiB. On a CPU the base is Python and its libraries, "
     "which no formula knows; on a GPU it is zero. 'Model' counts parameters, gradients, optimiser, "
     "buffers of the reduction, activations and loss; 'formula 24' is the study's own. Both are "

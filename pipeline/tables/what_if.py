@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.conditions import against_plain
+from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import probability, ratio_interval, with_interval
 from pipeline.metrics.select import records
 from pipeline.tables.write import once

@@ -19,11 +19,10 @@ from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
-from pipeline.study.spec import RunSpec, WorkloadSpec
+from pipeline.study.spec import OptimiserSpec, RunSpec, WorkloadSpec
 from pipeline.training.clock import Clock
 from pipeline.training.phases import Paced, PhaseTimer
 from pipeline.training.sampler import Sampler, memory_bytes
-from pipeline.training.schedule import learning_rate
 
 if TYPE_CHECKING:
     from pipeline.corpus.batches import Batches
@@ -153,7 +152,7 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def first_timed(work: WorkloadSpec, done: int) -> int:
-    """The step from which on steps are timed: a run that goes on after `done` steps warms up anew.
+    """The step from which on steps are timed: a run that resumes after `done` steps warms up anew.
 
     The last step is timed in any case, so that what is left is measured.
     """
@@ -181,3 +180,16 @@ def weights_sha256(model: nn.Module) -> str:
         digest.update(f"{name}{parameter.dtype}{tuple(parameter.shape)}".encode())
         digest.update(raw.tobytes())
     return digest.hexdigest()
+
+
+def learning_rate(step: int, total_steps: int, spec: OptimiserSpec) -> float:
+    """Rate of step `step` (from 0) of `total_steps`: a function of the step alone.
+
+    Warm-up: (step + 1) / warmup_steps of the full rate; then `schedule`.
+    """
+    if step < spec.warmup_steps:
+        return spec.learning_rate * (step + 1) / spec.warmup_steps
+    if spec.schedule == "constant":
+        return spec.learning_rate
+    length = spec.schedule_steps or total_steps
+    return spec.learning_rate * max(0, length - step) / max(1, length - spec.warmup_steps)

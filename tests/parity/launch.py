@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from pipeline.emulation import waiting
+from pipeline.emulation import pacing
 from pipeline.machine.control_groups import usable_cores
 from tests.parity.cases import Case
 
@@ -68,7 +68,7 @@ def _environment(world: int) -> dict[str, str]:
     """On fewer cores than ranks Horovod waits asleep, as on emulated nodes: it would spin."""
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
     if world > len(usable_cores()):
-        ours |= {waiting.VARIABLE: "1"}
+        ours |= {pacing.VARIABLE: "1"}
     return os.environ | ours
 
 

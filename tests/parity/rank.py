@@ -111,7 +111,7 @@ def stop_after(count: int) -> Any:
     def run(self: Loop, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:
         total = self.spec.workload.steps
         rate = "pipeline.training.loop.learning_rate"
-        from pipeline.training.schedule import learning_rate
+        from pipeline.training.loop import learning_rate
 
         object.__setattr__(self.spec.workload, "steps", count)
         object.__setattr__(self.spec.workload, "checkpoint_every", count)

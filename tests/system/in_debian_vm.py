@@ -19,8 +19,7 @@ PORT = 7000
 def namespaces() -> dict[str, Any]:
     """Two nodes over a link with a delay: a message there and back again."""
     from pipeline.emulation import links
-    from pipeline.emulation.available import WITH_DELAY, why_not
-    from pipeline.emulation.nodes import Nodes, enter_private_network
+    from pipeline.emulation.nodes import WITH_DELAY, Nodes, enter_private_network, why_not
     from pipeline.study.spec import LinkSpec
 
     reason = why_not(WITH_DELAY)

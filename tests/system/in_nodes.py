@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline.emulation import links, probes, tcp, waiting
+from pipeline.emulation import links, pacing, probes, tcp
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.study.spec import LinkSpec
 
@@ -50,7 +50,7 @@ def timers(factor: str) -> dict[str, Any]:
     """What a connection between two nodes has, one within a node, and what is recorded."""
     enter_private_network()
     nodes = Nodes(2, 1, LinkSpec("1gbit", 1000), float(factor))
-    os.environ[waiting.VARIABLE] = "1"
+    os.environ[pacing.VARIABLE] = "1"
     with nodes.inside(0, 1):
         server = socket.create_server((links.address(0, 1), PORT))
         within = _connection(server)
@@ -73,7 +73,7 @@ def stall() -> list[dict[str, int] | None]:
     """What each of two nodes counts while the cable of the second is pulled for half a second."""
     enter_private_network()
     nodes = Nodes(2, 1, LinkSpec("1gbit", 1000), 1.0)
-    os.environ[waiting.VARIABLE] = "1"
+    os.environ[pacing.VARIABLE] = "1"
     with nodes.inside(0, 1):
         server = socket.create_server((links.address(0, 1), PORT))
     with nodes.inside(0, 0):

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.emulation.available import why_not
 from pipeline.emulation.dilation import dilate
+from pipeline.emulation.nodes import why_not
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import LinkSpec, RunSpec

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.emulation.available import why_not
 from pipeline.emulation.links import reachable_mbits
+from pipeline.emulation.nodes import why_not
 from pipeline.study.spec import LinkSpec
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.emulation.available import why_not
+from pipeline.emulation.nodes import why_not
 from pipeline.launch.emulated import preloaded
 from pipeline.study.spec import LinkSpec, RunSpec
 from tests.parity.cases import Case

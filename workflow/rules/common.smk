@@ -63,7 +63,7 @@ if UNMET and workflow.is_main_process:
 
 
 def of_all_runs(name):
-    """That file of every run that the study has come to, with adaptive repeats as they have gone on."""
+    """Path of `name` for every run requested so far; adaptive repeats add runs."""
     return lambda _: run_files(config, RESULTS, None, name, checkpoints.round.get)
 
 

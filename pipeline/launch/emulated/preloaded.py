@@ -88,7 +88,7 @@ def ask(arguments: Sequence[str]) -> int | None:
 
 
 def serve(path: Path, run: Callable[[], int]) -> None:
-    """Fork `run` for each request, with `sys.argv` and all else as the asker has it; for ever."""
+    """Serve forever: fork `run` per request, with the `sys.argv` and environment of its sender."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST_REQUEST)
         listener.bind(str(path))

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
-from pipeline.emulation import links, waiting
+from pipeline.emulation import links, pacing
+from pipeline.emulation.cores import Shares
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import Pacer, speed_of
-from pipeline.emulation.shares import Shares
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
 from pipeline.machine.processes import die_with_parent, exit_status
@@ -119,7 +119,7 @@ class Cluster:
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCHELASTIC_RESTART_COUNT": 0,
             "GLOO_SOCKET_IFNAME": links.INTERFACE,
-            waiting.VARIABLE: self.dilation.factor,
+            pacing.VARIABLE: self.dilation.factor,
         }
         return {name: str(value) for name, value in found.items()}
 

@@ -19,11 +19,10 @@ from typing import NoReturn
 
 from pipeline import strategies
 from pipeline.emulation import REPORT
-from pipeline.emulation.awake import awake
+from pipeline.emulation.cores import Shares, awake
 from pipeline.emulation.dilation import dilate, least_dilation, places
 from pipeline.emulation.measured import check_cores, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.emulation.shares import Shares
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
 from pipeline.launch.emulated import preloaded

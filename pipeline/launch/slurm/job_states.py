@@ -1,10 +1,10 @@
 """What Snakemake's SLURM executor is told of jobs that SLURM ended, so that each is sent again.
 
-Version 2.8.0 of the executor waits for ever for a job that was preempted (SLURM is to resume it,
+Version 2.8.0 of the executor waits forever for a job that was preempted (SLURM is to resume it,
 which the profile's `slurm-no-requeue` forbids) and for one that sacct calls `CANCELLED by 1000`.
 After a NODE_FAIL it keeps all nodes of that job, the good ones too, out of all later jobs; SLURM by
 itself keeps a node that is down out of new jobs. Told that such a job failed, it sends it again, as
-often as `retries` says, and the run goes on from its last checkpoint. And it waits in silence where
+often as `retries` says, and the run resumes from its last checkpoint. And it waits in silence where
 sacct has no database to ask.
 """
 

@@ -7,7 +7,7 @@ to what the hooks count.
 
 from __future__ import annotations
 
-from pipeline.models.formats import FP32, INT64, Formats
+from pipeline.models import FP32, INT64, Formats
 from pipeline.study.spec import ModelSpec
 
 

@@ -11,7 +11,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
-from pipeline.emulation import waiting
+from pipeline.emulation import pacing
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.horovod.environment import Membership
 from pipeline.parallel.step import Stepper
@@ -130,4 +130,4 @@ def wait_asleep(handles: Iterable[int | None]) -> None:
     """
     for handle in handles:
         if handle is not None:
-            waiting.asleep(partial(hvd.poll, handle))
+            pacing.asleep(partial(hvd.poll, handle))

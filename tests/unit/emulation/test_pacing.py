@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -217,3 +218,23 @@ def test_a_real_process_is_as_slow_as_the_factor_says() -> None:
     spent = time.thread_time() - before
     pacer.settle()
     assert time.perf_counter() - start >= 3 * spent
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    return pauses
+
+
+def test_pauses_are_stretched_with_the_time_of_the_run(slept, monkeypatch) -> None:
+    monkeypatch.setenv(pacing.VARIABLE, "2.5")
+    answers = iter([False, False, True])
+    pacing.asleep(lambda: next(answers))
+    assert slept == [2.5 * pacing.PAUSE_SECONDS] * 2
+
+
+def test_on_a_real_node_nothing_is_waited_for(slept, monkeypatch) -> None:
+    monkeypatch.delenv(pacing.VARIABLE, raising=False)
+    pacing.asleep(lambda: pytest.fail("it looked"))
+    assert (slept, pacing.dilation()) == ([], 1.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.emulation import tcp, waiting
+from pipeline.emulation import pacing, tcp
 
 SNMP = """Ip: Forwarding DefaultTTL
 Ip: 1 64
@@ -102,13 +102,13 @@ def test_what_is_recorded_is_what_the_kernel_says(kernel: Path, tmp_path) -> Non
 
 def test_counters_are_of_emulated_nodes_alone(kernel: Path, monkeypatch) -> None:
     write(kernel, 3, 1)
-    monkeypatch.delenv(waiting.VARIABLE, raising=False)
+    monkeypatch.delenv(pacing.VARIABLE, raising=False)
     assert tcp.counters() is None
     assert tcp.since(None) is None
 
 
 def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeypatch) -> None:
-    monkeypatch.setenv(waiting.VARIABLE, "1")
+    monkeypatch.setenv(pacing.VARIABLE, "1")
     write(kernel, 3, 1)
     before = tcp.counters()
     assert before == {"RetransSegs": 3, "TCPTimeouts": 1, "TCPLossProbes": 5, "TCPBacklogDrop": 0}

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import figures, tables
 from pipeline.__main__ import main
-from pipeline.claims.counts import count
+from pipeline.claims.write import count
 from pipeline.metrics.collect import run_folder
 from pipeline.page.runs import LOG_LINES, log_end, tidy
 from pipeline.study.expansion import expand

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pipeline import tables
-from pipeline.metrics.conditions import against_plain
+from pipeline.metrics.contrasts import against_plain
 from pipeline.paper.what_if_facts import what_if_facts
 from tests.fake_records import CONDITIONED, EMULATED, make_study, make_table
 from tests.unit.paper.papers import text_of

@@ -10,7 +10,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.load import check_study
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
-from pipeline.training.schedule import learning_rate
+from pipeline.training.loop import learning_rate
 from tests.fake_records import make_study
 from tests.parity.cases import Case
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main
-from pipeline.claims.counts import outcome
+from pipeline.claims.write import outcome
 from pipeline.metrics import table as tidy
 from pipeline.tables.write import to_latex, to_markdown
 from tests.fake_records import make_study, make_table

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pipeline.emulation import waiting
+from pipeline.emulation import pacing
 from pipeline.parallel.horovod import environment as env
 
 hvd = pytest.importorskip("horovod.torch", reason=f"Horovod is {env.why_unusable()}")
@@ -28,15 +28,15 @@ class Collectives:
 
 
 def test_on_emulated_nodes_it_sleeps_between_two_looks(monkeypatch) -> None:
-    monkeypatch.setenv(waiting.VARIABLE, "4")
+    monkeypatch.setenv(pacing.VARIABLE, "4")
     given = Collectives({7: 3, 8: 1}, monkeypatch)
     step.wait_asleep([7, None, 8])
     assert given.seen == [7, 7, 7, 8]
-    assert given.slept == [4 * waiting.PAUSE_SECONDS] * 2
+    assert given.slept == [4 * pacing.PAUSE_SECONDS] * 2
 
 
 def test_elsewhere_horovod_waits_as_it_does(monkeypatch) -> None:
-    monkeypatch.delenv(waiting.VARIABLE, raising=False)
+    monkeypatch.delenv(pacing.VARIABLE, raising=False)
     given = Collectives({7: 3}, monkeypatch)
     step.wait_asleep([7])
     assert given.seen == given.slept == []
