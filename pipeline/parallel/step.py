@@ -93,7 +93,10 @@ class Stepper:
                     loss = self.forward(inputs, targets).mean() / count
                 total += loss.detach()
                 self.phases.begin(BACKWARD, after_gradients=self.after_gradients if last else None)
-                self.precision.backward(loss, self.optimiser, self.reduced if last else None)
+                with self.precision.scaled(loss, self.optimiser, last=last) as scaled:
+                    torch.autograd.backward(scaled)
+                    if last:
+                        self.reduced()
         return total
 
     def reduced(self) -> None:

@@ -7,7 +7,7 @@ inside an NVIDIA PyTorch image (up to about 25.05) and nowhere else.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -65,14 +65,14 @@ class ApexAmp(Precision):
         """Nothing: Apex has patched the functions (O1) or the model's forward (O2)."""
         return nullcontext()
 
-    def backward(
-        self, loss: Tensor, optimiser: Optimizer, reduce: Callable[[], None] | None
-    ) -> None:
-        """Back-propagate inside `scale_loss`, whose exit unscales after the reduction."""
-        with self.amp.scale_loss(loss, optimiser, delay_unscale=reduce is None) as scaled:
-            scaled.backward()
-            if reduce is not None:
-                reduce()
+    def scaled(
+        self, loss: Tensor, optimiser: Optimizer, *, last: bool
+    ) -> AbstractContextManager[Tensor]:
+        """Apex's `scale_loss`, which unscales as it ends."""
+        context: AbstractContextManager[Tensor] = self.amp.scale_loss(
+            loss, optimiser, delay_unscale=not last
+        )
+        return context
 
     def clip_parameters(self, optimiser: Optimizer) -> Iterable[Tensor]:
         """Apex's master parameters."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ class PrecisionInfo:
 class Precision(ABC):
     """Used by every strategy in this order: `prepare`, then step by step the rest.
 
-    A step is `zero_grad`, then `autocast` and `backward` for each micro-batch, `clip_parameters`,
+    A step is `zero_grad`, then `autocast` and `scaled` for each micro-batch, `clip_parameters`,
     `step`.
     """
 
@@ -51,13 +51,14 @@ class Precision(ABC):
         """Context of the forward pass."""
 
     @abstractmethod
-    def backward(
-        self, loss: Tensor, optimiser: Optimizer, reduce: Callable[[], None] | None
-    ) -> None:
-        """Back-propagate a micro-batch's share of the loss.
+    def scaled(
+        self, loss: Tensor, optimiser: Optimizer, *, last: bool
+    ) -> AbstractContextManager[Tensor]:
+        """Context that gives the loss to back-propagate, a micro-batch's share, scaled.
 
-        `reduce` is given with the last micro-batch only: it makes the gradients of all ranks one,
-        before they are unscaled; afterwards `clip_parameters` hold fp32 gradients.
+        Within it the strategy runs the backward pass and, where `last`, makes the gradients of all
+        ranks one. It ends by unscaling these, after which `clip_parameters` hold fp32 gradients. A
+        context and no pair of calls, because Apex unscales where its own one ends.
         """
 
     @abstractmethod

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -59,14 +59,12 @@ class Native(Precision):
             return nullcontext()
         return torch.autocast(self.device, dtype=self.dtype)
 
-    def backward(
-        self, loss: Tensor, optimiser: Optimizer, reduce: Callable[[], None] | None
-    ) -> None:
-        """Scale where float16, back-propagate, reduce, widen to the masters, unscale."""
-        torch.autograd.backward(self.scaler.scale(loss) if self.scaler else loss)
-        if reduce is None:
+    @contextmanager
+    def scaled(self, loss: Tensor, optimiser: Optimizer, *, last: bool) -> Iterator[Tensor]:
+        """Scale where float16; at the end of the last one widen to the masters and unscale."""
+        yield self.scaler.scale(loss) if self.scaler else loss
+        if not last:
             return
-        reduce()
         if isinstance(optimiser, MasterWeights):
             optimiser.widen_gradients()
         if self.scaler:
