@@ -140,7 +140,7 @@ def broken(mutation: str | None) -> Any:
         real = Layout.batch_slice
         return mock.patch.object(Layout, "batch_slice", lambda self, rank, n: real(self, 0, n))
     if mutation == "sum":
-        return mock.patch("pipeline.precision.native.Native.backward", summed())
+        return mock.patch("pipeline.precision.native.Native.scaled", summed())
     raise ValueError(mutation)
 
 
@@ -151,12 +151,12 @@ OPTIONS: dict[str | None, dict[str, Any]] = {
 real_clip = torch.nn.utils.clip_grad_norm_
 
 
-def summed() -> Callable[..., None]:
+def summed() -> Callable[..., Any]:
     """Back-propagate as if the gradients of two ranks were added instead of averaged."""
     from pipeline.precision.native import Native
 
-    real = Native.backward
-    return lambda self, loss, optimiser, reduce: real(self, loss * 2, optimiser, reduce)
+    real = Native.scaled
+    return lambda self, loss, optimiser, *, last: real(self, loss * 2, optimiser, last=last)
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ def option(name):
 # Snakemake notes no parameter whose function takes inputs or outputs. Those of `tokens` and `train`
 # must stay such functions: a parameter that it had not noted would train finished runs again.
 def folder_of(name):
-    """The folder of a job's input."""
-    return lambda wildcards, input: str(Path(input[name]).parent)
+    """The folder of a job's input, or of the first of several."""
+    return lambda wildcards, input: str(Path(str(input[name]).split()[0]).parent)
 
 
 def out_folder(wildcards, output):

@@ -40,7 +40,7 @@ rule figures:
     threads: EVERY_CORE
     params:
         names=FIGURE_NAMES,
-        folder=f"{RESULTS}/figures",
+        folder=out_folder,
         verdicts=option("verdicts"),
     shell:
         "python -m pipeline figure {params.names} --metrics {input.metrics}"

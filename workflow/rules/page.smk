@@ -19,8 +19,8 @@ rule page:
     log:
         f"{RESULTS}/logs/page.txt",
     params:
-        figures=f"{RESULTS}/figures",
-        tables=f"{RESULTS}/tables",
+        figures=folder_of("figures"),
+        tables=folder_of("tables"),
         runs=f"{RESULTS}/runs",
         verdicts=option("verdicts"),
     shell:

@@ -30,10 +30,10 @@ rule manuscript:
     log:
         f"{RESULTS}/logs/manuscript.txt",
     params:
-        figures=f"{RESULTS}/figures",
-        tables=f"{RESULTS}/tables",
+        figures=folder_of("figures"),
+        tables=folder_of("tables"),
         generated=f"paper/generated/{UNDER}{STUDY}",
-        folder=f"{RESULTS}/paper",
+        folder=out_folder,
         verdicts=option("verdicts"),
         validation=option("validation"),
     shell:

@@ -32,7 +32,7 @@ rule tables:
         f"{RESULTS}/logs/tables.txt",
     params:
         names=TABLE_NAMES,
-        folder=f"{RESULTS}/tables",
+        folder=out_folder,
         verdicts=option("verdicts"),
     shell:
         "python -m pipeline table {params.names} --metrics {input.metrics}"
