@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from pipeline.corpus.text_store import open_text
+from pipeline.corpus.text_file import open_text
 from pipeline.errors import CorpusError
 
 CHUNK_CHARACTERS = 2**18

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pipeline.corpus import python_docs
 from pipeline.corpus.json_array import read_strings
 from pipeline.corpus.pieces import PIECE_CHARACTERS, split_document
-from pipeline.corpus.text_store import open_text
+from pipeline.corpus.text_file import open_text
 from pipeline.errors import CorpusError
 
 Piece = tuple[str, bool]

@@ -7,19 +7,16 @@ that of one record batch whatever the size of the corpus.
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.corpus.sources import Source
 from pipeline.errors import CorpusError
-from pipeline.files import open_regular
 
 ROWS_PER_BATCH = 256
 
@@ -137,29 +134,4 @@ def _check_encodable(text: str, unit: str) -> None:
         raise CorpusError(
             f"{unit}: a document holds the lone surrogate {text[error.start]!a}; "
             "expected characters that UTF-8 can encode, remove it"
-        ) from None
-
-
-@contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """The file as UTF-8 with every line end read as a line feed and a byte order mark dropped."""
-    try:
-        with open_regular(path) as content:
-            # UTF-8 allows NUL, text does not have it: the sign by which git knows a binary file.
-            if b"\0" in content.peek():
-                raise CorpusError(
-                    f"{path}: a NUL byte near its start means binary; expected UTF-8 text, "
-                    "convert the file"
-                )
-            with io.TextIOWrapper(content, encoding="utf-8-sig") as stream:
-                yield stream
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise CorpusError(
-            f"{path}: byte 0x{byte:02x} is not UTF-8 ({error.reason}); "
-            "expected UTF-8 text, convert the file"
-        ) from None
-    except OSError as error:
-        raise CorpusError(
-            f"{path}: {error.strerror or error}; expected a readable file, correct corpus.paths"
         ) from None

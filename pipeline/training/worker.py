@@ -278,10 +278,6 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     return "lost" if any(sign in text for sign in (*LOST_PEER, *lost_peer)) else "failed"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 SETTINGS = {M_MMAP_THRESHOLD: 1 << 30, M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 64 << 20}
 """Parameters of mallopt(3), in bytes."""
@@ -296,3 +292,7 @@ def keep_freed_memory() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(mallopt(*setting) == 1 for setting in SETTINGS.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

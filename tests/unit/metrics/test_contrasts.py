@@ -11,15 +11,13 @@ import pytest
 from pipeline.errors import ComparisonError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.contrasts import against_plain, fewest_repeats, largest_family
+from pipeline.metrics.contrasts import fewest_repeats, largest_family
 from pipeline.metrics.select import pick
-from pipeline.metrics.statistics import Interval, interval_of_ratio
-from pipeline.metrics.table import check
 from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
-from tests.fake_records import CONDITIONED, EMULATED, PLAIN, make_record, make_study, make_table
+from tests.fake_records import EMULATED, make_record, make_study
 
 CELLS: list[dict[str, Any]] = [
     {"name": "a", "label": "A", "strategy": "single", "precision": "fp32", "nodes": [1]},
@@ -152,7 +150,7 @@ def test_what_was_not_measured_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"cluster": EMULATED}], ids=["loopback", "two links"])
-def test_the_largest_family_is_foretold_from_the_study(tmp_path: Path, changes: Any) -> None:
+def test_the_largest_family_is_predicted_from_the_study(tmp_path: Path, changes: Any) -> None:
     """Of three cells on one node and two on more: three pairs on one, and four with their base."""
     table = measure(tmp_path, lambda spec: 0.1, **changes)
     texts = pick(table, "comparison", "p_value")["text"]
@@ -163,116 +161,3 @@ def test_the_largest_family_is_foretold_from_the_study(tmp_path: Path, changes: 
 
 def test_six_repeats_decide_fifteen_pairs_and_five_do_not() -> None:
     assert fewest_repeats(15) == 6 and fewest_repeats(1) == 4
-
-
-CELLS = make_study()["cells"][:4]
-CLUSTER = CONDITIONED | {"nodes": [1, 4]}
-
-
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    return make_table(repeats=6, cluster=CLUSTER, cells=CELLS)
-
-
-@pytest.fixture(scope="module")
-def found(table: pd.DataFrame) -> pd.DataFrame:
-    return against_plain(table)
-
-
-def step_seconds(table: pd.DataFrame, cell: str) -> Interval:
-    rows = pick(table, "cell", "step_seconds")
-    row = rows[(rows["cell"] == cell) & (rows["nodes"] == 4)].iloc[0]
-    return Interval(row["value"], row["low"], row["high"], row["n"], row["interval"])
-
-
-def test_every_cell_under_a_condition_has_a_ratio_of_step_times(
-    table: pd.DataFrame, found: pd.DataFrame
-) -> None:
-    check(table, "here")
-    conditions = ["straggler", "jitter", "asymmetric", "oversubscribed"]
-    assert found["condition"].tolist() == [c for c in conditions for _ in range(3)]
-    assert found["arm"].tolist() == ["sps", "dps", "horovod"] * 4
-    assert set(found["nodes"]) == {4}
-    for row in found.to_dict("records"):
-        one, plain = (step_seconds(table, name) for name in (row["cell"], row["plain"]))
-        expected = interval_of_ratio(one, plain)
-        ratio = (row["ratio"], row["low"], row["high"])
-        assert ratio == pytest.approx((expected.value, expected.low, expected.high))
-        assert row["interval"] == expected.how
-        assert (row["seconds"], row["plain_seconds"]) == (one.value, plain.value)
-
-
-def test_the_words_are_of_the_test_and_of_the_interval(found: pd.DataFrame) -> None:
-    slow = found[found["cell"] == "dps-straggler"].iloc[0]
-    assert slow["verdict"] == "slower" and slow["low"] > 1.5
-    # Three cells over one link: the exact p-value of 6 against 6, times the three.
-    assert found["p_value"].min() == pytest.approx(3 * 2 / 924)
-    assert found["p_value"].max() <= 1
-    near = found[found["cell"] == "dps-oversubscribed"].iloc[0]
-    assert near["verdict"] == "undecided" and near["low"] < 1 < near["high"]
-
-
-def test_each_condition_is_a_family_of_comparisons_of_its_own(table: pd.DataFrame) -> None:
-    rows = pick(table, "comparison", "p_value")
-    told = rows[(rows["cell"] == "dps-jitter") & (rows["other"] == "dps-plain")]["text"].iloc[0]
-    assert told == (
-        "Kruskal-Wallis, corrected for 3 cells against themselves without conditions over "
-        "1 Gbit/s, jitter 0.3 (Holm)"
-    )
-    assert not ((rows["cell"] == "dps-plain") & (rows["other"] == "dps-plain")).any()
-
-
-def test_a_condition_is_told_by_what_it_adds(found: pd.DataFrame) -> None:
-    texts = dict(zip(found["condition"], found["adds"], strict=True))
-    assert texts == {
-        "straggler": "one node at 0.5 speed", "jitter": "jitter 0.3",
-        "asymmetric": "receives 250 Mbit/s", "oversubscribed": "uplink 1 Gbit/s",
-    }  # fmt: skip
-    assert set(found["plain_link"]) == {"1 Gbit/s"}
-
-
-def test_the_base_of_the_speedup_is_compared_as_before(table: pd.DataFrame) -> None:
-    against = faster_than_base(table, "dps-straggler", 4, "single, 1 node")
-    assert against is not None and against.compared
-    plain = faster_than_base(table, "dps-straggler", 4, "dps-plain, 4 nodes")
-    assert plain is not None and plain.verdict == "slower"
-
-
-@pytest.mark.parametrize(
-    "links",
-    [EMULATED["links"], [PLAIN | {"rate_mbits": 500}, *CONDITIONED["links"][1:]]],
-    ids=["no condition", "another rate"],
-)
-def test_without_a_link_to_compare_with_there_is_nothing(links: Any) -> None:
-    made = make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CELLS)
-    empty = against_plain(made)
-    assert empty.empty and "ratio" in empty.columns
-
-
-def test_each_rate_has_its_own_reference() -> None:
-    slow = {"rate_mbits": 200}
-    links = [PLAIN, PLAIN | {"name": "plain-slow"} | slow, PLAIN | {"name": "j", "jitter": 0.3}]
-    links.append(links[-1] | {"name": "j-slow"} | slow)
-    made = against_plain(make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CELLS))
-    pairs = dict(zip(made["cell"], made["plain"], strict=True))
-    assert pairs["dps-j"] == "dps-plain" and pairs["dps-j-slow"] == "dps-plain-slow"
-
-
-def test_what_fell_back_to_the_loopback_was_under_no_condition() -> None:
-    fell = make_table(repeats=2, cluster=CLUSTER, cells=CELLS, fell_back=lambda spec: True)
-    assert against_plain(fell).empty
-    part = make_table(
-        repeats=2, cluster=CLUSTER, cells=CELLS, fell_back=lambda spec: spec.cell == "dps-plain"
-    )
-    assert set(against_plain(part)["arm"]) == {"sps", "horovod"}
-
-
-def test_a_condition_of_another_training_is_not_compared(table: pd.DataFrame) -> None:
-    own = table.copy()
-    rows = (own["level"] == "comparison") & (own["cell"] == "dps-jitter")
-    rows &= own["other"] == "dps-plain"
-    own.loc[rows & (own["metric"] == "speed_verdict"), "text"] = "not compared: schedule differ"
-    own = own[~(rows & (own["metric"] != "speed_verdict"))]
-    made = against_plain(own)
-    row = made[made["cell"] == "dps-jitter"].iloc[0]
-    assert pd.isna(row["ratio"]) and row["verdict"].startswith("not compared")
