@@ -7,11 +7,13 @@ for each exchange, plus noise of the run and of the step); the losses fall along
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -123,8 +125,19 @@ def write_records(
 
 
 def make_table(*, fell_back: Any = None, **changes: Any) -> pd.DataFrame:
-    """The table of metrics of the synthetic study, through the real stage."""
-    study = make_study(**changes)
+    """The table of metrics of the synthetic study, through the real stage; a copy of one's own."""
+    if fell_back is not None:
+        return _build_table(make_study(**changes), fell_back)
+    return _table_of(json.dumps(make_study(**changes))).copy()
+
+
+@cache
+def _table_of(study: str) -> pd.DataFrame:
+    """Many tests of a process ask for the same study."""
+    return _build_table(json.loads(study), None)
+
+
+def _build_table(study: Mapping[str, Any], fell_back: Any) -> pd.DataFrame:
     with TemporaryDirectory() as folder:
         return build(study, write_records(Path(folder), study, fell_back=fell_back))
 
