@@ -31,5 +31,7 @@ rule all:
     input:
         # Snakemake ignores a missing intermediate file, so `all` requests every record.
         of_all_runs("run.json"),
+        rules.figures.output,
+        rules.tables.output,
         rules.paper.input,
         rules.page.output,

@@ -23,10 +23,10 @@ UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Two strategies, one of them on two ranks: `test_workflow.py` trains the others."""
+    """Two strategies, and one that cannot run here: `test_workflow.py` trains the others."""
     cells = STUDY["cells"]
     assert isinstance(cells, list)
-    project = make_project(tmp_path_factory.mktemp("first"), cells=cells[:2])
+    project = make_project(tmp_path_factory.mktemp("first"), cells=[*cells[:2], cells[3]])
     project.run("--cores", "2")
     return project
 
