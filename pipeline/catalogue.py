@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.study.expansion import compares_conditions
+from pipeline.study.study import Study
 
 VERDICTS, CONDITIONS = "verdicts", "conditions"
 """What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
@@ -40,9 +41,9 @@ class Catalogue:
         needs = literals(self.folder, "NEEDS")
         return [name for name, what in needs.items() if what == VERDICTS]
 
-    def shown(self, study: Mapping[str, Any]) -> list[str]:
+    def shown(self, study: Study) -> list[str]:
         """Names of those that a study has: all whose need it meets."""
-        met = {VERDICTS: bool(study.get("claims")), CONDITIONS: compares_conditions(study)}
+        met = {VERDICTS: bool(study.claims), CONDITIONS: compares_conditions(study)}
         needs = literals(self.folder, "NEEDS")
         return [name for name in self.names() if name not in needs or met[needs[name]]]
 

@@ -7,6 +7,7 @@ claim's test measures, so that its effect is a chosen value with chosen bounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ import pandas as pd
 from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.build import build
+from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
 Bounds = tuple[float, float, float]
@@ -54,12 +56,12 @@ def make_world(**changes: Any) -> Evidence:
     """The study above and its table of metrics, in which every run finished."""
     study = world_study(**changes)
     with TemporaryDirectory() as folder:
-        table = build(study, write_records(Path(folder), study, lambda spec: None))
+        table = build(Study.of(study), write_records(Path(folder), study, lambda spec: None))
     # Effects are arranged cell by cell; what the rank test says of a pair is set by `decide`.
     table = table[table["level"] != "comparison"].reset_index(drop=True)
     table.loc[table["metric"] == "num_parameters", "value"] = float(PARAMETERS)
     table.loc[table["metric"] == "gpus", "text"] = "NVIDIA V100, NVIDIA V100"
-    return Evidence(study, table)
+    return Evidence(Study.of(study), table)
 
 
 def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: float) -> Evidence:
@@ -92,9 +94,9 @@ def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
 def without(evidence: Evidence, selector: Selector) -> Evidence:
     """The study without the cells that the selector means."""
     gone = {place.cell for place in evidence.places(selector)}
-    cells = [cell for cell in evidence.study["cells"] if cell["name"] not in gone]
+    arms = tuple(arm for arm in evidence.study.arms if arm.name not in gone)
     table = evidence.table[~evidence.table["cell"].isin(gone)].copy()
-    return Evidence({**evidence.study, "cells": cells}, table)
+    return Evidence(replace(evidence.study, arms=arms), table)
 
 
 def selectors(claim: Claim) -> list[Selector]:

@@ -27,6 +27,7 @@ from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 
 # strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
 _LAW = {
@@ -117,7 +118,7 @@ def write_records(
 
     `fell_back(spec)` says which runs were to be emulated and were made on the loopback.
     """
-    for place, spec in enumerate([*run_order(expand(study)), *profiled(study)]):
+    for place, spec in enumerate([*run_order(expand(Study.of(study))), *profiled(Study.of(study))]):
         here = fell_back is not None and fell_back(spec)
         record = make_record(spec, failures(spec), place, fell_back=here)
         write_record(run_folder(root, spec), record)
@@ -139,7 +140,7 @@ def _table_of(study: str) -> pd.DataFrame:
 
 def _build_table(study: Mapping[str, Any], fell_back: Any) -> pd.DataFrame:
     with TemporaryDirectory() as folder:
-        return build(study, write_records(Path(folder), study, fell_back=fell_back))
+        return build(Study.of(study), write_records(Path(folder), study, fell_back=fell_back))
 
 
 def write_table(table: pd.DataFrame, folder: Path) -> Path:

@@ -28,6 +28,7 @@ from pipeline.records import RunRecord
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
 from pipeline.study.profiling import profiled
+from pipeline.study.study import Study
 from pipeline.text import markdown
 
 
@@ -58,7 +59,7 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     return parts
 
 
-def _records(study: Mapping[str, Any], runs: Path) -> tuple[list[RunRecord], list[Path]]:
+def _records(study: Study, runs: Path) -> tuple[list[RunRecord], list[Path]]:
     """The records of the study, each validated, and the files of those that are missing."""
     specs = [*called_for(study, runs), *profiled(study)]
     files = [run_folder(runs, spec) / "run.json" for spec in specs]
@@ -71,13 +72,13 @@ def _records(study: Mapping[str, Any], runs: Path) -> tuple[list[RunRecord], lis
 
 
 def _check_finished(
-    study: Mapping[str, Any], results: Path, made: Sequence[str], missing: Sequence[Path]
+    study: Study, results: Path, made: Sequence[str], missing: Sequence[Path]
 ) -> None:
     """Raise ArchiveError unless all is there, and metrics and verdicts are those of the records."""
     absent = [*missing, *(path for path in map(results.joinpath, made) if not path.is_file())]
     if absent:
         raise ArchiveError(
-            f"study {study['study']!r} is unfinished: {absent[0]} does not exist ({len(absent)} "
+            f"study {study.name!r} is unfinished: {absent[0]} does not exist ({len(absent)} "
             f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`, or pack "
             "its records alone with --partial"
         )
@@ -89,7 +90,7 @@ def _check_finished(
             validation = results / layout.VALIDATION_FILE
             bias = load_bias(validation if validation.is_file() else None)
             evidence = Evidence(study, table.read(anew / layout.METRICS_FILE), bias)
-            write_verdicts(study["study"], judge_all(claims, evidence), anew / layout.VERDICTS_FILE)
+            write_verdicts(study.name, judge_all(claims, evidence), anew / layout.VERDICTS_FILE)
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):
             found = results / path.relative_to(anew)
             if path.read_bytes() != found.read_bytes():
@@ -119,10 +120,10 @@ def _image(records: Sequence[RunRecord]) -> dict[str, Path]:
     return {}
 
 
-def _facts(study: Mapping[str, Any], num_recorded: int, num_runs: int) -> dict[str, Any]:
+def _facts(study: Study, num_recorded: int, num_runs: int) -> dict[str, Any]:
     facts = {
         "schema_version": 1,
-        "study": study["study"],
+        "study": study.name,
         "num_runs": num_runs,
         "num_recorded": num_recorded,
         "samestep": pipeline.__version__,
@@ -132,13 +133,13 @@ def _facts(study: Mapping[str, Any], num_recorded: int, num_runs: int) -> dict[s
     return facts
 
 
-def _readme(study: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+def _readme(study: Study, facts: Mapping[str, Any]) -> str:
     """A few lines for who opens the archive by hand."""
     code = f"Samestep {facts['samestep']}, commit {facts['git_commit'] or 'unknown'}"
     lines = [
-        f"# {markdown(study['title']).strip()}",
+        f"# {markdown(study.title).strip()}",
         "",
-        f"Study `{study['study']}`, {facts['num_recorded']} of {facts['num_runs']} runs, packed by "
+        f"Study `{study.name}`, {facts['num_recorded']} of {facts['num_runs']} runs, packed by "
         f"{code}{', changed since' if facts['git_dirty'] else ''}.",
         "",
         "- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs",

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.archive import layout
 from pipeline.records import RunRecord
+from pipeline.study.study import Study
 
 Entity = dict[str, Any]
 
@@ -36,7 +37,7 @@ _FORMATS = {
 
 
 def metadata(
-    study: Mapping[str, Any],
+    study: Study,
     records: Sequence[RunRecord],
     facts: Mapping[str, Any],
     names: Sequence[str],
@@ -78,7 +79,7 @@ def _refs(names: Iterable[str]) -> dict[str, str] | list[dict[str, str]]:
 
 
 def _root(
-    study: Mapping[str, Any],
+    study: Study,
     records: Sequence[RunRecord],
     names: Sequence[str],
     actions: Sequence[Entity],
@@ -86,8 +87,8 @@ def _root(
     return {
         "@id": "./",
         "@type": "Dataset",
-        "name": study["title"],
-        "description": f"Study {study['study']!r} of parallel training strategies: records of its "
+        "name": study.title,
+        "description": f"Study {study.name!r} of parallel training strategies: records of its "
         f"{len(records)} training runs, and the metrics, figures, tables and paper made from them",
         "datePublished": max(record.run["ended_at"] for record in records),
         "license": _ref(_LICENSE),
@@ -182,15 +183,13 @@ def _file(name: str, parameters: Mapping[str, tuple[str, str]]) -> Entity:
     return entity | ({"exampleOfWork": _refs(examples)} if examples else {})
 
 
-def _study_run(
-    study: Mapping[str, Any], records: Sequence[RunRecord], names: Sequence[str]
-) -> Entity:
+def _study_run(study: Study, records: Sequence[RunRecord], names: Sequence[str]) -> Entity:
     """The whole workflow; its times are those of the first and the last training run."""
     results = [n for n in names if n.startswith("runs/") or layout.PRODUCT.fullmatch(n)]
     return {
         "@id": _STUDY_RUN,
         "@type": "CreateAction",
-        "name": f"study {study['study']}",
+        "name": f"study {study.name}",
         "description": "all training runs of the study, and what was made from their records",
         "instrument": _ref(layout.WORKFLOW_FILE),
         "startTime": min(record.run["started_at"] for record in records),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pipeline import figures, tables
 from pipeline.claims.load import files_of
+from pipeline.study.study import Study
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE_FILE, SUMS_FILE, CRATE_FILE = "archive.json", "SHA256SUMS", "ro-crate-metadata.json"
@@ -58,9 +57,9 @@ def is_needed(name: str) -> bool:
     return name in single or name.startswith("runs/")
 
 
-def products(study: Mapping[str, Any]) -> list[str]:
+def products(study: Study) -> list[str]:
     """What a finished study has besides its records, by its names below results/<study>."""
-    claims = bool(study.get("claims"))
+    claims = bool(study.claims)
     drawn, tabled = figures.catalogue.shown(study), tables.catalogue.shown(study)
     return [
         METRICS_FILE,
@@ -71,7 +70,7 @@ def products(study: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def sources(study: Mapping[str, Any]) -> dict[str, Path]:
+def sources(study: Study) -> dict[str, Path]:
     """Name in the archive -> file of this checkout: workflow, claims, manuscript and lock."""
     found = [path for pattern in _SOURCES for path in ROOT.glob(pattern)]
     found += files_of(study)

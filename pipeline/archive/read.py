@@ -71,10 +71,10 @@ def check_records(folder: Path) -> str:
             "results can be rebuilt from it; finish the study and pack it again"
         )
     study = load_study(folder / layout.STUDY_FILE)
-    if study["study"] != facts["study"]:
+    if study.name != facts["study"]:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "
-            f"{study['study']!r}; {_AGAIN}"
+            f"{study.name!r}; {_AGAIN}"
         )
     records = [*collect(study, folder / "runs"), *collect_profiled(study, folder / "runs")]
     known = {record.spec.run_id.partition("/")[2] for record in records}
@@ -84,7 +84,7 @@ def check_records(folder: Path) -> str:
             f"the record runs/{min(found - known)} belongs to no run of its study; {_AGAIN}"
         )
     check_inputs(records, folder)
-    return str(study["study"])
+    return str(study.name)
 
 
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:

@@ -15,6 +15,7 @@ from pipeline import reference
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
 from pipeline.errors import ClaimError
 from pipeline.schemas import describe, read
+from pipeline.study.study import Study
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "workflow" / "config"
@@ -129,14 +130,13 @@ def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) ->
     return Published(value, "; ".join(sources))
 
 
-def files_of(study: Mapping[str, Any]) -> Sequence[Path]:
+def files_of(study: Study) -> Sequence[Path]:
     """The files of claims that a study names; raises ClaimError where one does not exist."""
-    paths = [FOLDER / name / "claims.yaml" for name in study.get("claims", [])]
+    paths = [FOLDER / name / "claims.yaml" for name in study.claims]
     for path in paths:
         if not path.is_file():
             known = ", ".join(sorted(p.parent.name for p in FOLDER.glob("*/claims.yaml")))
             raise ClaimError(
-                f"study {study['study']!r} names the claims {path.parent.name!r}; use one of "
-                f"{known}"
+                f"study {study.name!r} names the claims {path.parent.name!r}; use one of {known}"
             )
     return paths

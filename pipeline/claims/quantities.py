@@ -111,7 +111,7 @@ def _loss_roughness(evidence: Evidence, place: Place) -> Estimate:
 
     One run a seed: runs of one seed and batch have the same losses and would count twice.
     """
-    warmup = int(evidence.study["optimiser"]["warmup_steps"])
+    warmup = evidence.study.optimiser.warmup_steps
     steps = own(pick(evidence.table, "step", "loss"), place)
     steps = steps[steps["step"] >= warmup].dropna(subset=["value"])
     jumps = []

@@ -20,8 +20,8 @@ from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.metrics.comparison import unequal_fields
 from pipeline.metrics.parity import NOT_EQUAL
 from pipeline.metrics.select import listed, pick, plural, records
-from pipeline.study.expansion import links_of
 from pipeline.study.spec import LinkSpec
+from pipeline.study.study import Study
 
 ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
 # Ranks of these networks are processes of one machine and share its cores.
@@ -67,7 +67,7 @@ class Place:
 class Evidence:
     """A study and its table of metrics, as the tests ask it."""
 
-    study: Mapping[str, Any]
+    study: Study
     table: pd.DataFrame
     bias: float | None = 0.0
     """Share by which times on emulated nodes may be off, as validated; None where it was not."""
@@ -80,12 +80,12 @@ class Evidence:
     @cached_property
     def options(self) -> dict[str, Mapping[str, Any]]:
         """Options of each arm, which the table does not hold."""
-        return {cell["name"]: cell.get("options", {}) for cell in self.study["cells"]}
+        return {arm.name: arm.options for arm in self.study.arms}
 
     @cached_property
     def links(self) -> dict[str, LinkSpec]:
         """Each link, by its text."""
-        return {link.text: link for link in links_of(self.study)}
+        return {link.text: link for link in self.study.cluster.links}
 
     def fact(self, metric: str) -> float:
         """The smallest value of a fact over all runs; NaN where no run has it."""

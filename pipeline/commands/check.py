@@ -28,6 +28,6 @@ def run(args: argparse.Namespace) -> int:
     study = load_study(args.study)
     strategies.check(expand(study))
     files_of(study)
-    check_files(study["corpus"])
-    print(Path("results", study["study"]))
+    check_files(dict(study.corpus))
+    print(Path("results", study.name))
     return 0

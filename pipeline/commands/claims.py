@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
     study = load_study(args.study)
     files = args.claims or files_of(study)
     if not files:
-        raise ClaimError(f"study {study['study']!r} names no claims; add the key `claims` to it")
+        raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
     claims = [claim for path in files for claim in load_claims(path)]
     metrics = table.read(args.metrics)
     verdicts = judge_all(claims, Evidence(study, metrics, load_bias(args.validation)))
-    write_verdicts(study["study"], verdicts, args.out)
+    write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        readme.update(args.readme, study["study"], shown, run_counts(metrics).text)
+        readme.update(args.readme, study.name, shown, run_counts(metrics).text)
     print(counted(shown))
     return 0

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a heading and the commands for each cell and node count."""
     study = load_study(args.study)
-    results = Path("results", study["study"]).resolve()
+    results = Path("results", study.name).resolve()
     for spec in expand(study):
         if spec.repeat == 0:
             print(f"# {spec.run_id}: {_resources(spec)}")

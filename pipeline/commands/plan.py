@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pipeline.errors import StudyError
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
-from pipeline.study.expansion import expand, repeat_bounds
+from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.profiling import profiled
+from pipeline.study.study import Study
 
 SUMMARY = "what a study will need: memory of every cell, runs, time and GPU hours"
 # Memory in GiB as the makers' data sheets name it; the driver keeps some of it.
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     plans = plan_study([*expand(study), *profiled(study)])
     if args.device and plans[0].spec.world.device == "cpu":
         raise StudyError(
-            f"study {study['study']} runs on CPUs, {args.device} is a GPU; "
+            f"study {study.name} runs on CPUs, {args.device} is a GPU; "
             "give --device-memory of a machine"
         )
-    print(f"{study['study']}: {study['title']}\n")
+    print(f"{study.name}: {study.title}\n")
     for line in _align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
         print(line)
     print("\n" + "\n".join([*_notes(plans, limit), *_repeats_note(study)]))
@@ -123,12 +123,12 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
     return [*notes, f"{count}; within {share} of it is tight."]
 
 
-def _repeats_note(study: Mapping[str, Any]) -> list[str]:
+def _repeats_note(study: Study) -> list[str]:
     """A warning where so few repeats cannot decide which cell is faster, whatever they find."""
     from pipeline.metrics.contrasts import fewest_repeats, largest_family
 
     pairs, what = largest_family(study)
-    most = repeat_bounds(study)[1]
+    most = study.repeats.at_most
     if pairs == 0 or most >= (needed := fewest_repeats(pairs)):
         return []
     return [

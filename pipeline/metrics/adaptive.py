@@ -9,33 +9,33 @@ so that the same records always call for the same runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.records import RunRecord
-from pipeline.study.expansion import expand, repeat_bounds
+from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 
 # A rule that stops when an interval is narrow favours intervals that are narrow by luck; measured
 # by simulation with at least 6 and at most 20 repeats (DECISIONS.md).
 COVERAGE = "92 to 96 %"
 
 
-def called_for(study: Mapping[str, Any], runs: Path) -> list[RunSpec]:
+def called_for(study: Study, runs: Path) -> list[RunSpec]:
     """The runs that the study calls for, in its order; those of fixed repeats are all.
 
     Reads the records below `runs`; a cell is not followed beyond its first missing record.
     """
     specs = expand(study)
-    least, most = repeat_bounds(study)
-    if least == most:
+    least, within = study.repeats.at_least, study.repeats.within
+    if within is None:
         return specs
     cells: dict[tuple[str, int], list[RunSpec]] = {}
     for spec in specs:
         cells.setdefault((spec.cell, spec.world.nodes), []).append(spec)
-    within = study["repeats"]["within"]
     return [spec for own in cells.values() for spec in _of_cell(own, runs, least, within)]
 
 
@@ -53,7 +53,7 @@ def _of_cell(specs: Sequence[RunSpec], runs: Path, least: int, within: float) ->
 
 
 def run_files(
-    study: Mapping[str, Any],
+    study: Study,
     results: str,
     repeats: int | None,
     name: str,
@@ -66,7 +66,7 @@ def run_files(
     For the workflow: `get_round(repeat=r)` is the checkpoint that wrote which runs of repeat r are
     called for, and raises where it has yet to run. Repeats that every cell has ask for none.
     """
-    least, most = repeat_bounds(study)
+    least, most = study.repeats.at_least, study.repeats.at_most
     last = most if repeats is None else repeats
     ids = [spec.run_id for spec in expand(study) if spec.repeat < min(last, least)]
     for repeat in range(least, last):

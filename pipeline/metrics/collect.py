@@ -11,6 +11,7 @@ from pipeline.metrics.adaptive import called_for
 from pipeline.records import RunRecord, read_record
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 
 
 def run_folder(runs: Path, spec: RunSpec) -> Path:
@@ -18,17 +19,17 @@ def run_folder(runs: Path, spec: RunSpec) -> Path:
     return runs / spec.run_id.partition("/")[2]
 
 
-def collect(study: Mapping[str, Any], runs: Path) -> list[RunRecord]:
+def collect(study: Study, runs: Path) -> list[RunRecord]:
     """Every record of a timed run of the study, in its order; raises as `read_all` does."""
     return read_all(study, called_for(study, runs), runs)
 
 
-def collect_profiled(study: Mapping[str, Any], runs: Path) -> list[RunRecord]:
+def collect_profiled(study: Study, runs: Path) -> list[RunRecord]:
     """Every record of a profiled run of the study; none where it asks for none."""
     return read_all(study, profiled(study), runs)
 
 
-def read_all(study: Mapping[str, Any], specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:
+def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:
     """The records of these runs, in their order; raises RecordError naming each that is unfit.
 
     All records are read before the error is raised, so one look shows the whole damage.
@@ -39,7 +40,7 @@ def read_all(study: Mapping[str, Any], specs: Sequence[RunSpec], runs: Path) -> 
     if missing:
         raise RecordError(
             f"{missing[0] / 'run.json'} does not exist ({len(missing)} of {len(specs)} runs are "
-            f"missing); run the training of study {study['study']!r} first"
+            f"missing); run the training of study {study.name!r} first"
         )
     records, faults = [], []
     for spec in specs:

@@ -24,6 +24,7 @@ from pipeline.metrics.ranks import ALPHA, RankTest, holm, kruskal_wallis, smalle
 from pipeline.metrics.select import cells, pick, plural
 from pipeline.metrics.statistics import interval_of_ratio
 from pipeline.metrics.table import rows
+from pipeline.study.study import Study
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
 Place = tuple[str, int]
@@ -119,12 +120,12 @@ def _families(groups: Groups) -> Mapping[str, list[Pair]]:
     return families
 
 
-def largest_family(study: Mapping[str, Any]) -> tuple[int, str]:
+def largest_family(study: Study) -> tuple[int, str]:
     """Comparisons in the largest family that a study plans, and what they are; see `_families`.
 
     Every link, and one node, has each cell of the study once, so no family grows with the links.
     """
-    nodes = [cell.get("nodes", study["cluster"]["nodes"]) for cell in study["cells"]]
+    nodes = [arm.nodes for arm in study.arms]
     sizes = {"cells against their base": sum(n > 1 for counts in nodes for n in counts)}
     for number in sorted({n for counts in nodes for n in counts}):
         members = sum(number in counts for counts in nodes)

@@ -7,7 +7,8 @@ from typing import Any
 
 from pipeline.records import RunRecord
 from pipeline.study.expansion import FALLBACK, cells_of, fallback_name
-from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
@@ -44,7 +45,7 @@ def label_of(labels: Labels, record: RunRecord) -> Mapping[str, Any]:
     return labels[record.spec.cell, fell_back(record)]
 
 
-def cell_labels(study: Mapping[str, Any], records: Iterable[RunRecord]) -> Labels:
+def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
     """For each cell: its name, label, cell_order, precision_ran, and its arm with its label.
 
     The label names library and type wherever it is not plain fp32, so that Apex and torch's own
@@ -52,7 +53,7 @@ def cell_labels(study: Mapping[str, Any], records: Iterable[RunRecord]) -> Label
     loopback count to one cell, whatever link they were planned over: they are repeats of one thing.
     """
     cells = cells_of(study)
-    arms = {one["name"]: one["arm"] for one in cells}
+    arms = {one.name: one.arm for one in cells}
     ran: dict[str, str] = {}
     for record in records:
         arm = arms[record.spec.cell]
@@ -60,16 +61,16 @@ def cell_labels(study: Mapping[str, Any], records: Iterable[RunRecord]) -> Label
             ran[arm] = precision_as_ran(record.run)
     labels: dict[tuple[str, bool], dict[str, Any]] = {}
     for place, one in enumerate(cells):
-        own, arm = ran[one["arm"]], one["arm"]
-        arm_label = one["label"] if one["precision"] == "fp32" else f"{one['label']} [{own}]"
+        own, arm = ran[one.arm], one.arm
+        arm_label = one.label if one.precision == "fp32" else f"{one.label} [{own}]"
         shared = {"precision_ran": own, "arm": arm, "arm_label": arm_label}
-        over = f", {LinkSpec(**one['link']).text}" if one["name"] != arm else ""
-        names = {"cell": one["name"], "label": f"{arm_label}{over}", "cell_order": place}
-        labels[one["name"], False] = names | shared
+        over = f", {one.link.text}" if one.link and one.name != arm else ""
+        names = {"cell": one.name, "label": f"{arm_label}{over}", "cell_order": place}
+        labels[one.name, False] = names | shared
         # Behind all others, in the order of the arms.
         order = len(cells) + list(ran).index(arm)
         names = {"cell": fallback_name(arm), "label": f"{arm_label}, {FALLBACK}"}
-        labels[one["name"], True] = names | shared | {"cell_order": order}
+        labels[one.name, True] = names | shared | {"cell_order": order}
     return labels
 
 

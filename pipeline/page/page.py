@@ -22,6 +22,7 @@ from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, repeats, setting
 from pipeline.page.runs import LOG_LINES, run_rows
 from pipeline.paper.numbers import collect
+from pipeline.study.study import Study
 from pipeline.tables.status import STATUSES
 
 _HERE = Path(__file__).parent
@@ -44,7 +45,7 @@ class Folders:
 
 
 def render(
-    study: Mapping[str, Any],
+    study: Study,
     table: pd.DataFrame,
     verdicts: Sequence[dict[str, Any]],
     folders: Folders,

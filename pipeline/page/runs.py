@@ -15,6 +15,7 @@ from pipeline.metrics.collect import collect, collect_profiled, run_folder
 from pipeline.metrics.format import NONE, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.records import RunRecord
+from pipeline.study.study import Study
 
 LOG_LINES = 20
 _TAIL_BYTES, _LINE_LETTERS = 2**16, 400
@@ -49,7 +50,7 @@ class RunRow:
     log_note: str
 
 
-def run_rows(study: Mapping[str, Any], table: pd.DataFrame, runs: Path) -> list[RunRow]:
+def run_rows(study: Study, table: pd.DataFrame, runs: Path) -> list[RunRow]:
     """One row for every run that the study calls for, in its order; profiled ones have no time.
 
     Raises RecordError on a missing or unfit record, SamestepError where the metrics are of others.

@@ -14,6 +14,7 @@ from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.write import outcome
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
+from pipeline.study.study import Study
 from pipeline.text import markdown_code
 
 LICENCE = "Apache-2.0"
@@ -47,7 +48,7 @@ SHOWN_IN: dict[str, tuple[str | None, str | None]] = {
 
 
 def appendix(
-    study: Mapping[str, Any],
+    study: Study,
     table: pd.DataFrame,
     verdicts: Sequence[dict[str, Any]],
     manifest: Mapping[str, Any] | None,
@@ -64,7 +65,7 @@ def appendix(
     longest = records(runs.sort_values("seconds", kind="stable"))[-1]
     return {
         "licence": LICENCE,
-        "data_licence": _DATA_LICENCES[study["corpus"]["source"]],
+        "data_licence": _DATA_LICENCES[study.corpus["source"]],
         "strategies": listed(markdown_code(name) for name in cells(table)["strategy"].unique()),
         "experiments": plural(len(runs.drop_duplicates(["cell", "nodes"])), "experiment"),
         "total": duration(runs["seconds"].sum()),
@@ -122,18 +123,18 @@ def _tokens(manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checkpoint(study: Mapping[str, Any], table: pd.DataFrame) -> str:
+def _checkpoint(study: Study, table: pd.DataFrame) -> str:
     """Size of a checkpoint, which lies there while a run is under way; empty where none is made.
 
     It holds the weights and both moments of AdamW in fp32, 12 bytes a parameter.
     """
     parameters = pick(table, "run", "num_parameters")["value"]
-    if not study["workload"]["checkpoint_every"] or parameters.empty:
+    if not study.workload.checkpoint_every or parameters.empty:
         return ""
     return size(12 * float(parameters.max()))
 
 
-def _kick(study: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, Any]:
+def _kick(study: Study, runs: pd.DataFrame) -> dict[str, Any]:
     """The run that finished soonest, as the first thing to try; empty where none finished."""
     finished = runs[runs["status"] == "ok"].sort_values("seconds", kind="stable")
     if finished.empty:
@@ -141,14 +142,14 @@ def _kick(study: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, Any]:
     first = records(finished)[0]
     folder = str(first["run_id"]).partition("/")[2]
     return {
-        "target": f"results/{study['study']}/runs/{folder}/run.json",
+        "target": f"results/{study.name}/runs/{folder}/run.json",
         "time": duration(first["seconds"]),
         "fits": bool(first["seconds"] < KICK_SECONDS),
         "all_fit": bool(runs["seconds"].sum() < KICK_SECONDS),
     }
 
 
-def _claims(study: Mapping[str, Any], verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _claims(study: Study, verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Which figure and table show what a claim is about, with the claims and their verdicts."""
     if not verdicts:
         return []

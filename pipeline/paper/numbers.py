@@ -33,6 +33,7 @@ from pipeline.paper.measurement import measurement
 from pipeline.paper.parity_facts import parity_facts
 from pipeline.paper.split_facts import split_facts
 from pipeline.paper.what_if_facts import what_if_facts
+from pipeline.study.study import Cell, Study
 from pipeline.text import markdown_code
 
 _CONFIG = Path("workflow") / "config"
@@ -42,7 +43,7 @@ _MONTHS = (
 
 
 def collect(
-    study: Mapping[str, Any],
+    study: Study,
     table: pd.DataFrame,
     verdicts: Sequence[dict[str, Any]] = (),
     manifest: Mapping[str, Any] | None = None,
@@ -56,7 +57,7 @@ def collect(
         "study": _study(study, table),
         "corpus": _corpus(study),
         "model": _model(study, table),
-        "optimiser": {key: _plain(value) for key, value in study["optimiser"].items()},
+        "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()},
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
         "emulation": emulation_facts(table, validation),
@@ -77,12 +78,12 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    name = study["study"]
+def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    name = study.name
     config = (_CONFIG / name / "study.yaml").as_posix()
     shipped = (Path(__file__).parents[2] / config).is_file()
     names, nodes = cells(table), node_counts(table)
-    own = {cell["name"]: _own_settings(cell) for cell in study["cells"]}
+    own = {arm.name: _own_settings(arm) for arm in study.arms}
     shown = [
         {"cell": row["arm"], "label": row["arm_label"], "strategy": row["strategy"],
          "precision_ran": row["precision_ran"],
@@ -93,13 +94,13 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     snakemake = f"snakemake --cores all{chosen}"
     return {
         "name": name,
-        "title": study["title"],
+        "title": study.title,
         "command": "make paper" if name == "smoke" else snakemake,
         "snakemake": snakemake,
         "repeats": _repeats(study),
-        "adaptive": "" if isinstance(study["repeats"], int) else COVERAGE,
-        "seeds": listed(study["seeds"]),
-        "num_seeds": len(study["seeds"]),
+        "adaptive": "" if study.repeats.within is None else COVERAGE,
+        "seeds": listed(study.seeds),
+        "num_seeds": len(study.seeds),
         "num_cells": len(shown),
         "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
@@ -108,24 +109,23 @@ def _study(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _repeats(study: Mapping[str, Any]) -> str:
-    repeats = study["repeats"]
-    if isinstance(repeats, int):
-        return plural(repeats, "repeat")
+def _repeats(study: Study) -> str:
+    repeats = study.repeats
+    if repeats.within is None:
+        return plural(repeats.at_most, "repeat")
     return (
-        f"{repeats['at_least']} to {repeats['at_most']} repeats (until the interval of the median "
-        f"step time lies within {100 * repeats['within']:g} % of it)"
+        f"{repeats.at_least} to {repeats.at_most} repeats (until the interval of the median "
+        f"step time lies within {100 * repeats.within:g} % of it)"
     )
 
 
-def _own_settings(cell: Mapping[str, Any]) -> str:
+def _own_settings(cell: Cell) -> str:
     """What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`."""
-    parts = ("workload", "optimiser", "options")
-    return listed(f"{p}.{k} = {v}" for p in parts for k, v in cell.get(p, {}).items())
+    return listed(f"{part}.{k} = {v}" for part, own in cell.own.items() for k, v in own.items())
 
 
-def _corpus(study: Mapping[str, Any]) -> dict[str, Any]:
-    corpus, tokenizer = study["corpus"], study["tokenizer"]
+def _corpus(study: Study) -> dict[str, Any]:
+    corpus, tokenizer = study.corpus, study.tokenizer
     files = listed(markdown_code(Path(path).name) for path in corpus.get("paths", []))
     sources = {
         "python-docs": "the prose that ships with every CPython: its language reference topics "
@@ -144,48 +144,46 @@ def _corpus(study: Mapping[str, Any]) -> dict[str, Any]:
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
 
 
-def _model(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    shape = {key: _plain(value) for key, value in study["model"].items() if key != "vocab_size"}
+def _model(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    shape = {key: _plain(value) for key, value in vars(study.model).items() if key != "vocab_size"}
     counts = table.loc[table["metric"] == "num_parameters", "value"].dropna().unique()
     millions = listed(f"{count / 1e6:.2f}" for count in sorted(counts))
     return {
         **shape,
-        "family": {"gpt2": "GPT-2"}.get(study["model"]["family"], study["model"]["family"]),
-        "vocabulary": f"{study['model']['vocab_size']:,}",
+        "family": {"gpt2": "GPT-2"}.get(study.model.family, study.model.family),
+        "vocabulary": f"{study.model.vocab_size:,}",
         "parameters_millions": millions,
     }
 
 
-def _workload(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    work, runs = study["workload"], pick(table, "run", "status")
+def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    work, runs = study.workload, pick(table, "run", "status")
     return {
-        "scaling": work["scaling"],
+        "scaling": work.scaling,
         "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
         "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
         "batch_differs": runs["global_batch"].nunique() > 1,
-        "accumulation": plural(work["accumulation_steps"], "micro-batch").replace(
-            "batchs", "batches"
-        ),
-        "steps": plural(work["steps"], "step"),
-        "untimed": plural(work["untimed_steps"], "step"),
-        "has_untimed": work["untimed_steps"] > 0,
-        "timed": plural(work["steps"] - work["untimed_steps"], "step"),
+        "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
+        "steps": plural(work.steps, "step"),
+        "untimed": plural(work.untimed_steps, "step"),
+        "has_untimed": work.untimed_steps > 0,
+        "timed": plural(work.steps - work.untimed_steps, "step"),
     }
 
 
-def _cluster(study: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    cluster, runs = study["cluster"], pick(table, "run", "status")
+def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+    cluster, runs = study.cluster, pick(table, "run", "status")
     networks = set(runs["network"])
     together = runs.loc[runs["network"] == "loopback", "world_size"]
     cores = pick(table, "run", "num_cores")["value"].dropna()
     return {
-        "device": {"cpu": "CPU", "cuda": "GPU"}[cluster["device"]],
+        "device": {"cpu": "CPU", "cuda": "GPU"}[cluster.device],
         "emulated": "emulated" in networks,
         "loopback": "loopback" in networks,
         "real": bool(((runs["network"] == "real") & (runs["nodes"] > 1)).any()),
         "mixed": len(networks) > 1,
-        "backend": cluster["backend"],
-        "ranks_per_node": plural(cluster["ranks_per_node"], "rank"),
+        "backend": cluster.backend,
+        "ranks_per_node": plural(cluster.ranks_per_node, "rank"),
         "largest_world": int(together.max()) if len(together) else 0,
         "cores": listed(sorted({int(c) for c in cores})),
         "oversubscribed": bool(len(cores) and len(together) and together.max() > cores.min()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pipeline.errors import StudyError
 from pipeline.schemas import describe
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
+from pipeline.study.study import Study
 from pipeline.text import one_line, unprintable
 
 SCHEMA_FILE = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
@@ -41,11 +42,9 @@ _Validator = extend(  # type: ignore[no-untyped-call]
 )
 
 
-def load_study(path: Path) -> dict[str, Any]:
-    """The validated mapping of a study file; raises StudyError naming the key, value and rule."""
-    study = extended(read_document(path, "study file", StudyError), path)
-    check_study(study, path)
-    return dict(study)
+def load_study(path: Path) -> Study:
+    """The study of a file; raises StudyError naming the key, value and rule."""
+    return check_study(extended(read_document(path, "study file", StudyError), path), path)
 
 
 def extended(content: Any, path: Path, below: tuple[Path, ...] = ()) -> Any:
@@ -114,20 +113,22 @@ def results_folder(study_file: Path) -> Path:
     return Path("results", str(name))
 
 
-def check_study(study: Any, where: Path | str) -> None:
-    """Raise StudyError unless `study` fits the schema and every run of it is possible."""
-    error = best_match(_Validator(_schema()).iter_errors(study))
+def check_study(content: Any, where: Path | str) -> Study:
+    """The study of a mapping; raises StudyError unless it fits and every run is possible."""
+    error = best_match(_Validator(_schema()).iter_errors(content))
     if error is not None:
         raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
+    study = Study.of(content)
     _check_texts(study, where)
-    tokenizer = study["tokenizer"]
-    if tokenizer.get("vocab_size", 0) > study["model"]["vocab_size"]:
+    vocabulary = study.tokenizer.get("vocab_size", 0)
+    if vocabulary > study.model.vocab_size:
         raise StudyError(
-            f"{where}: tokenizer.vocab_size {tokenizer['vocab_size']} is over model.vocab_size "
-            f"{study['model']['vocab_size']}; raise model.vocab_size"
+            f"{where}: tokenizer.vocab_size {vocabulary} is over model.vocab_size "
+            f"{study.model.vocab_size}; raise model.vocab_size"
         )
     expand(study)
     profiled(study)
+    return study
 
 
 @cache
@@ -135,10 +136,10 @@ def _schema() -> Any:
     return yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
 
 
-def _check_texts(study: Mapping[str, Any], where: Path | str) -> None:
+def _check_texts(study: Study, where: Path | str) -> None:
     """Titles and labels may hold any character that can be shown, and have to show one."""
-    texts = {"title": study["title"]}
-    texts |= {f"cells.{n}.label": cell["label"] for n, cell in enumerate(study["cells"])}
+    texts = {"title": study.title}
+    texts |= {f"cells.{n}.label": arm.label for n, arm in enumerate(study.arms)}
     for key, text in texts.items():
         if wrong := unprintable(text):
             raise StudyError(
@@ -148,13 +149,12 @@ def _check_texts(study: Mapping[str, Any], where: Path | str) -> None:
             raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
 
 
-def font_warning(study: Mapping[str, Any]) -> str | None:
-    """One line on characters of titles and labels that figures or PDF show as boxes, or None.
+def font_warning(texts: Iterable[str]) -> str | None:
+    """One line on characters of these texts that figures or PDF show as boxes, or None.
 
     Their fonts come with matplotlib and typst, so that pages are the same everywhere; none of them
     has the wide characters of Chinese, Japanese and Korean, and typst's have no emoji.
     """
-    texts = [study["title"], *(cell["label"] for cell in study["cells"])]
     found = dict.fromkeys(c for text in texts for c in text if _is_wide(c))
     if not found:
         return None

@@ -6,13 +6,12 @@ apart from the timed runs: one for each cell and node count, the beginning of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 
 FORWARD, BACKWARD, COMMUNICATION, OPTIMISER = "forward", "backward", "communication", "optimiser"
 REST, DATA = "rest", "data"
@@ -27,16 +26,15 @@ PHASES = (*IN_STEP, DATA)
 """All phases. `data` is reading and moving the batch, which is done before the timed step."""
 
 
-def profiled(study: Mapping[str, Any]) -> list[RunSpec]:
+def profiled(study: Study) -> list[RunSpec]:
     """The profiled runs of a validated study; none where it asks for none.
 
     They train the untimed steps and then `profile.steps` more with the learning rates of the whole
     run, so their losses are the first ones of the timed run. Raises StudyError where that is
     longer.
     """
-    if "profile" not in study:
+    if (steps := study.profile_steps) is None:
         return []
-    steps = int(study["profile"]["steps"])
     return [_shorten(spec, steps) for spec in expand(study) if spec.repeat == 0]
 
 

@@ -38,8 +38,8 @@ pytestmark = [
 def run_of(cell: str, nodes: int, link: LinkSpec = LINK) -> RunSpec:
     """A short run of the default study's cell, on nodes and a link that it may not have itself."""
     study = load_study(ROOT / "workflow/config/smoke/study.yaml")
-    study["model"] |= {"vocab_size": 300, "context": 16}
-    spec = next(run for run in expand(study) if run.cell == cell)
+    model = replace(study.model, vocab_size=300, context=16)
+    spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
     work = replace(spec.workload, global_batch=8, steps=6, untimed_steps=2)
     world = replace(spec.world, nodes=nodes, link=link)
     return replace(spec, world=world, workload=work)

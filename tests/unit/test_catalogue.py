@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline import figures, tables
+from pipeline.study.study import Study
 from tests.fake_records import CONDITIONED, EMULATED, make_study
 
 ALONE = CONDITIONED | {"links": CONDITIONED["links"][1:]}
@@ -27,4 +28,4 @@ def test_what_a_study_does_not_have(
 ) -> None:
     study = make_study(**changes)
     for catalogue, absent in ((figures.catalogue, figure), (tables.catalogue, table)):
-        assert set(catalogue.names()) - set(catalogue.shown(study)) == absent
+        assert set(catalogue.names()) - set(catalogue.shown(Study.of(study))) == absent

@@ -3,7 +3,7 @@ import os
 
 from pipeline.claims.load import files_of as claim_files_of
 
-CLAIM_FILES = [os.path.relpath(path) for path in claim_files_of(config)]
+CLAIM_FILES = [os.path.relpath(path) for path in claim_files_of(STUDY)]
 VERDICTS = f"{RESULTS}/claims/verdicts.json"
 
 

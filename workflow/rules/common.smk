@@ -25,26 +25,25 @@ try:
     resolved = extended(dict(config), Path([*workflow.configfiles, "configuration"][0]))
     config.clear()
     config.update(resolved)
-    check_study(config, "configuration")
-    strategies.check(expand_study(config))
+    STUDY = check_study(config, "configuration")
+    strategies.check(expand_study(STUDY))
 except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
 # Every job is a Snakemake of its own, which reads this file again; what is said is said once.
-if workflow.is_main_process and (warning := font_warning(config)):
+if workflow.is_main_process and (warning := font_warning(STUDY.texts)):
     print(warning, file=sys.stderr)
 # More than any machine has: Snakemake lowers a job's threads to what --cores gives.
 EVERY_CORE = 1024
-STUDY = config["study"]
 # UNDER: `Snakefile` measures below results/, `from_archive.smk` rebuilds beside that.
-RESULTS = f"results/{UNDER}{STUDY}"
+RESULTS = f"results/{UNDER}{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
 VALIDATION = f"{RESULTS}/emulation.json"
 # The profiled runs come last, so that they stand between no two timed ones.
 RUNS = {
     run.run_id.partition("/")[2]: run
-    for run in [*run_order(expand_study(config)), *profiled(config)]
+    for run in [*run_order(expand_study(STUDY)), *profiled(STUDY)]
 }
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
 REQUESTS = {run: request(spec) for run, spec in RUNS.items()}
@@ -64,7 +63,7 @@ if UNMET and workflow.is_main_process:
 
 def of_all_runs(name):
     """Path of `name` for every run requested so far; adaptive repeats add runs."""
-    return lambda _: run_files(config, RESULTS, None, name, checkpoints.round.get)
+    return lambda _: run_files(STUDY, RESULTS, None, name, checkpoints.round.get)
 
 
 def files(pattern):

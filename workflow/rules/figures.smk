@@ -1,7 +1,7 @@
 # All figures in one job: starting Python for each takes longer than drawing most of them.
 from pipeline.figures import catalogue as figure_catalogue
 
-FIGURE_NAMES = figure_catalogue.shown(config)
+FIGURE_NAMES = figure_catalogue.shown(STUDY)
 VECTORS = {name: f"{RESULTS}/figures/{name}.svg" for name in FIGURE_NAMES}
 FIGURES = [path for path in VECTORS.values()] + expand(
     f"{RESULTS}/figures/{{name}}.{{kind}}", name=FIGURE_NAMES, kind=["pdf", "png"]

@@ -8,7 +8,7 @@ checkpoint round:
     input:
         study=STUDY_FILE,
         records=lambda wildcards: run_files(
-            config, RESULTS, int(wildcards.repeat), "run.json", checkpoints.round.get
+            STUDY, RESULTS, int(wildcards.repeat), "run.json", checkpoints.round.get
         ),
     output:
         f"{RESULTS}/rounds/{{repeat}}.json",

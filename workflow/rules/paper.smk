@@ -32,7 +32,7 @@ rule manuscript:
     params:
         figures=folder_of("figures"),
         tables=folder_of("tables"),
-        generated=f"paper/generated/{UNDER}{STUDY}",
+        generated=f"paper/generated/{UNDER}{STUDY.name}",
         folder=out_folder,
         verdicts=option("verdicts"),
         validation=option("validation"),

@@ -8,7 +8,7 @@ localrules:
 
 # How far emulated nodes may be trusted is copied, so that it goes into the archive of the study.
 BENCH = "bench/results/emulation.json"
-VALIDATED = config["cluster"]["network"] == "emulated" and Path(BENCH).is_file()
+VALIDATED = STUDY.cluster.network == "emulated" and Path(BENCH).is_file()
 
 
 # The three small files that split a study: a job re-runs only when its own part has changed.
@@ -30,7 +30,7 @@ rule tokens_spec:
     log:
         f"{RESULTS}/logs/tokens_spec.txt",
     params:
-        text=lambda wildcards: json.dumps(tokens_spec(config), sort_keys=True),
+        text=lambda wildcards: json.dumps(tokens_spec(STUDY), sort_keys=True),
     shell:
         "printf '%s\\n' {params.text:q} > {output} 2> {log}"
 

@@ -1,7 +1,7 @@
 # All tables in one job, for the same reason as the figures.
 from pipeline.tables import catalogue as table_catalogue
 
-TABLE_NAMES = table_catalogue.shown(config)
+TABLE_NAMES = table_catalogue.shown(STUDY)
 PAGES = {name: f"{RESULTS}/tables/{name}.html" for name in TABLE_NAMES}
 TABLES = [path for path in PAGES.values()] + expand(
     f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["tex", "md", "csv"]

@@ -5,7 +5,7 @@ onstart:
     # looks at all waiting jobs each second; after some hundred they took half a core from the runs.
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
-    if config["cluster"]["network"] == "emulated" and not CONTAINED:
+    if STUDY.cluster.network == "emulated" and not CONTAINED:
         preloaded.start(next(iter(RUNS.values())))
     if "snakemake_executor_plugin_slurm" in sys.modules:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])

@@ -25,6 +25,7 @@ from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
+from pipeline.study.study import Study
 from tests.fake_bench import make_result
 from tests.fake_records import make_record, make_study
 
@@ -42,16 +43,16 @@ def finished_study(results: Path, **changes: Any) -> Path:
     write_text(results / MANIFEST_FILE, json.dumps(_manifest()))
     write_text(results / VALIDATION_FILE, json.dumps(make_result()))
     tokens = sha256_of_file(results / MANIFEST_FILE)
-    for spec in [*expand(study), *profiled(study)]:
+    for spec in [*expand(Study.of(study)), *profiled(Study.of(study))]:
         failure = ("unsupported", "no CUDA device") if spec.cell == "dps" else None
         record = make_record(spec, failure)
         run = {**record.run, "data": {**record.run["data"], "manifest_sha256": tokens}}
         folder = run_folder(results / "runs", spec)
         write_record(folder, RunRecord(run, record.steps))
         write_text(folder / "spec.json", spec.to_json())
-    for name in products(study):
+    for name in products(Study.of(study)):
         write_text(results / name, f"stand-in for {name}\n")
-    table.write(build(study, results / "runs"), results / METRICS_FILE)
+    table.write(build(Study.of(study), results / "runs"), results / METRICS_FILE)
     return results
 
 

@@ -52,7 +52,7 @@ def test_a_cell_is_held_against_itself_undilated() -> None:
 def test_the_bench_runs_the_default_study_as_it_is() -> None:
     spec = FakeRuns().spec("horovod-amp", 8, 1000.0)
     study = load_study(STUDY)
-    assert (vars(spec.model), vars(spec.workload)) == (study["model"], study["workload"])
+    assert (spec.model, spec.workload) == (study.model, study.workload)
 
 
 @pytest.mark.parametrize(("cores", "factors"), [(2, [5, 10]), (4, [3, 10]), (8, [1, 10])])

@@ -21,6 +21,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence, Place, choose
 from pipeline.metrics import contrasts
+from pipeline.study.study import Study
 from tests.claims_worlds import arrange, copy, decide, make_world, set_metric, world_study
 from tests.fake_records import make_study, make_table
 
@@ -37,7 +38,7 @@ def world() -> Evidence:
 
 @pytest.fixture(scope="module")
 def cpu() -> Evidence:
-    return Evidence(make_study(), make_table(repeats=3))
+    return Evidence(Study.of(make_study()), make_table(repeats=3))
 
 
 def with_cell(*names: str, **changes: Any) -> Evidence:
@@ -108,7 +109,9 @@ def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> No
 
 def test_one_rank_exchanges_nothing() -> None:
     cluster = {**make_study()["cluster"], "nodes": [1]}
-    evidence = Evidence(make_study(cluster=cluster), make_table(repeats=2, cluster=cluster))
+    evidence = Evidence(
+        Study.of(make_study(cluster=cluster)), make_table(repeats=2, cluster=cluster)
+    )
     assert "several ranks on one machine, and here each has one" in judge(SLOWER, evidence).why
 
 
@@ -218,14 +221,14 @@ def test_roughness_leaves_the_warm_up_out(world: Evidence) -> None:
     [place, *_] = evidence.places(CLAIMS["small-batch-diverges"].test["a"])
     set_metric(evidence, place, "loss_roughness", (1.0, 1.0, 1.0))
     table = evidence.table
-    early = (table["metric"] == "loss") & (table["step"] < world.study["optimiser"]["warmup_steps"])
+    early = (table["metric"] == "loss") & (table["step"] < world.study.optimiser.warmup_steps)
     table.loc[early, "value"] = 1e6
     assert estimate(Evidence(evidence.study, table), place, "loss_roughness").value == 1.0
 
 
 def test_a_study_of_which_nothing_ran_has_its_reasons() -> None:
     cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
-    evidence = Evidence(make_study(cells=cells), make_table(repeats=2, cells=cells))
+    evidence = Evidence(Study.of(make_study(cells=cells)), make_table(repeats=2, cells=cells))
     for claim in CLAIMS.values():
         assert judge(claim, evidence).verdict == NOT_TESTABLE
 

@@ -8,6 +8,8 @@ import yaml
 from pipeline.claims.load import FOLDER, files_of, load_claims, parse
 from pipeline.errors import ClaimError
 from pipeline.study.load import CONFIG, load_study
+from pipeline.study.study import Study
+from tests.fake_records import make_study
 
 SMALL: dict[str, Any] = {
     "publication": "A paper",
@@ -96,10 +98,10 @@ def test_a_file_that_is_missing_or_not_yaml_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_study_that_names_unknown_claims_is_refused() -> None:
-    assert files_of({"study": "s"}) == []
-    assert files_of({"study": "s", "claims": ["bai2022"]}) == [FOLDER / "bai2022/claims.yaml"]
-    with pytest.raises(ClaimError, match="study 's' names the claims 'bai2021'; use one of bai"):
-        files_of({"study": "s", "claims": ["bai2021"]})
+    assert files_of(Study.of(make_study())) == []
+    assert files_of(Study.of(make_study(claims=["bai2022"]))) == [FOLDER / "bai2022/claims.yaml"]
+    with pytest.raises(ClaimError, match="study 'fake' names the claims 'bai2021'; use one of bai"):
+        files_of(Study.of(make_study(claims=["bai2021"])))
 
 
 @pytest.mark.parametrize("name", ["smoke", "bai2022", "bai2022-as-published"])

@@ -154,7 +154,7 @@ def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
 
 
 def test_the_ablations_have_the_cells_of_their_claims() -> None:
-    study = load_study(Path("workflow/config/bai2022-ablations/study.yaml"))
+    study = load_study(Path("workflow/config/bai2022-ablations/study.yaml")).to_dict()
     evidence = make_world(**{key: study[key] for key in ("cells", "cluster", "compares")})
     for claim in CLAIMS:
         if claim.id in ("empty-cache-costs", "small-batch-diverges", "amp-fits-batch-4"):

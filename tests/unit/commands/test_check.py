@@ -17,7 +17,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "LICENSE").write_text("text")
     os.mkfifo(tmp_path / "fifo")
-    return shipped
+    return shipped.to_dict()
 
 
 def check(study: dict[str, Any]) -> int:

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from pipeline.figures import theme, time_split
 from pipeline.metrics.build import build
 from pipeline.study.profiling import COMMUNICATION, PHASES
+from pipeline.study.study import Study
 from tests.fake_records import fail, make_study, make_table, write_records
 
 STUDY = make_study(profile={"steps": 8}, repeats=2)
@@ -108,7 +109,7 @@ def test_a_profiled_run_that_failed_alone_is_named_once(tmp_path: Path) -> None:
         STUDY,
         lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
     )
-    said = texts(draw(build(STUDY, runs)))
+    said = texts(draw(build(Study.of(STUDY), runs)))
     assert said.count("(no memory)") == 1
     assert "Not profiled: Distributed Parameter Server (DDP): oom in 3 of 3 runs" in said
     assert said.count("apex.amp is not importable") == 1

@@ -20,6 +20,7 @@ from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
 from pipeline.records import Step, read_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from pipeline.training import checkpoint
 from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
@@ -255,7 +256,9 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
 
 def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch, capsys) -> None:
     """One line, and the same line in the record, whose status stays `ok`."""
-    spec = next(run for run in expand(make_study(cluster=EMULATED)) if run.world.nodes == 2)
+    spec = next(
+        run for run in expand(Study.of(make_study(cluster=EMULATED))) if run.world.nodes == 2
+    )
     fake = make_record(spec).run
     (rank, *_), emulation = fake["ranks"], fake["execution"]["emulation"]
     about = {

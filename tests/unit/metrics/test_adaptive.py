@@ -17,6 +17,7 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.load import check_study
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from tests.fake_records import make_record, make_study
 
 CELLS = [
@@ -32,7 +33,7 @@ def study(**changes: Any) -> dict[str, Any]:
 
 def write(folder: Path, chosen: Callable[[RunSpec], bool], **failed: tuple[str, str]) -> Path:
     """Records of the chosen runs: calm ones 0.1 % apart, wild ones 10 %."""
-    for spec in filter(chosen, expand(study())):
+    for spec in [spec for spec in expand(Study.of(study())) if chosen(spec)]:
         record = make_record(spec, failed.get(spec.cell))
         apart = {"calm": 0.001, "wild": 0.1}[spec.cell] * (1 if spec.repeat % 2 else -1)
         steps = [replace(step, seconds=0.2 * (1 + apart)) for step in record.steps]
@@ -47,36 +48,36 @@ def counts(specs: list[RunSpec]) -> dict[str, int]:
 
 def test_a_fixed_number_calls_for_all_and_reads_nothing(tmp_path: Path) -> None:
     fixed = study(repeats=3)
-    assert called_for(fixed, tmp_path / "nothing") == expand(fixed)
+    assert called_for(Study.of(fixed), tmp_path / "nothing") == expand(Study.of(fixed))
 
 
 def test_before_any_record_the_fewest_are_called_for(tmp_path: Path) -> None:
-    assert counts(called_for(study(), tmp_path)) == {"calm": 6, "wild": 6}
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 6}
 
 
 def test_a_wide_interval_calls_for_one_more_until_the_most(tmp_path: Path) -> None:
     write(tmp_path, lambda spec: spec.repeat < 6)
-    assert counts(called_for(study(), tmp_path)) == {"calm": 6, "wild": 7}
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 7}
     write(tmp_path, lambda spec: spec.cell == "wild" and spec.repeat < 8)
-    assert counts(called_for(study(), tmp_path)) == {"calm": 6, "wild": 9}
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 9}
     write(tmp_path, lambda spec: spec.cell == "wild")
-    assert counts(called_for(study(), tmp_path)) == {"calm": 6, "wild": 9}
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 9}
 
 
 def test_what_never_finishes_is_not_repeated(tmp_path: Path) -> None:
     write(tmp_path, lambda spec: spec.repeat < 6, wild=("oom", "out of memory"))
-    assert counts(called_for(study(), tmp_path)) == {"calm": 6, "wild": 6}
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 6}
 
 
 def test_the_table_wants_what_is_called_for_and_no_more(tmp_path: Path) -> None:
     write(tmp_path, lambda spec: spec.repeat < 6)
     with pytest.raises(RecordError, match=r"wild/n1/r6/run\.json does not exist"):
-        build(study(), tmp_path)
+        build(Study.of(study()), tmp_path)
     write(tmp_path, lambda spec: spec.cell == "wild")
-    table = build(study(), tmp_path)
+    table = build(Study.of(study()), tmp_path)
     found = table[(table["level"] == "cell") & (table["metric"] == "num_runs")]
     assert dict(found[["cell", "value"]].to_numpy()) == {"calm": 6, "wild": 9}
-    numbers = collect_numbers(study(), table)["study"]
+    numbers = collect_numbers(Study.of(study()), table)["study"]
     assert numbers["repeats"].startswith("6 to 9 repeats (until the interval")
     assert "2 % of it" in numbers["repeats"] and numbers["adaptive"] == "92 to 96 %"
 
@@ -107,13 +108,13 @@ class Rounds:
 
 def test_the_workflow_follows_the_rounds_until_one_is_empty(tmp_path: Path) -> None:
     rounds = Rounds(tmp_path, {6: ["fake/wild/n1/r6"], 7: []})
-    assert len(run_files(study(), RESULTS, 6, "run.json", rounds.get)) == 12
-    files = run_files(study(), RESULTS, None, "run.json", rounds.get)
+    assert len(run_files(Study.of(study()), RESULTS, 6, "run.json", rounds.get)) == 12
+    files = run_files(Study.of(study()), RESULTS, None, "run.json", rounds.get)
     assert files[-1] == "results/fake/runs/wild/n1/r6/run.json" and len(files) == 13
     with pytest.raises(KeyError):
-        run_files(study(), RESULTS, None, "run.json", Rounds(tmp_path, {}).get)
+        run_files(Study.of(study()), RESULTS, None, "run.json", Rounds(tmp_path, {}).get)
     fixed = study(repeats=2)
-    assert len(run_files(fixed, RESULTS, None, "run.json", Rounds(tmp_path, {}).get)) == 4
+    assert len(run_files(Study.of(fixed), RESULTS, None, "run.json", Rounds(tmp_path, {}).get)) == 4
 
 
 @pytest.mark.parametrize(

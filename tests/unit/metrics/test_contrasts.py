@@ -17,6 +17,7 @@ from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_record, make_study
 
 CELLS: list[dict[str, Any]] = [
@@ -35,12 +36,12 @@ def spread(centre: float, repeat: int) -> float:
 def measure(folder: Path, seconds: Seconds, **changes: Any) -> pd.DataFrame:
     """The table of a study of three cells whose runs have steps of these many seconds."""
     study = make_study(**{"cells": CELLS, "repeats": 6, **changes})
-    for spec in expand(study):
+    for spec in expand(Study.of(study)):
         record = make_record(spec)
         steps = [timed(step, seconds(spec)) for step in record.steps]
         target = folder / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}"
         write_record(target, RunRecord(record.run, steps))
-    table = build(study, folder)
+    table = build(Study.of(study), folder)
     tidy.check(table, "test")
     return table
 
@@ -132,13 +133,13 @@ def test_weak_scaling_compares_the_batch_of_a_rank(tmp_path: Path) -> None:
 
 def test_another_training_is_not_compared(tmp_path: Path) -> None:
     study = make_study(cells=CELLS, repeats=6)
-    for spec in expand(study):
+    for spec in expand(Study.of(study)):
         record = make_record(spec)
         if spec.cell == "c" and spec.world.nodes == 2:
             steps = [replace(s, grad_norm=2 * (s.grad_norm or 0)) for s in record.steps]
             record = RunRecord(record.run, steps)
         write_record(tmp_path / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}", record)
-    table = build(study, tmp_path)
+    table = build(Study.of(study), tmp_path)
     assert faster(table, "b", "c", 2).verdict.endswith("c did not compute the same training")
     assert faster(table, "b", "c", 4).compared
 
@@ -155,7 +156,10 @@ def test_the_largest_family_is_predicted_from_the_study(tmp_path: Path, changes:
     table = measure(tmp_path, lambda spec: 0.1, **changes)
     texts = pick(table, "comparison", "p_value")["text"]
     found = max(int(text.partition("corrected for ")[2].split()[0]) for text in texts)
-    assert largest_family(make_study(cells=CELLS, **changes)) == (found, "cells against their base")
+    assert largest_family(Study.of(make_study(cells=CELLS, **changes))) == (
+        found,
+        "cells against their base",
+    )
     assert found == 4
 
 

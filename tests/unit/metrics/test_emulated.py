@@ -10,6 +10,7 @@ import pytest
 from pipeline.metrics.runs import load_run, run_frames
 from pipeline.records import RunRecord
 from pipeline.study.expansion import expand
+from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_record, make_study
 
 LABEL = {"label": "DDP", "cell_order": 0, "precision_ran": "torch fp32"}
@@ -25,7 +26,7 @@ def facts(record: RunRecord) -> dict[str, tuple[float | None, str | None]]:
 def record() -> RunRecord:
     study = make_study(cluster=EMULATED)
     return make_record(
-        next(r for r in expand(study) if r.cell == "dps-fast" and r.world.nodes == 4)
+        next(r for r in expand(Study.of(study)) if r.cell == "dps-fast" and r.world.nodes == 4)
     )
 
 

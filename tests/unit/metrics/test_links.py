@@ -12,6 +12,7 @@ from pipeline.metrics.counts import run_counts
 from pipeline.metrics.select import cells, links, pick
 from pipeline.metrics.table import check
 from pipeline.paper.findings import findings
+from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_study, make_table
 
 LINE = EMULATED | {"links": EMULATED["links"][:1]}
@@ -65,7 +66,7 @@ def test_a_claim_on_scaling_takes_the_one_node_too(table: pd.DataFrame) -> None:
     study = make_study(repeats=2, cluster=EMULATED, cells=kept)
     made = make_table(repeats=2, cluster=EMULATED, cells=kept)
     claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
-    found = judge(claims["sublinear-nodes"], Evidence(study, made))
+    found = judge(claims["sublinear-nodes"], Evidence(Study.of(study), made))
     assert found.effect is not None
     assert {"fake/dps/n1/r0", "fake/dps-fast/n2/r1"} <= set(found.runs)
 

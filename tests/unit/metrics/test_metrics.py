@@ -15,6 +15,7 @@ from pipeline.metrics.build import build
 from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.select import missing_notes, pick
 from pipeline.records import RunRecord, read_record, write_record
+from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
 
@@ -25,7 +26,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(runs: Path) -> pd.DataFrame:
-    return build(make_study(), runs)
+    return build(Study.of(make_study()), runs)
 
 
 def one(table: pd.DataFrame, cell: str, nodes: int, metric: str) -> pd.Series:
@@ -136,7 +137,7 @@ def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:
         return RunRecord(run, record.steps)
 
     change(tmp_path / "horovod" / "n2" / "r0", edit)
-    found = build(study, tmp_path)
+    found = build(Study.of(study), tmp_path)
     assert one(found, "horovod", 2, "weights_bit_equal")["value"] == 0.0
     assert one(found, "horovod", 4, "weights_bit_equal")["value"] == 1.0
 
@@ -144,7 +145,7 @@ def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:
 def test_parity_across_other_work_is_refused(tmp_path: Path) -> None:
     study = make_study(repeats=1)
     study["workload"] = {**study["workload"], "scaling": "weak", "global_batch": 4}
-    found = build(study, write_records(tmp_path, study))
+    found = build(Study.of(study), write_records(tmp_path, study))
     assert "global_batch differ" in one(found, "dps", 4, "parity_verdict")["text"]
     assert one(found, "dps", 1, "parity_verdict")["text"] == "equal"
     require_equal_work(found, {"precision"})
@@ -155,7 +156,7 @@ def test_a_missing_run_is_named(tmp_path: Path) -> None:
     write_records(tmp_path, study)
     (tmp_path / "dps" / "n2" / "r0" / "run.json").unlink()
     with pytest.raises(RecordError, match=r"dps/n2/r0/run\.json does not exist \(1 of 16"):
-        build(study, tmp_path)
+        build(Study.of(study), tmp_path)
 
 
 def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
         run["hardware"]["num_cores"] = 0
         path.write_text(json.dumps(run))
     with pytest.raises(RecordError) as caught:
-        build(study, tmp_path)
+        build(Study.of(study), tmp_path)
     text = str(caught.value)
     assert text.startswith("2 of 16 records cannot be used")
     assert "dps/n1/r0/run.json at $.hardware.num_cores: 0 breaks minimum: 1" in text
@@ -179,14 +180,14 @@ def test_records_of_another_study_version_are_refused(tmp_path: Path) -> None:
     write_records(tmp_path, study)
     study["optimiser"] = {**study["optimiser"], "learning_rate": 5e-4}
     with pytest.raises(RecordError, match=r"optimiser\.learning_rate is 0\.001, the study says"):
-        build(study, tmp_path)
+        build(Study.of(study), tmp_path)
 
 
 def test_the_table_is_the_same_bytes_twice_and_reads_back(
     tmp_path: Path, runs: Path, table: pd.DataFrame
 ) -> None:
     tidy.write(table, tmp_path / "a.parquet")
-    tidy.write(build(make_study(), runs), tmp_path / "b.parquet")
+    tidy.write(build(Study.of(make_study()), runs), tmp_path / "b.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     pd.testing.assert_frame_equal(tidy.read(tmp_path / "a.parquet"), table)
 
@@ -254,7 +255,7 @@ def test_a_study_without_single_has_no_fp32_reference_but_its_own(tmp_path: Path
     study = make_study(repeats=1)
     study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("dps", "horovod")]
     study["cluster"] = {**study["cluster"], "nodes": [2, 4]}
-    found = build(study, write_records(tmp_path, study))
+    found = build(Study.of(study), write_records(tmp_path, study))
     assert "no single-device run" in one(found, "dps", 4, "parity_verdict")["text"]
     assert one(found, "dps", 4, "speedup")["base"] == "dps, 2 nodes"
     assert one(found, "dps", 4, "ideal_speedup")["value"] == 2.0

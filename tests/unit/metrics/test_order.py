@@ -18,6 +18,7 @@ from pipeline.metrics.build import build
 from pipeline.metrics.order import longest_rise
 from pipeline.metrics.select import pick
 from pipeline.records import RunRecord, Step, read_record, write_record
+from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
 CELLS = [
@@ -61,7 +62,7 @@ def report(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> st
 
 
 def test_the_order_of_execution_is_that_of_the_plan(runs: Path) -> None:
-    table = build(study(), runs)
+    table = build(Study.of(study()), runs)
     places = pick(table, "run", "execution_order")
     assert sorted(places["value"]) == list(range(1, 17))
     # Repeat by repeat: the first four places hold all runs of the first repeat.
@@ -76,7 +77,7 @@ def test_a_run_that_was_repeated_later_is_counted_out(runs: Path) -> None:
         return RunRecord(run, record.steps)
 
     edit(runs / "a" / "n1" / "r0", later)
-    table = build(study(), runs)
+    table = build(Study.of(study()), runs)
     kept = about(table, "order_kept")
     assert (kept["value"], kept["n"]) == (15, 16)
     places = pick(table, "run", "execution_order").set_index("run_id")["value"]
@@ -107,10 +108,10 @@ def test_drift_within_a_run_is_reported(
 def test_drift_over_the_order_of_runs_is_reported(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert about(build(study(), runs), "order_drift")["text"] == "none"
+    assert about(build(Study.of(study()), runs), "order_drift")["text"] == "none"
     for place in runs.glob("*/n*/r*"):
         edit(place, slowed(constant(1 + 0.1 * int(place.name[1:]))))
-    found = about(build(study(), runs), "order_drift")
+    found = about(build(Study.of(study()), runs), "order_drift")
     assert found["text"] == "drift" and found["value"] > 0.1
     assert "the runs in their order: step times drifted by +" in report(runs, tmp_path, capsys)
 
@@ -118,7 +119,7 @@ def test_drift_over_the_order_of_runs_is_reported(
 def test_a_slow_clock_is_a_warning(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = build(study(), runs)
+    table = build(Study.of(study()), runs)
     share = pick(table, "run", "timer_overhead_share").iloc[0]
     step = pick(table, "run", "step_seconds").iloc[0]
     assert share["value"] == pytest.approx(4e-7 / step["value"])
@@ -141,5 +142,5 @@ def test_records_without_a_measured_clock_stay_readable(runs: Path) -> None:
         return RunRecord(run, record.steps)
 
     edit(runs / "a" / "n1" / "r0", older)
-    rows = pick(build(study(), runs), "run", "timer_overhead_share")
+    rows = pick(build(Study.of(study()), runs), "run", "timer_overhead_share")
     assert len(rows) == 15

@@ -18,6 +18,7 @@ from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.metrics.table import check, write
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.profiling import IN_STEP, PHASES, profiled
+from pipeline.study.study import Study
 from tests.fake_records import fail, make_record, make_study, make_table, write_records
 
 STUDY = make_study(profile={"steps": 8})
@@ -49,7 +50,9 @@ def test_the_table_is_valid_and_work_is_still_equal(table: pd.DataFrame, tmp_pat
 
 
 def test_mean_phases_add_up_to_the_mean_step(table: pd.DataFrame) -> None:
-    record = next(make_record(s) for s in profiled(STUDY) if (s.cell, s.world.nodes) == ("dps", 4))
+    record = next(
+        make_record(s) for s in profiled(Study.of(STUDY)) if (s.cell, s.world.nodes) == ("dps", 4)
+    )
     timed = [step for step in record.steps if step.timed]
     assert {step.step for step in timed} == set(range(5, 13))
     parts = [cell(table, f"phase_mean_seconds:{name}")["value"] for name in IN_STEP]
@@ -80,7 +83,7 @@ def slower_and_worse(step: Step) -> Step:
 
 
 def test_medians_are_over_the_steps_each_the_mean_over_its_ranks() -> None:
-    record = next(make_record(s) for s in profiled(STUDY) if s.world.nodes == 2)
+    record = next(make_record(s) for s in profiled(Study.of(STUDY)) if s.world.nodes == 2)
     steps = [with_forward(step, 9.0) if step.rank == 0 else step for step in record.steps]
     each = phase_steps(RunRecord(record.run, steps)).groupby("at")["forward"].mean()
     assert len(each) == 8
@@ -99,11 +102,11 @@ def test_every_rank_has_its_own_rows(table: pd.DataFrame) -> None:
 def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_path: Path) -> None:
     assert set(pick(table, "profile", "profile_deviation")["value"]) == {0.0}
     runs = write_records(tmp_path, STUDY)
-    spec = next(s for s in profiled(STUDY) if (s.cell, s.world.nodes) == ("dps", 2))
+    spec = next(s for s in profiled(Study.of(STUDY)) if (s.cell, s.world.nodes) == ("dps", 2))
     record = make_record(spec)
     steps = [slower_and_worse(step) for step in record.steps]
     write_record(run_folder(runs, spec), RunRecord(record.run, steps))
-    rows = build(STUDY, runs)
+    rows = build(Study.of(STUDY), runs)
     rows = rows[(rows["run_id"] == spec.run_id)].set_index("metric")
     assert rows.loc["profile_deviation", "value"] == pytest.approx(0.25)
     assert rows.loc["profile_deviation", "base"] == "fake/dps/n2/r0"
@@ -116,7 +119,7 @@ def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
         STUDY,
         lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
     )
-    table = build(STUDY, runs)
+    table = build(Study.of(STUDY), runs)
     [note] = not_profiled(table)
     assert "oom in 3 of 3 runs at 1, 2 and 4 nodes (no memory)" in note
     assert not any("no memory" in note for note in missing_notes(table))
@@ -126,28 +129,30 @@ def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
 
 def test_the_profiled_runs_are_collected_apart(tmp_path: Path) -> None:
     runs = write_records(tmp_path, STUDY)
-    timed, short = collect(STUDY, runs), collect_profiled(STUDY, runs)
+    timed, short = collect(Study.of(STUDY), runs), collect_profiled(Study.of(STUDY), runs)
     assert not any(record.spec.profile for record in timed)
-    assert [record.spec for record in short] == profiled(STUDY)
-    assert collect_profiled(make_study(), runs) == []
+    assert [record.spec for record in short] == profiled(Study.of(STUDY))
+    assert collect_profiled(Study.of(make_study()), runs) == []
 
 
 def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -> None:
     runs = write_records(tmp_path, STUDY)
     longer = {**STUDY, "timeout_seconds": STUDY["timeout_seconds"] + 1}
     longer["workload"] = STUDY["workload"] | {"checkpoint_every": 3}
-    assert len(collect(longer, runs)) == len(collect(STUDY, runs))
+    assert len(collect(Study.of(longer), runs)) == len(collect(Study.of(STUDY), runs))
     other = {**longer, "workload": longer["workload"] | {"untimed_steps": 1}}
     with pytest.raises(RecordError, match=r"workload\.untimed_steps is .*, the study says 1"):
-        collect(other, runs)
+        collect(Study.of(other), runs)
 
 
 def test_the_workflow_asks_for_them_with_the_whole_study_only() -> None:
     def no_round(**_: object) -> None:
         raise AssertionError("fixed repeats need no round")
 
-    every = run_files(STUDY, "results/fake", None, "run.json", no_round)
+    every = run_files(Study.of(STUDY), "results/fake", None, "run.json", no_round)
     assert "results/fake/runs/dps/n4/p0/run.json" in every
-    assert every == [*run_files(make_study(), "results/fake", None, "run.json", no_round),
-                     *every[-len(profiled(STUDY)):]]  # fmt: skip
-    assert not any("/p0/" in path for path in run_files(STUDY, "r", 2, "run.json", no_round))
+    assert every == [*run_files(Study.of(make_study()), "results/fake", None, "run.json", no_round),
+                     *every[-len(profiled(Study.of(STUDY))):]]  # fmt: skip
+    assert not any(
+        "/p0/" in path for path in run_files(Study.of(STUDY), "r", 2, "run.json", no_round)
+    )

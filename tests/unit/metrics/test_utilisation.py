@@ -8,6 +8,7 @@ from pipeline.metrics.flops import peak_per_rank
 from pipeline.metrics.runs import load_run, run_frames
 from pipeline.records import RunRecord
 from pipeline.study.expansion import expand
+from pipeline.study.study import Study
 from tests.fake_records import make_record, make_study
 
 LABEL = {"label": "DDP", "cell_order": 0, "precision_ran": "torch fp32"}
@@ -20,7 +21,9 @@ def values(record: RunRecord) -> dict[str, float]:
 
 
 def record_of(nodes: int, peak: float | None = PEAK, num_cores: int = 8) -> RunRecord:
-    spec = next(r for r in expand(make_study()) if r.cell == "dps" and r.world.nodes == nodes)
+    spec = next(
+        r for r in expand(Study.of(make_study())) if r.cell == "dps" and r.world.nodes == nodes
+    )
     record = make_record(spec)
     ranks = [
         {key: value for key, value in rank.items() if key != "peak_flops_per_second"}

@@ -15,6 +15,7 @@ from pipeline.page.runs import LOG_LINES, log_end, tidy
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
@@ -42,7 +43,7 @@ def make_results(root: Path, **changes: Any) -> Path:
     study["cells"][2]["label"] = LABEL
     (root / "study.json").write_text(json.dumps(study))
     runs, metrics = write_records(root / "runs", study, outcome), str(root / "metrics.parquet")
-    for spec in expand(study):
+    for spec in expand(Study.of(study)):
         if spec.cell != "horovod-apex":
             lines = [f"line {number} of {spec.run_id}" for number in range(30)]
             (run_folder(runs, spec) / "log.txt").write_text("\n".join([*lines, HOSTILE]) + "\n")
@@ -53,10 +54,10 @@ def make_results(root: Path, **changes: Any) -> Path:
         verdicts = str(root / "verdicts.json")
         assert main(["claims", *arguments, *given, "--out", verdicts]) == 0
         given += ["--verdicts", verdicts]
-    for name in tables.catalogue.shown(study):
+    for name in tables.catalogue.shown(Study.of(study)):
         assert main(["table", name, *given, "--out", str(root / "tables")]) == 0
     (root / "figures").mkdir()
-    for name in figures.catalogue.shown(study):
+    for name in figures.catalogue.shown(Study.of(study)):
         (root / "figures" / f"{name}.svg").write_text(DOT)
     return root
 
@@ -188,9 +189,9 @@ def test_verdicts_come_first_and_figures_before_tables_before_runs(page: str) ->
     found = re.findall(r'<section id="(\w+)"', page)
     assert found == parts
     study = make_study(claims=["bai2022"])
-    for name in figures.catalogue.shown(study):
+    for name in figures.catalogue.shown(Study.of(study)):
         assert page.count(f'id="figure-{name}"') == 1
-    for name in set(tables.catalogue.shown(study)) - {"claims", "environment"}:
+    for name in set(tables.catalogue.shown(Study.of(study))) - {"claims", "environment"}:
         assert page.count(f'id="table-{name}"') == 1
 
 

@@ -11,6 +11,7 @@ from pipeline.__main__ import main
 from pipeline.metrics import table as tidy
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
+from pipeline.study.study import Study
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
 
@@ -23,11 +24,11 @@ def make_results(root: Path, study: dict[str, Any], table: pd.DataFrame) -> Path
     (root / "study.yaml").write_text(yaml.safe_dump(study))
     tidy.write(table, root / "metrics.parquet")
     judge(root)
-    for name in tables.catalogue.shown(study):
+    for name in tables.catalogue.shown(Study.of(study)):
         args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
         assert main(["table", name, "--verdicts", str(root / "verdicts.json"), *args]) == 0
     (root / "figures").mkdir()
-    for name in figures.catalogue.shown(study):
+    for name in figures.catalogue.shown(Study.of(study)):
         (root / "figures" / f"{name}.svg").write_text(DOT)
         (root / "figures" / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
     return root
@@ -49,5 +50,5 @@ def make_paper(root: Path, out: Path, *more: str) -> int:
 
 
 def text_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
-    text = render(SOURCE, collect(study, table), folder / "tables")
+    text = render(SOURCE, collect(Study.of(study), table), folder / "tables")
     return " ".join(text.split())

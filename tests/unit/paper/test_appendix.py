@@ -13,6 +13,7 @@ from pipeline.metrics.select import seconds_of_runs
 from pipeline.paper.appendix import KICK_SECONDS, LICENCE, SHOWN_IN, appendix, duration, size
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
+from pipeline.study.study import Study
 from tests.fake_records import make_study, make_table
 from tests.workflow.project import ROOT
 
@@ -47,7 +48,7 @@ def text_of(numbers: dict[str, Any], folder: Path) -> str:
 
 def test_times_and_sizes_are_sums_over_the_records(table: pd.DataFrame) -> None:
     study = make_study(repeats=2)
-    found = appendix(study, table, [], MANIFEST)
+    found = appendix(Study.of(study), table, [], MANIFEST)
     runs = seconds_of_runs(table)
     assert len(runs) == 32 and set(runs["seconds"]) == {30.0}
     assert (found["total"], found["elapsed"]) == ("16 minutes", "16 minutes")
@@ -68,7 +69,7 @@ def test_the_longest_run_and_the_first_to_try_are_those_of_the_records(
         start = changed.loc[own & (changed["metric"] == "started_at"), "text"].iloc[0]
         later = pd.to_datetime(start) + pd.Timedelta(minutes=minute)
         changed.loc[own & ended, "text"] = later.isoformat()
-    found = appendix(make_study(repeats=2), changed, [], None)
+    found = appendix(Study.of(make_study(repeats=2)), changed, [], None)
     assert (found["longest"], found["longest_time"]) == ("fake/horovod/n2/r0", "50 minutes")
     assert found["kick"]["target"] == "results/fake/runs/single/n1/r0/run.json"
     assert found["kick"]["fits"] and not found["kick"]["all_fit"]
@@ -77,18 +78,18 @@ def test_the_longest_run_and_the_first_to_try_are_those_of_the_records(
 
 def test_a_first_run_over_half_an_hour_is_said(table: pd.DataFrame, folder: Path) -> None:
     study = make_study(repeats=2)
-    numbers = collect(study, table)
+    numbers = collect(Study.of(study), table)
     said = "took 30 seconds here, set-up and tokens not counted, and so fits into half an hour"
     assert said in text_of(numbers, folder)
     slow = table.copy()
     started = slow["metric"] == "started_at"
     first = pd.to_datetime(slow.loc[started, "text"]) - pd.Timedelta(seconds=KICK_SECONDS)
     slow.loc[started, "text"] = [time.isoformat() for time in first]
-    assert "**this is over half an hour**" in text_of(collect(study, slow), folder)
+    assert "**this is over half an hour**" in text_of(collect(Study.of(study), slow), folder)
 
 
 def test_every_field_of_the_check_list_is_there(table: pd.DataFrame, folder: Path) -> None:
-    text = text_of(collect(make_study(repeats=2), table, (), MANIFEST), folder)
+    text = text_of(collect(Study.of(make_study(repeats=2)), table, (), MANIFEST), folder)
     fields = re.findall(r"- \*\*([^*]+)\*\*: (\S+)", text)
     assert [name for name, _ in fields] == [
         "Algorithm", "Program", "Compilation", "Data set", "Run-time environment", "Hardware",
@@ -105,10 +106,10 @@ def test_the_licence_is_that_of_the_project() -> None:
 
 def test_checkpoints_take_space_where_a_study_makes_them(table: pd.DataFrame) -> None:
     study = make_study(repeats=2)
-    assert appendix(study, table, [], None)["checkpoint"] == ""
+    assert appendix(Study.of(study), table, [], None)["checkpoint"] == ""
     study["workload"] = study["workload"] | {"checkpoint_every": 10}
     # 1,071,616 parameters, each a weight and two moments of four bytes
-    assert appendix(study, table, [], None)["checkpoint"] == "13 MB"
+    assert appendix(Study.of(study), table, [], None)["checkpoint"] == "13 MB"
 
 
 def test_every_shipped_claim_is_led_to_a_figure_or_a_table() -> None:
@@ -125,8 +126,8 @@ def test_the_map_names_each_claim_once_with_its_verdict(table: pd.DataFrame, fol
     study = make_study(repeats=2, claims=["bai2022"])
     [path] = FOLDER.glob("bai2022/claims.yaml")
     verdicts = [verdict(claim.id, claim.kind) for claim in load_claims(path)]
-    numbers = collect(study, table)
-    numbers["appendix"] = appendix(study, table, verdicts, None)
+    numbers = collect(Study.of(study), table)
+    numbers["appendix"] = appendix(Study.of(study), table, verdicts, None)
     numbers["claims"] = {
         key: "" for key in ("publications", "total", "reproduced", "not_reproduced", "untested",
                             "undecided", "all_elsewhere", "some_elsewhere", "disagreements")
@@ -159,9 +160,12 @@ def test_two_digits_are_enough_to_plan_with(text: str, expected: str) -> None:
 def test_profiled_runs_have_a_time_of_their_own(folder: Path) -> None:
     study = make_study(repeats=2, profile={"steps": 8})
     table = make_table(repeats=2, profile={"steps": 8})
-    found = appendix(study, table, [], MANIFEST)
+    found = appendix(Study.of(study), table, [], MANIFEST)
     assert (found["total"], found["profiled"]) == ("16 minutes", "8.0 minutes")
     assert found["elapsed"] == "24 minutes"
-    assert appendix(make_study(repeats=2), make_table(repeats=2), [], MANIFEST)["profiled"] == ""
-    text = text_of(collect(study, table, (), MANIFEST), folder)
+    assert (
+        appendix(Study.of(make_study(repeats=2)), make_table(repeats=2), [], MANIFEST)["profiled"]
+        == ""
+    )
+    text = text_of(collect(Study.of(study), table, (), MANIFEST), folder)
     assert "16 minutes of runs and 8.0 minutes of profiled runs, 24 minutes from" in text

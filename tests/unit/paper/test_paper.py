@@ -15,6 +15,7 @@ from pipeline.errors import SamestepError
 from pipeline.metrics import table as tidy
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
+from pipeline.study.study import Study
 from tests.fake_records import make_study, make_table
 from tests.unit.paper.papers import make_paper, text_of
 
@@ -45,7 +46,7 @@ def test_latex_finds_its_figures_and_html_needs_none(
     assert make_paper(root, root) == 0
     latex = (root / "paper" / "paper.tex").read_text()
     included = re.findall(r"\{([^{}]*\.pdf)\}", latex)
-    assert sorted(Path(path).stem for path in included) == figures.catalogue.shown(study)
+    assert sorted(Path(path).stem for path in included) == figures.catalogue.shown(Study.of(study))
     assert all((root / "paper" / path).is_file() for path in included)
     html = (root / "paper" / "paper.html").read_text()
     assert not re.search(r'(src|href)="(?!data:|#|https://)', html)
@@ -89,7 +90,7 @@ def test_an_unknown_name_is_an_error(source: str, message: str, tmp_path: Path) 
 
 
 def test_numbers_are_plain_json(study: dict[str, Any], table: pd.DataFrame) -> None:
-    numbers = collect(study, table)
+    numbers = collect(Study.of(study), table)
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
     assert numbers["date"]["text"] == "2 January 2026"
 
@@ -151,7 +152,7 @@ def test_where_the_test_does_not_decide_nothing_is_called_faster(
 def test_the_cell_of_the_highest_throughput_is_faster_where_the_test_says_so(
     study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
-    place = collect(study, table)["findings"]["throughput"][-1]
+    place = collect(Study.of(study), table)["findings"]["throughput"][-1]
     assert not place["fastest"]
     rates = table[(table["level"] == "cell") & (table["metric"] == "tokens_per_second")]
     at_four = rates[rates["nodes"] == 4].sort_values("value", ascending=False)
@@ -244,7 +245,7 @@ def test_a_study_of_which_nothing_ran_is_still_a_paper(tmp_path: Path) -> None:
     study = make_study(repeats=1, cells=cells)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     tidy.write(make_table(repeats=1, cells=cells), tmp_path / "metrics.parquet")
-    for name in tables.catalogue.shown(study):
+    for name in tables.catalogue.shown(Study.of(study)):
         args = ["--metrics", str(tmp_path / "metrics.parquet"), "--out", str(tmp_path / "tables")]
         assert main(["table", name, *args]) == 0
     (tmp_path / "figures").mkdir()
@@ -271,7 +272,7 @@ def test_claims_have_a_section_of_their_own(
     study: dict[str, Any], table: pd.DataFrame, folder: Path, tmp_path: Path
 ) -> None:
     verdicts = read_verdicts(folder / "verdicts.json")
-    numbers = collect(study, table, verdicts)
+    numbers = collect(Study.of(study), table, verdicts)
     text = " ".join(render(SOURCE, numbers, folder / "tables").split())
     counts = numbers["claims"]
     words = ("reproduced", "not_reproduced", "undecided", "untested")
@@ -285,13 +286,13 @@ def test_claims_have_a_section_of_their_own(
 def test_numbers_of_figures_and_tables_follow_what_is_shown(
     study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
-    with_claims = collect(study, table, read_verdicts(folder / "verdicts.json"))
+    with_claims = collect(Study.of(study), table, read_verdicts(folder / "verdicts.json"))
     text = render(SOURCE, with_claims, folder / "tables")
     # The appendix has a table of its own behind that of the environment.
-    environment = len(tables.catalogue.shown(study)) - 1
+    environment = len(tables.catalogue.shown(Study.of(study))) - 1
     assert f"the commit in Table {environment}" in text
-    assert f"Figure {len(figures.catalogue.shown(study))} shows the measured" in text
-    plain = render(SOURCE, collect(study, table), folder / "tables")
+    assert f"Figure {len(figures.catalogue.shown(Study.of(study)))} shows the measured" in text
+    plain = render(SOURCE, collect(Study.of(study), table), folder / "tables")
     assert f"the commit in Table {environment - 1}" in plain and "Published claims" not in plain
 
 
@@ -300,7 +301,7 @@ def test_a_name_cannot_leave_its_code_span() -> None:
     study = make_study(
         corpus=corpus, tokenizer={"kind": "pretrained", "name": "`a`", "revision": None}
     )
-    shown = collect(study, make_table())["corpus"]
+    shown = collect(Study.of(study), make_table())["corpus"]
     assert "`` x`<img src=/etc/hosts>`{=html} # y ``" in shown["source"]
     assert "(split `` ` ``, " in shown["source"]
     assert shown["tokenizer"] == "the pretrained tokeniser `` `a` ``"

@@ -4,6 +4,7 @@ import pandas as pd
 
 from pipeline.metrics.build import build
 from pipeline.metrics.select import pick
+from pipeline.study.study import Study
 from tests.fake_records import make_study, make_table, write_records
 from tests.unit.paper.papers import text_of
 
@@ -59,6 +60,6 @@ def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path, tmp_path: P
     runs = write_records(
         tmp_path, study, lambda spec: ("oom", "no memory") if spec.profile else None
     )
-    text = split_text(build(study, runs), folder)
+    text = split_text(build(Study.of(study), runs), folder)
     assert "No profiled run finished" in text and "Figure" not in text
     assert "oom in 3 of 3 runs" in text

@@ -25,7 +25,7 @@ def test_every_cell_and_node_count_has_one_plan() -> None:
     found = plans_of("smoke")
     assert len(found) == 1 + 5 * (1 + 2 * 3)
     (repeats,) = {plan.num_runs for plan in found.values()}
-    assert repeats == load_study(Path("workflow/config/smoke/study.yaml"))["repeats"]
+    assert repeats == load_study(Path("workflow/config/smoke/study.yaml")).repeats.at_most
 
 
 def test_ranks_of_one_machine_share_its_memory_and_gpus_do_not() -> None:
@@ -115,7 +115,7 @@ def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
         ({"at_least": 6, "at_most": 9, "within": 0.1}, False),
     ):
         path = tmp_path / "study.json"
-        path.write_text(json.dumps({**study, "repeats": repeats}))
+        path.write_text(json.dumps(study.but(repeats=repeats).to_dict()))
         assert main(["plan", "--study", str(path)]) == 0
         shown = capsys.readouterr().out
         assert ("warning: 5 repeats cannot decide" in shown) == warned

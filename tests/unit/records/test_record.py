@@ -12,6 +12,7 @@ from pipeline.records.record import texts
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_record, make_study
 
 EXAMPLES = Path("tests/examples/records")
@@ -19,7 +20,7 @@ EXAMPLES = Path("tests/examples/records")
 
 @pytest.fixture
 def record() -> RunRecord:
-    return make_record(next(r for r in expand(make_study()) if r.world.nodes == 2))
+    return make_record(next(r for r in expand(Study.of(make_study())) if r.world.nodes == 2))
 
 
 def test_a_record_survives_the_disk(tmp_path, record) -> None:
@@ -151,7 +152,7 @@ def test_the_size_of_a_record_is_that_of_its_files(tmp_path, record) -> None:
 def profile() -> RunRecord:
     """A profiled run on two ranks."""
     study = make_study(profile={"steps": 8})
-    return make_record(next(r for r in profiled(study) if r.world.nodes == 2))
+    return make_record(next(r for r in profiled(Study.of(study)) if r.world.nodes == 2))
 
 
 def test_a_profiled_record_survives_the_disk(tmp_path, profile) -> None:
@@ -194,7 +195,7 @@ def test_phases_in_a_timed_run_are_refused(tmp_path, record, profile) -> None:
 def emulated() -> RunRecord:
     """A profiled run on two emulated nodes of one core, whose steps know their CPU seconds."""
     study = make_study(cluster=EMULATED, profile={"steps": 8})
-    made = make_record(next(r for r in profiled(study) if r.world.nodes == 2))
+    made = make_record(next(r for r in profiled(Study.of(study)) if r.world.nodes == 2))
     steps = [
         replace(
             step,

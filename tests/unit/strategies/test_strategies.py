@@ -40,7 +40,7 @@ def test_every_shipped_study_names_strategies_that_exist() -> None:
 
 def test_a_study_with_an_impossible_world_is_refused_at_the_door() -> None:
     study = load_study(Path("workflow/config/smoke/study.yaml"))
-    study["cluster"]["ranks_per_node"] = 2
+    study = study.but(cluster=study.to_dict()["cluster"] | {"ranks_per_node": 2})
     with pytest.raises(StudyError, match="strategy single runs on 1 rank"):
         strategies.check(expand(study))
 

@@ -19,8 +19,7 @@ CJK = "分散学習한국어\N{KATAKANA LETTER KA}、\N{FULLWIDTH LATIN CAPITAL 
 
 
 def test_characters_that_would_be_boxes_are_named_once() -> None:
-    study = {"title": "分散 of 分 🙂", "cells": [{"label": "DDP 学"}]}
-    assert font_warning(study) == (
+    assert font_warning(["分散 of 分 🙂", "DDP 学"]) == (
         "warning: the fonts of figures or PDF have no 分 散 🙂 学 and show a box for each; "
         "use Latin, Greek or Cyrillic letters in title and labels"
     )
@@ -28,16 +27,16 @@ def test_characters_that_would_be_boxes_are_named_once() -> None:
 
 @pytest.mark.parametrize("title", ["Plain", "Größe, µs, Ωмега “quoted” → ≥ 2"])
 def test_what_the_fonts_have_is_not_warned_of(title: str) -> None:
-    assert font_warning({"title": title, "cells": []}) is None
+    assert font_warning([title]) is None
     glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
     assert all(ord(character) in glyphs for character in title)
     assert not any(ord(character) in glyphs for character in CJK)
-    assert all(character in str(font_warning({"title": CJK, "cells": []})) for character in CJK)
+    assert all(character in str(font_warning([CJK])) for character in CJK)
 
 
 @pytest.mark.parametrize("study", sorted(Path("workflow/config").glob("*/study.yaml")))
 def test_the_shipped_studies_have_no_such_characters(study: Path) -> None:
-    assert font_warning(load_study(study)) is None
+    assert font_warning(load_study(study).texts) is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def write(path: Path, **content: object) -> Path:
 def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> None:
     own = write(tmp_path / "own.yaml", extends="smoke", study="own", title="Own", repeats=7,
                 workload={"steps": 20}, profile=None)  # fmt: skip
-    smoke, found = load_study(CONFIG / "smoke/study.yaml"), load_study(own)
+    smoke, found = load_study(CONFIG / "smoke/study.yaml").to_dict(), load_study(own).to_dict()
     assert found["workload"] == smoke["workload"] | {"steps": 20}
     assert (found["study"], found["repeats"], "profile" in found) == ("own", 7, False)
     assert {key: found[key] for key in ("model", "cells", "cluster")} == {
@@ -80,7 +79,7 @@ def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> 
         corpus={"source": "json", "paths": ["a.json"]},
         cluster={"network": "loopback", "links": None, "cores_per_node": None},
     )
-    found = load_study(further)
+    found = load_study(further).to_dict()
     assert found["corpus"] == {"source": "json", "paths": ["a.json"]}
     assert not {"links", "cores_per_node"} & {*found["cluster"]}
     assert results_folder(further) == Path("results/further")

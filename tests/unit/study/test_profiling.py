@@ -10,27 +10,28 @@ from pipeline.study.expansion import expand
 from pipeline.study.load import check_study
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from pipeline.training.loop import learning_rate
 from tests.fake_records import make_study
 from tests.parity.cases import Case
 
 
 def test_a_study_without_the_key_has_none() -> None:
-    assert profiled(make_study()) == []
+    assert profiled(Study.of(make_study())) == []
 
 
 def test_every_cell_and_node_count_has_one_beside_its_timed_runs() -> None:
     study = make_study(profile={"steps": 8})
-    found, timed = profiled(study), expand(study)
+    found, timed = profiled(Study.of(study)), expand(Study.of(study))
     assert {(s.cell, s.world.nodes) for s in found} == {(s.cell, s.world.nodes) for s in timed}
     assert found[0].run_id == "fake/single/n1/p0"
     assert not {s.run_id for s in found} & {s.run_id for s in timed}
-    assert timed == expand(make_study())
+    assert timed == expand(Study.of(make_study()))
 
 
 def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
     study = make_study(profile={"steps": 8})
-    short, whole = profiled(study)[0], expand(study)[0]
+    short, whole = profiled(Study.of(study))[0], expand(Study.of(study))[0]
     assert (short.workload.steps, short.workload.untimed_steps) == (13, 5)
     assert short.seed == whole.seed
     rates = [[learning_rate(t, s.workload.steps, s.optimiser) for t in range(13)]
@@ -42,7 +43,7 @@ def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
 def test_a_profiled_spec_survives_the_disk_and_keeps_no_checkpoint() -> None:
     study = make_study(profile={"steps": 8})
     study["workload"]["checkpoint_every"] = 4
-    spec = profiled(study)[0]
+    spec = profiled(Study.of(study))[0]
     assert spec.workload.checkpoint_every == 0
     assert RunSpec.from_dict(spec.to_dict()) == spec
     validate(spec.to_dict(), "spec", "here")

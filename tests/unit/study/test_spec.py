@@ -20,19 +20,20 @@ from pipeline.study.expansion import (
 from pipeline.study.load import check_study, load_study
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.study import Study
 
 CONFIGS = sorted(Path("workflow/config").glob("*/study.yaml"))
 
 
 @pytest.fixture
 def study() -> dict[str, Any]:
-    return load_study(Path("workflow/config/smoke/study.yaml"))
+    return load_study(Path("workflow/config/smoke/study.yaml")).to_dict()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.parent.name)
 def test_every_shipped_study_is_valid(path: Path) -> None:
     shipped = load_study(path)
-    assert shipped["study"] == path.parent.name
+    assert shipped.name == path.parent.name
     for run in expand(shipped):
         validate(run.to_dict(), "spec", path)
 
@@ -177,7 +178,7 @@ def test_runs_are_shuffled_within_each_repeat_and_always_the_same_way(study) -> 
 
 def test_a_study_reads_the_same_from_json(study, tmp_path) -> None:
     (tmp_path / "study.json").write_text(json.dumps(study))
-    assert load_study(tmp_path / "study.json") == study
+    assert load_study(tmp_path / "study.json").to_dict() == study
 
 
 def test_missing_file_and_broken_yaml_say_so(tmp_path) -> None:
@@ -201,14 +202,14 @@ def emulated() -> dict[str, Any]:
         ],
         "cores_per_node": 1,
     }
-    return load_study(Path("workflow/config/smoke/study.yaml")) | {"cluster": cluster}
+    return load_study(Path("workflow/config/smoke/study.yaml")).to_dict() | {"cluster": cluster}
 
 
 def test_over_several_links_one_node_is_a_cell_and_each_link_is_one() -> None:
-    cells = cells_of(emulated())
-    assert [c["name"] for c in cells[:4]] == ["single", "sps", "sps-slow", "sps-fast"]
-    assert [c["arm"] for c in cells[:4]] == ["single", "sps", "sps", "sps"]
-    runs = {run.cell: run for run in expand(emulated())}
+    cells = cells_of(Study.of(emulated()))
+    assert [c.name for c in cells[:4]] == ["single", "sps", "sps-slow", "sps-fast"]
+    assert [c.arm for c in cells[:4]] == ["single", "sps", "sps", "sps"]
+    runs = {run.cell: run for run in expand(Study.of(emulated()))}
     link = runs["sps-fast"].world.link
     assert link == LinkSpec("fast", 2500, 50)
     assert link.text == "2.5 Gbit/s, 50 µs"
@@ -228,7 +229,7 @@ def test_one_node_uses_no_link_and_is_run_once(study) -> None:
 def test_a_cell_without_one_node_has_a_cell_for_each_link_alone() -> None:
     study = emulated()
     study["cells"] = [study["cells"][1] | {"nodes": [2]}]
-    assert [cell["name"] for cell in cells_of(study)] == ["sps-slow", "sps-fast"]
+    assert [cell.name for cell in cells_of(Study.of(study))] == ["sps-slow", "sps-fast"]
 
 
 @pytest.mark.parametrize(
@@ -238,14 +239,14 @@ def test_the_name_of_what_ran_on_the_loopback_is_kept_free(part, name, taken) ->
     study = emulated()
     {"links": study["cluster"]["links"], "cells": study["cells"]}[part][0]["name"] = name
     with pytest.raises(StudyError, match=f"{taken} name '{name}'"):
-        expand(study)
+        expand(Study.of(study))
 
 
 def test_one_link_changes_no_name() -> None:
     study = emulated()
     study["cluster"]["links"] = study["cluster"]["links"][:1]
-    assert "sps" in [cell["name"] for cell in cells_of(study)]
-    assert {run.world.nodes for run in expand(study) if run.cell == "sps"} == {1, 2}
+    assert "sps" in [cell.name for cell in cells_of(Study.of(study))]
+    assert {run.world.nodes for run in expand(Study.of(study)) if run.cell == "sps"} == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -259,10 +260,10 @@ def test_links_and_networks_fit_together(change, message) -> None:
     study = emulated()
     study["cluster"] |= change
     with pytest.raises(StudyError, match=message):
-        expand(study)
+        expand(Study.of(study))
     del (incomplete := emulated())["cluster"]["links"]
     with pytest.raises(StudyError, match="add it"):
-        expand(incomplete)
+        expand(Study.of(incomplete))
 
 
 CONDITIONS = {
@@ -279,7 +280,8 @@ def test_a_condition_of_a_link_is_in_the_spec_and_in_its_text(key) -> None:
     study["cluster"]["links"] = [{"name": "odd", "rate_mbits": 1000, key: value}]
     check_study(study, "study.yaml")
     one, several = (
-        next(r for r in expand(study) if r.cell == "sps" and r.world.nodes == n) for n in (1, 2)
+        next(r for r in expand(Study.of(study)) if r.cell == "sps" and r.world.nodes == n)
+        for n in (1, 2)
     )
     link = several.world.link
     assert link is not None and link.text == f"1 Gbit/s, {words}" and link.conditions
@@ -292,7 +294,7 @@ def test_a_link_without_conditions_has_the_keys_that_it_had() -> None:
     link = LinkSpec("fast", 2500, 50)
     assert link.to_dict() == {"name": "fast", "rate_mbits": 2500, "delay_us": 50}
     assert not link.conditions
-    runs = {run.cell: run for run in expand(emulated())}
+    runs = {run.cell: run for run in expand(Study.of(emulated()))}
     assert runs["sps-fast"].to_dict()["world"]["link"] == link.to_dict()
 
 

@@ -11,6 +11,7 @@ from pipeline.planner.memory import (
     predict,
 )
 from pipeline.study.expansion import expand
+from pipeline.study.study import Study
 from pipeline.tables import memory
 from tests.fake_records import EMULATED, make_study, make_table
 
@@ -32,7 +33,7 @@ def test_rank_0_and_the_largest_other_rank_have_a_row(table) -> None:
 
 def test_both_predictions_are_those_of_the_spec(table) -> None:
     row = memory.build(table).iloc[0]
-    spec = next(s for s in expand(make_study()) if s.cell == "single")
+    spec = next(s for s in expand(Study.of(make_study())) if s.cell == "single")
     assert row["model"] == predict(spec).model_peak
     assert row["formula_24"] == formula_24(spec)
     above = row["measured"] - CPU_BASE - CPU_LOADED_LATER

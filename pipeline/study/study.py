@@ -1,0 +1,173 @@
+"""A study as its file states it, typed: cells, cluster, work, repeats (standard library only)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pipeline.errors import StudyError
+from pipeline.study.spec import LinkSpec, ModelSpec, OptimiserSpec, WorkloadSpec
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the runs are made on; `links` and `cores_per_node` belong to the network `emulated`."""
+
+    device: str
+    ranks_per_node: int
+    nodes: tuple[int, ...]
+    backend: str
+    network: str
+    links: tuple[LinkSpec, ...] = ()
+    cores_per_node: int | None = None
+    threads_per_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A strategy in a precision, with all that it does not state itself from the study.
+
+    `arm` is the name that the study gave; over several links `name` has the link's name too. `own`
+    is what the cell states of workload, optimiser and options, by these names.
+    """
+
+    name: str
+    arm: str
+    label: str
+    strategy: str
+    precision: str
+    nodes: tuple[int, ...]
+    ranks_per_node: int
+    workload: WorkloadSpec
+    optimiser: OptimiserSpec
+    own: Mapping[str, Mapping[str, Any]]
+    link: LinkSpec | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The strategy's knobs that the cell sets."""
+        return dict(self.own["options"])
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Runs of every cell at every node count: equal bounds where their number is fixed.
+
+    Else as many as bring the interval of the median step time within the share `within` of it.
+    """
+
+    at_least: int
+    at_most: int
+    within: float | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A validated study after `extends`; `Study.of` makes one from the mapping of its file.
+
+    `arms` are its cells before links are told apart (`pipeline.study.expansion.cells_of`).
+    `profile_steps` is None where no run is profiled.
+    """
+
+    name: str
+    title: str
+    corpus: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    model: ModelSpec
+    optimiser: OptimiserSpec
+    workload: WorkloadSpec
+    cluster: Cluster
+    arms: tuple[Cell, ...]
+    repeats: Repeats
+    seeds: tuple[int, ...]
+    timeout_seconds: int
+    profile_steps: int | None
+    claims: tuple[str, ...]
+    compares: tuple[str, ...]
+    compile: bool
+    image_digest: str | None
+    content: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Study:
+        """The study of a mapping that fits the schema; raises StudyError on a contradiction."""
+        content = copy.deepcopy(dict(content))
+        cluster = _cluster(content["cluster"])
+        profile = content.get("profile")
+        return cls(
+            name=content["study"],
+            title=content["title"],
+            corpus=content["corpus"],
+            tokenizer=content["tokenizer"],
+            model=ModelSpec(**content["model"]),
+            optimiser=OptimiserSpec(**content["optimiser"]),
+            workload=WorkloadSpec(**content["workload"]),
+            cluster=cluster,
+            arms=tuple(_arm(content, cell, cluster) for cell in content["cells"]),
+            repeats=_repeats(content["repeats"]),
+            seeds=tuple(content["seeds"]),
+            timeout_seconds=content["timeout_seconds"],
+            profile_steps=None if profile is None else int(profile["steps"]),
+            claims=tuple(content.get("claims", ())),
+            compares=tuple(content.get("compares", ())),
+            compile=content.get("compile", False),
+            image_digest=content.get("image_digest"),
+            content=content,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types: the mapping that it was made from, a copy of one's own."""
+        return copy.deepcopy(dict(self.content))
+
+    def but(self, **changes: Any) -> Study:
+        """The study with other top-level keys of its file; None leaves a key out."""
+        whole = {**self.content, **changes}
+        return Study.of({key: value for key, value in whole.items() if value is not None})
+
+    @property
+    def texts(self) -> list[str]:
+        """What readers see of it: the title and the labels of its cells."""
+        return [self.title, *(arm.label for arm in self.arms)]
+
+
+def _cluster(content: Mapping[str, Any]) -> Cluster:
+    network = content["network"]
+    emulated = network == "emulated"
+    for key in ("links", "cores_per_node"):
+        if emulated != (key in content):
+            raise StudyError(
+                f"cluster.{key} belongs to cluster.network emulated, given {network}; "
+                f"{'add it' if emulated else 'leave it out'}"
+            )
+    links = tuple(LinkSpec(**link) for link in content.get("links", []))
+    return Cluster(**{**content, "nodes": tuple(content["nodes"]), "links": links})
+
+
+def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: Cluster) -> Cell:
+    own = {part: dict(cell.get(part, {})) for part in ("workload", "optimiser", "options")}
+    return Cell(
+        name=cell["name"],
+        arm=cell["name"],
+        label=cell["label"],
+        strategy=cell["strategy"],
+        precision=cell["precision"],
+        nodes=tuple(cell.get("nodes", cluster.nodes)),
+        ranks_per_node=cell.get("ranks_per_node", cluster.ranks_per_node),
+        workload=replace(WorkloadSpec(**study["workload"]), **own["workload"]),
+        optimiser=replace(OptimiserSpec(**study["optimiser"]), **own["optimiser"]),
+        own=own,
+    )
+
+
+def _repeats(content: int | Mapping[str, Any]) -> Repeats:
+    if isinstance(content, int):
+        return Repeats(content, content)
+    repeats = Repeats(**content)
+    if repeats.at_most < repeats.at_least:
+        raise StudyError(
+            f"repeats.at_most {repeats.at_most} is under repeats.at_least {repeats.at_least}; "
+            "raise at_most"
+        )
+    return repeats
