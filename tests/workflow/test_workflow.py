@@ -14,6 +14,7 @@ import yaml
 
 from pipeline.records import write_record
 from pipeline.study.expansion import expand
+from pipeline.study.study import Study
 from tests.fake_records import make_record
 from tests.workflow.project import Project, make_project
 
@@ -144,7 +145,7 @@ def test_another_time_limit_trains_only_what_ran_out_of_it(tmp_path: Path) -> No
     """The records are made up: what Snakemake would do depends on what they say."""
     project = make_project(tmp_path, profile=None)
     study = yaml.safe_load(project.study.read_text())
-    made = {spec.cell: spec for spec in expand(study) if spec.cell in ("single", "dps")}
+    made = {spec.cell: spec for spec in expand(Study.of(study)) if spec.cell in ("single", "dps")}
     folders = {
         cell: project.results / "runs" / spec.run_id.partition("/")[2]
         for cell, spec in made.items()

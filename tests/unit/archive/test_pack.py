@@ -15,6 +15,7 @@ from pipeline.archive.layout import EXPECTED, products
 from pipeline.archive.pack import write_zip
 from pipeline.archive.read import check_records, extract
 from pipeline.errors import ArchiveError, RecordError
+from pipeline.study.study import Study
 from tests.unit.archive.conftest import finished_study
 
 
@@ -23,7 +24,7 @@ def test_it_holds_records_results_environment_and_sources(archive: Path) -> None
         names = opened.namelist()
         facts = json.loads(opened.read("archive.json"))
         study = json.loads(opened.read("study.json"))
-    assert set(products(study)) < set(names)
+    assert set(products(Study.of(study))) < set(names)
     for name in (
         "runs/single/n1/r0/steps.jsonl",
         "runs/dps/n1/r0/run.json",

@@ -129,7 +129,7 @@ def test_nothing_of_a_log_a_label_or_a_reason_is_markup(outline: Outline, page: 
 
 def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: Path) -> None:
     study = json.loads((root / "study.json").read_text())
-    specs = expand(study)
+    specs = expand(Study.of(study))
     assert len(outline.runs) == len(specs)
     for spec in specs:
         text = run_text(outline, spec.run_id.partition("/")[2])
@@ -257,7 +257,7 @@ def test_profiled_runs_are_listed_without_a_step_time(tmp_path: Path) -> None:
     assert report(root) == 0
     page = Outline((root / "report.html").read_text())
     study = json.loads((root / "study.json").read_text())
-    timed, short = len(expand(study)), len(profiled(study))
+    timed, short = len(expand(Study.of(study))), len(profiled(Study.of(study)))
     assert len(page.runs) == timed + short
     text = (root / "report.html").read_text()
     assert f"<li>{timed} timed and {short} profiled runs</li>" in text

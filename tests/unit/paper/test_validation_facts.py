@@ -12,6 +12,7 @@ from pipeline.paper.manuscript import render
 from pipeline.paper.numbers import collect
 from pipeline.paper.validation_facts import CHECKS, validation_facts
 from pipeline.schemas import validate
+from pipeline.study.study import Study
 from tests.fake_bench import FORMER, RATIO, make_result
 from tests.fake_records import EMULATED, make_study, make_table
 from tests.unit.paper.papers import SOURCE, make_paper, make_results
@@ -35,7 +36,7 @@ def found(table: pd.DataFrame, start: str, result: Any = RESULT) -> list[str]:
 
 
 def text_with(study: Any, table: pd.DataFrame, folder: Path, result: Any) -> str:
-    numbers = collect(study, table, (), None, result)
+    numbers = collect(Study.of(study), table, (), None, result)
     return " ".join(render(SOURCE, numbers, folder / "tables").split())
 
 
@@ -123,7 +124,7 @@ def test_the_text_says_against_what_eight_nodes_were_held(undilated, study, tabl
 
 
 def test_the_bench_is_shown_as_a_numbered_table(study, table, folder) -> None:
-    text = render(SOURCE, collect(study, table, (), None, RESULT), folder / "tables")
+    text = render(SOURCE, collect(Study.of(study), table, (), None, RESULT), folder / "tables")
     (caption,) = [line for line in text.splitlines() if line.endswith("{#tbl:trust}")]
     assert "2 cores of Synthetic CPU, 2026-01-02" in caption
     order = re.findall(r"\{#tbl:(\w+)\}", text)

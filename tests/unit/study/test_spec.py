@@ -54,7 +54,7 @@ def test_what_if_compares_four_conditions_with_a_plain_link() -> None:
 
 
 def test_a_spec_survives_json_and_its_hash_tells_any_change(study) -> None:
-    run = expand(study)[0]
+    run = expand(Study.of(study))[0]
     again = RunSpec.from_dict(json.loads(run.to_json()))
     assert again == run and again.sha256() == run.sha256()
     changed = json.loads(run.to_json()) | {"seed": run.seed + 1}
@@ -62,7 +62,7 @@ def test_a_spec_survives_json_and_its_hash_tells_any_change(study) -> None:
 
 
 def test_a_time_limit_and_checkpoints_are_no_part_of_what_is_trained(study) -> None:
-    run = expand(study)[0]
+    run = expand(Study.of(study))[0]
     work = replace(run.workload, checkpoint_every=7)
     operated = replace(run, timeout_seconds=run.timeout_seconds + 1, workload=work)
     assert operated.identity() == run.identity()
@@ -71,14 +71,14 @@ def test_a_time_limit_and_checkpoints_are_no_part_of_what_is_trained(study) -> N
 
 
 def test_run_ids_are_unique_and_name_cell_nodes_and_repeat(study) -> None:
-    ids = [run.run_id for run in expand(study)]
+    ids = [run.run_id for run in expand(Study.of(study))]
     assert len(set(ids)) == len(ids)
     assert "smoke/single/n1/r0" in ids
 
 
 def test_weak_scaling_multiplies_the_global_batch(study) -> None:
     study["workload"] |= {"scaling": "weak", "global_batch": 2}
-    assert {r.workload.global_batch for r in expand(study) if r.world.nodes == 4} == {8}
+    assert {r.workload.global_batch for r in expand(Study.of(study)) if r.world.nodes == 4} == {8}
 
 
 @pytest.mark.parametrize(
@@ -152,22 +152,22 @@ def test_a_name_is_a_folder_s(study, name) -> None:
 def test_two_cells_of_one_name_are_refused(study) -> None:
     study["cells"].append(study["cells"][0])
     with pytest.raises(StudyError, match="'single' stands 2 times"):
-        expand(study)
+        expand(Study.of(study))
 
 
 def test_tokens_depend_only_on_text_tokeniser_and_the_largest_batch(study) -> None:
-    before = tokens_spec(study)
+    before = tokens_spec(Study.of(study))
     assert before["min_tokens"] == 1 + max(
-        r.workload.global_batch * r.model.context for r in expand(study)
+        r.workload.global_batch * r.model.context for r in expand(Study.of(study))
     )
     study["title"], study["repeats"] = "other", 9
-    assert tokens_spec(study) == before
+    assert tokens_spec(Study.of(study)) == before
 
 
 def test_runs_are_shuffled_within_each_repeat_and_always_the_same_way(study) -> None:
-    runs = expand(study)
+    runs = expand(Study.of(study))
     order = run_order(runs)
-    assert order == run_order(expand(study))
+    assert order == run_order(expand(Study.of(study)))
     assert sorted(r.run_id for r in order) == sorted(r.run_id for r in runs)
     assert [r.repeat for r in order] == sorted(r.repeat for r in runs)
     first = [r.cell for r in order if r.repeat == 0]
@@ -217,13 +217,13 @@ def test_over_several_links_one_node_is_a_cell_and_each_link_is_one() -> None:
 
 
 def test_one_node_uses_no_link_and_is_run_once(study) -> None:
-    runs = [run for run in expand(study) if run.repeat == 0]
+    runs = [run for run in expand(Study.of(study)) if run.repeat == 0]
     assert len(runs) == 36
     for run in runs:
         assert run.cell.endswith(("-200mbit", "-1gbit")) == (run.world.nodes > 1)
     assert "smoke/dps/n1/r0" in [run.run_id for run in runs]
     study["profile"] = {"steps": 2}
-    assert len(profiled(study)) == 36
+    assert len(profiled(Study.of(study))) == 36
 
 
 def test_a_cell_without_one_node_has_a_cell_for_each_link_alone() -> None:

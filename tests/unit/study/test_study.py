@@ -1,0 +1,78 @@
+"""The typed study, and that its shape and a spec's are the same in types and schemas."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.errors import StudyError
+from pipeline.study.load import CONFIG, SCHEMA_FILE, load_study
+from pipeline.study.spec import (
+    LinkSpec,
+    ModelSpec,
+    OptimiserSpec,
+    RunSpec,
+    WorkloadSpec,
+    WorldSpec,
+)
+from pipeline.study.study import Cluster, Repeats, Study
+from tests.fake_records import make_study
+
+SPEC: dict[str, Any] = json.loads(Path("pipeline/schemas/spec.schema.json").read_text())
+STUDY: dict[str, Any] = yaml.safe_load(SCHEMA_FILE.read_text())["properties"]
+PARTS = {"model": ModelSpec, "optimiser": OptimiserSpec, "workload": WorkloadSpec}
+
+
+def names(kind: Any) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_types_and_schemas_have_the_same_keys(part: str) -> None:
+    assert {*SPEC["properties"][part]["properties"]} == names(PARTS[part])
+    assert {*STUDY[part]["properties"]} == names(PARTS[part])
+
+
+def test_spec_world_link_and_cluster_have_the_keys_of_their_schemas() -> None:
+    assert {*SPEC["properties"]} == names(RunSpec)
+    assert {*SPEC["properties"]["world"]["properties"]} == names(WorldSpec)
+    assert {*SPEC["properties"]["world"]["properties"]["link"]["properties"]} == names(LinkSpec)
+    assert {*STUDY["cluster"]["properties"]} == names(Cluster)
+    assert {*STUDY["cluster"]["properties"]["links"]["items"]["properties"]} == names(LinkSpec)
+    assert {*STUDY["repeats"]["properties"]} == names(Repeats)
+
+
+def test_a_cell_has_from_the_study_what_it_does_not_state() -> None:
+    cells = [
+        {"name": "plain", "label": "Plain", "strategy": "ddp", "precision": "fp32"},
+        {"name": "own", "label": "Own", "strategy": "ddp", "precision": "fp32", "nodes": [2],
+         "ranks_per_node": 3, "workload": {"global_batch": 48},
+         "optimiser": {"learning_rate": 0.5}, "options": {"bucket_cap_mb": 1}},
+    ]  # fmt: skip
+    study = Study.of(make_study(cells=cells))
+    plain, own = study.arms
+    assert (plain.workload, plain.optimiser) == (study.workload, study.optimiser)
+    assert (plain.nodes, plain.ranks_per_node, plain.options) == ((1, 2, 4), 1, {})
+    assert (own.workload.global_batch, own.optimiser.learning_rate) == (48, 0.5)
+    assert own.workload.steps == study.workload.steps
+    assert (own.nodes, own.ranks_per_node, own.options) == ((2,), 3, {"bucket_cap_mb": 1})
+
+
+def test_a_study_goes_back_to_its_file_and_shares_nothing_with_it() -> None:
+    content = make_study()
+    study = Study.of(content)
+    content["model"]["width"] = 7
+    study.to_dict()["model"]["width"] = 8
+    assert study.to_dict() == make_study() and study.model.width == make_study()["model"]["width"]
+    other = study.but(repeats=9)
+    assert (other.repeats, study.repeats) == (Repeats(9, 9), Repeats(3, 3))
+    shipped = load_study(CONFIG / "smoke/study.yaml")
+    assert shipped.but(profile=None).profile_steps is None and shipped.profile_steps == 4
+
+
+def test_adaptive_repeats_need_bounds_in_their_order() -> None:
+    with pytest.raises(StudyError, match=r"at_most 6 is under repeats\.at_least 7; raise at_most"):
+        Study.of(make_study(repeats={"at_least": 7, "at_most": 6, "within": 0.1}))
