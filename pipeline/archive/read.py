@@ -70,6 +70,8 @@ def check_records(folder: Path) -> str:
             f"it is partial, with {facts['num_recorded']} of {facts['num_runs']} runs, and no "
             "results can be rebuilt from it; finish the study and pack it again"
         )
+    if "extends" in _json(folder / layout.STUDY_FILE):
+        raise ArchiveError(f"{layout.STUDY_FILE} extends another study; {_AGAIN}")
     study = load_study(folder / layout.STUDY_FILE)
     if study.name != facts["study"]:
         raise ArchiveError(
@@ -84,7 +86,7 @@ def check_records(folder: Path) -> str:
             f"the record runs/{min(found - known)} belongs to no run of its study; {_AGAIN}"
         )
     check_inputs(records, folder)
-    return str(study.name)
+    return study.name
 
 
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:

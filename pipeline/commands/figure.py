@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -22,10 +23,12 @@ def run(args: argparse.Namespace) -> int:
     """Check equal work, draw, and write all three formats."""
     if args.processes < 1:
         raise SamestepError(f"--processes {args.processes} is not at least 1; leave it out for 1")
-    if args.processes == 1:
+    # All of them are forked at once, and Snakemake may give as many as it has no limit for.
+    processes = min(args.processes, len(args.names), os.cpu_count() or 1)
+    if processes == 1:
         _draw(args, args.names)
         return 0
-    with ProcessPoolExecutor(args.processes) as pool:
+    with ProcessPoolExecutor(processes) as pool:
         list(pool.map(partial(_draw, args), ([name] for name in args.names)))
     return 0
 

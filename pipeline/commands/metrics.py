@@ -57,6 +57,13 @@ def _report(frame: pd.DataFrame) -> Sequence[str]:
             f"{100 * TIMER_SHARE:g} %; make the steps longer",
             file=sys.stderr,
         )
+    clocks = sorted({str(text) for text in frame[frame.metric == "clock"].text})
+    if len(clocks) > 1:
+        print(
+            f"the runs were timed in {len(clocks)} ways ({'; '.join(clocks)}), so their step times "
+            "differ by more than what is compared; train them again with one version",
+            file=sys.stderr,
+        )
     verdicts = frame[(frame.metric == "parity_verdict") & (frame.text == "NOT EQUAL")]
     unequal = [
         f"NOT EQUAL: {row['label']} at {row['nodes']} nodes left the tolerance of its training "

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.errors import ComparisonError
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.runs import Run, load_run
+from pipeline.metrics.runs import FORMER_CLOCK, Run, load_run
 from pipeline.metrics.statistics import Floats, Interval, interval_of_ratio, repeats_interval
 from pipeline.records import find_records, read_record
 
@@ -63,6 +63,7 @@ def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in ("versions", "hardware", "provenance", "data"):
         for key, value in run[part].items():
             yield f"{part}.{key}", str(value)
+    yield "execution.clock", run["execution"].get("clock", FORMER_CLOCK)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pipeline.metrics.select import plural
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from pipeline.training.devices import without_kernels
 
 
 def study(path: Path) -> Finding:
@@ -44,6 +45,9 @@ def why_not(spec: RunSpec) -> str | None:
         have = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if have < own:
             return f"needs {plural(own, 'GPU')} on one machine, this one has {have}"
+        reason = without_kernels(torch.cuda.get_device_capability(0), torch.cuda.get_arch_list())
+        if reason is not None:
+            return reason
     try:
         strategy.check()
         make_precision(spec.precision, spec.world.device)

@@ -114,7 +114,7 @@ def _drop_parts(paths: RunPaths, status: str) -> None:
 
 
 def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
-    """The manifest, every byte of the shards verified; raises where they do not suit the spec."""
+    """The manifest; raises where the shards are not as it says or do not suit the spec."""
     manifest = Manifest.load(paths.tokens, verify=True)
     if manifest.vocab_size > spec.model.vocab_size:
         raise StudyError(

@@ -99,7 +99,8 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     return Memory(
         parameters=weight * count + masters,
         gradients=gradients + masters,
-        held_gradients=held + masters,
+        # torch's O2 drops the masters' gradients before a forward pass; Apex is taken to keep them.
+        held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
         optimiser=2 * FP32 * count if footprint.has_optimiser_state else 0,
         buffers=footprint.buffer_bytes,
         activations=sizes.activation_bytes(spec.model, sequences, formats(spec)),

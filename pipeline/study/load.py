@@ -59,8 +59,16 @@ def extended(content: Any, path: Path, below: tuple[Path, ...] = ()) -> Any:
     name = content["extends"]
     if not isinstance(name, str):
         raise StudyError(f"{path}: extends {name!r} is no name of a study; see {CONFIG.name}/")
-    base = find_study(name, path.parent)
-    files = (*below, path.resolve())
+    if not below and "study" not in content:
+        raise StudyError(
+            f"{path}: it extends {name!r} and has no name of its own, so its runs would replace "
+            "those of that study; add the key `study`"
+        )
+    try:
+        base, files = find_study(name, path.parent), (*below, path.resolve())
+        base.resolve()
+    except (OSError, ValueError) as error:
+        raise StudyError(f"{path}: extends {name[:80]!r} is no path ({error})") from None
     if base.resolve() in files:
         raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
     whole = extended(read_document(base, "study file", StudyError), base, files)
@@ -102,8 +110,6 @@ def results_folder(study_file: Path) -> Path:
     Raises StudyError where it states none, so that no other folder can be meant.
     """
     content = read_document(study_file, "study file", StudyError)
-    if isinstance(content, dict) and "study" not in content:
-        content = extended(content, study_file)
     name = content.get("study") if isinstance(content, dict) else None
     if not _Validator(_schema()["$defs"]["name"]).is_valid(name):
         raise StudyError(

@@ -52,7 +52,10 @@ def without_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> st
     minor versions, `compute_90` is compiled on the spot for 9.0 and everything after it.
     """
     major, minor = capability
-    for name in built_for:
+    known = [name for name in built_for if name.startswith(("sm_", "compute_"))]
+    if not known:
+        return None  # a build for other makers' devices, or one that does not say
+    for name in known:
         kind, _, number = name.partition("_")
         digits = number.rstrip("af")
         built = int(digits[:-1]), int(digits[-1])

@@ -255,7 +255,7 @@ def _lost_peer(args: argparse.Namespace) -> tuple[str, ...]:
     try:
         spec = read_spec(args)
         return strategies.load(spec.strategy, spec.options).lost_peer
-    except (OSError, ValueError, SamestepError):
+    except Exception:  # what went wrong first is to be told, whatever is wrong with the file
         return ()
 
 

@@ -32,6 +32,9 @@ rule metrics:
             *files("pipeline/metrics/*.py"),
             "pipeline/planner/memory.py",
             *files("pipeline/models/*/arithmetic.py"),
+            *files("pipeline/strategies/*.py"),
+            "pipeline/models/__init__.py",
+            "pipeline/parallel/mesh.py",
             "pipeline/schemas/metrics.schema.json",
         ],
     output:

@@ -109,9 +109,9 @@ class HorovodStepper(Stepper):
         broadcast_weights(self.model)
 
 
-def mean_over_ranks(value: Tensor) -> Tensor:
-    """The mean of a tensor over all ranks. Collective."""
-    handle = hvd.allreduce_async(value, name="mean_over_ranks", op=hvd.Average)
+def mean_over_ranks(value: Tensor, name: str = "mean_over_ranks") -> Tensor:
+    """The mean of a tensor over all ranks. Collective; `name` tells one kind from others."""
+    handle = hvd.allreduce_async(value, name=name, op=hvd.Average)
     wait_asleep([handle])
     mean: Tensor = hvd.synchronize(handle)
     return mean
@@ -119,7 +119,7 @@ def mean_over_ranks(value: Tensor) -> Tensor:
 
 def barrier() -> None:
     """Return when every rank has come here. Collective; `hvd.barrier` would spin, see below."""
-    mean_over_ranks(torch.zeros(()))
+    mean_over_ranks(torch.zeros(()), "barrier")
 
 
 def wait_asleep(handles: Iterable[int | None]) -> None:

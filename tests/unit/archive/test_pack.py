@@ -79,7 +79,9 @@ def test_a_partial_archive_holds_the_records_that_are_there_and_no_results(resul
     (results / "runs/dps/n1/r0/run.json").unlink()
     parts = contents(results, partial=True)
     assert "runs/single/n1/r0/run.json" in parts and "runs/dps/n1/r0/spec.json" not in parts
-    assert not set(parts) & set(products(json.loads((results / "study.json").read_text())))
+    assert not set(parts) & set(
+        products(Study.of(json.loads((results / "study.json").read_text())))
+    )
     facts = json.loads(bytes(parts["archive.json"]))
     assert facts["num_recorded"] == 1 and facts["num_runs"] == 2
 

@@ -83,20 +83,22 @@ def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> 
     assert found["corpus"] == {"source": "json", "paths": ["a.json"]}
     assert not {"links", "cores_per_node"} & {*found["cluster"]}
     assert results_folder(further) == Path("results/further")
-    assert results_folder(write(tmp_path / "same.yaml", extends="smoke")) == Path("results/smoke")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"extends": "smok"}, "no study 'smok'; give a file or one of .*smoke"),
+        ({"extends": "smok", "study": "a"}, "no study 'smok'; give a file or one of .*smoke"),
         ({"extends": 3}, "extends 3 is no name"),
-        ({"extends": "none.yaml"}, "none.yaml does not exist"),
-        ({"extends": "own.yaml"}, "comes back to itself"),
-        ({"extends": "round.yaml"}, "comes back to itself"),
-        ({"extends": "list.yaml"}, "is no mapping"),
-        ({"extends": "smoke", "workload": {"stesp": 3}}, "'stesp'"),
-        ({"extends": "smoke", "model": None}, "'model' is a required property"),
+        ({"extends": "none.yaml", "study": "a"}, "none.yaml does not exist"),
+        ({"extends": "smoke"}, "no name of its own"),
+        ({"extends": "x" * 300, "study": "a"}, "is no path"),
+        ({"extends": "a\0.yaml", "study": "a"}, "is no path"),
+        ({"extends": "own.yaml", "study": "a"}, "comes back to itself"),
+        ({"extends": "round.yaml", "study": "a"}, "comes back to itself"),
+        ({"extends": "list.yaml", "study": "a"}, "is no mapping"),
+        ({"extends": "smoke", "study": "a", "workload": {"stesp": 3}}, "'stesp'"),
+        ({"extends": "smoke", "study": "a", "model": None}, "'model' is a required property"),
     ],
 )
 def test_a_wrong_extension_is_one_line(

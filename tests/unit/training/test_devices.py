@@ -128,6 +128,8 @@ def test_a_machine_without_a_gpu_cannot_run_it(gpu_run, monkeypatch, tmp_path) -
         ((9, 0), ["sm_80", "sm_90a"], True),
         ((10, 0), ["sm_90", "compute_90"], True),
         ((12, 0), ["sm_100", "sm_120"], True),
+        ((9, 0), ["gfx90a"], True),
+        ((9, 0), [], True),
     ],
 )
 def test_a_gpu_needs_kernels_for_its_architecture(capability, built_for, runs) -> None:
