@@ -33,7 +33,7 @@ class Catalogue:
         return literals(self.folder, "CAPTION")
 
     def names(self) -> list[str]:
-        """Names of all figures or tables, in the order of the paper's folder: alphabetical."""
+        """Names of all figures or tables, in alphabetical order."""
         return list(self.captions())
 
     def needing_verdicts(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Each node's cores: some of its own, or those that it shares with other nodes and is paced on."""
+"""Each node's cores: its own, or shared with other nodes; `awake` keeps them from halting."""
 
 from __future__ import annotations
 

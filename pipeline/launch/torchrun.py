@@ -1,8 +1,8 @@
 """The commands that start a run's ranks: torchrun, one launcher process for each node.
 
 On one machine N nodes are N launchers on the loopback, or emulated nodes whose ranks one process
-forks (`emulated.py`). Over a real network one command of the
-scheduler, such as `srun`, starts the launcher on every node. It is the same for every strategy.
+forks (`emulated/`). Over a real network one command of the scheduler, such as `srun`, starts the
+launcher on every node. It is the same for every strategy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Place:
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
     file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
     tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
-    checkpoint of an earlier launch has done: every rank is told, so that all resume from the same.
+    checkpoint of an earlier launch has done: it is told to all ranks, which resume from that step.
     """
 
     num_cores: int

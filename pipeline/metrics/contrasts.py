@@ -5,6 +5,9 @@ cell under a condition with itself without it. The values are the throughputs of
 needs both: a rank test that finds a difference after Holm's correction for all comparisons of its
 family (the pairs at one node count, the cells against their bases, or the cells under a condition),
 and an interval of the ratio of medians that leaves out 1.
+
+`against_plain(table)` reads the comparisons under conditions back from the table of metrics: what a
+condition of a link costs, as ratios of step times, for the figure, table and text on it.
 """
 
 from __future__ import annotations

@@ -234,13 +234,7 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
     if "network_reason" in execution:
         facts["network_reason"] = execution["network_reason"]
     if (emulation := execution.get("emulation")) is not None:
-        facts |= {name: emulation[name] for name in ("dilation", "copies", "shares")}
-        facts["cores_per_node"] = emulation["cores_per_node"]
-        facts["mtu"] = emulation.get("mtu", FORMER_MTU)
-        facts["measured_cores"] = min(emulation["measured_cores"])
-        if emulation["measured_mbits"]:
-            facts["measured_mbits"] = min(emulation["measured_mbits"])
-        facts |= _tcp_facts(emulation)
+        facts |= _emulation_facts(emulation)
     if run["precision"] is not None:
         facts["compute_dtype"] = run["precision"]["compute_dtype"]
     if run["model"] is not None:
@@ -251,6 +245,16 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
          "value": float(fact) if isinstance(fact, int | float) else None}
         for name, fact in facts.items()
     ] + _stalled(record)  # fmt: skip
+
+
+def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
+    """What the emulated nodes were set to and really got, the least of all nodes."""
+    facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
+    facts["mtu"] = emulation.get("mtu", FORMER_MTU)
+    facts["measured_cores"] = min(emulation["measured_cores"])
+    if emulation["measured_mbits"]:
+        facts["measured_mbits"] = min(emulation["measured_mbits"])
+    return facts | _tcp_facts(emulation)
 
 
 def _tcp_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.parallel import state as _state
 from pipeline.parallel.faults import NO_FAULTS, Faults
+from pipeline.parallel.state import capture, restore
 from pipeline.parallel.types import Batch, Parts, StepResult, TrainState
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
@@ -116,11 +116,11 @@ class Stepper:
         """Weights, optimiser slots and loss scale on the root rank."""
         if not self.is_root:
             return None
-        return _state.capture(self.model, self.optimiser, self.precision)
+        return capture(self.model, self.optimiser, self.precision)
 
     def load(self, state: TrainState) -> None:
         """Continue from `state` on every rank."""
-        _state.restore(state, self.model, self.optimiser, self.precision)
+        restore(state, self.model, self.optimiser, self.precision)
 
     def close(self) -> None:
         """Leave the group of ranks."""

@@ -58,18 +58,18 @@ def extended(content: Any, path: Path, below: tuple[Path, ...] = ()) -> Any:
         return content
     name = content["extends"]
     if not isinstance(name, str):
-        raise StudyError(f"{path}: extends {name!r} is no name of a study; see {CONFIG.name}/")
+        raise StudyError(f"{path}: extends {name!r} is no name of a study; see workflow/config")
     if not below and "study" not in content:
         raise StudyError(
             f"{path}: it extends {name!r} and has no name of its own, so its runs would replace "
             "those of that study; add the key `study`"
         )
     try:
-        base, files = find_study(name, path.parent), (*below, path.resolve())
-        base.resolve()
+        base = find_study(name, path.parent).resolve()
+        files = (*below, path.resolve())
     except (OSError, ValueError) as error:
         raise StudyError(f"{path}: extends {name[:80]!r} is no path ({error})") from None
-    if base.resolve() in files:
+    if base in files:
         raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
     whole = extended(read_document(base, "study file", StudyError), base, files)
     if not isinstance(whole, dict):

@@ -23,8 +23,7 @@ from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
-from pipeline.machine import addresses as network
-from pipeline.machine import image
+from pipeline.machine import addresses, image
 from pipeline.machine.processes import die_with_parent, is_root
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec
@@ -180,9 +179,9 @@ def _choose_interface(spec: RunSpec) -> None:
 
     By itself Gloo takes the address of the host's name: on Debian 127.0.1.1.
     """
-    if spec.world.num_machines > 1 and not os.environ.get(network.INTERFACE):
-        own = network.source_address(os.environ["MASTER_ADDR"])
-        os.environ[network.INTERFACE] = network.interface_of(own)
+    if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
+        own = addresses.source_address(os.environ["MASTER_ADDR"])
+        os.environ[addresses.INTERFACE] = addresses.interface_of(own)
 
 
 def _write_step(lines: Any, step: Any) -> None:

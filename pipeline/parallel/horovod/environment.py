@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import LaunchError
-from pipeline.machine import addresses as network
+from pipeline.machine import addresses
 
 if TYPE_CHECKING:
     from pipeline.parallel.mesh import Layout
@@ -222,18 +222,18 @@ def _own_address(blackboard: _Blackboard, rank: int, size: int) -> str:
     It is the source address of the way to MASTER_ADDR. On the master's own node that way may lead
     over the loopback; then the way to a rank elsewhere decides.
     """
-    own = network.source_address(os.environ["MASTER_ADDR"])
+    own = addresses.source_address(os.environ["MASTER_ADDR"])
     blackboard.write(f"address{rank}", own)
     all_addresses = [blackboard.read(f"address{other}") for other in range(size)]
-    elsewhere = [address for address in all_addresses if not network.is_loopback(address)]
-    if network.is_loopback(own) and elsewhere:
-        return network.source_address(elsewhere[0])
+    elsewhere = [address for address in all_addresses if not addresses.is_loopback(address)]
+    if addresses.is_loopback(own) and elsewhere:
+        return addresses.source_address(elsewhere[0])
     return own
 
 
 def _interface(address: str) -> str:
     """Network interface for Horovod's Gloo: as torch's Gloo was told, else the address's own."""
-    for name in ("HOROVOD_GLOO_IFACE", network.INTERFACE):
+    for name in ("HOROVOD_GLOO_IFACE", addresses.INTERFACE):
         if os.environ.get(name):
             return os.environ[name]
-    return network.interface_of(address)
+    return addresses.interface_of(address)
