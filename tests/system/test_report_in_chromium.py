@@ -10,6 +10,7 @@ import pytest
 
 from pipeline import figures
 from pipeline.__main__ import main
+from pipeline.study.study import Study
 from tests.system.chromium import PROGRAM, Page, chromium
 from tests.unit.page.test_page import make_results, report
 
@@ -37,7 +38,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shown(root: Path) -> list[str]:
     """Names of the figures that the study has."""
-    return figures.catalogue.shown(json.loads((root / "study.json").read_text()))
+    return figures.catalogue.shown(Study.of(json.loads((root / "study.json").read_text())))
 
 
 @pytest.fixture(scope="module")
