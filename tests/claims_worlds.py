@@ -22,7 +22,9 @@ from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
 Bounds = tuple[float, float, float]
-"""Low, value and high, also the values of the three repeats."""
+"""Low, value and high; two of six repeats have each, so that an interval has these bounds."""
+
+REPEATS = 6
 
 PARAMETERS = 106_000_000
 ONE: Bounds = (1.0, 1.0, 1.0)
@@ -47,9 +49,14 @@ def world_study(**changes: Any) -> dict[str, Any]:
     cluster = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2], "backend": "nccl",
                "network": "real"}  # fmt: skip
     cells = [{"label": cell["name"], **cell} for cell in CELLS]
-    study = make_study(cluster=cluster, cells=cells, repeats=3, compares=["global_batch"])
-    work = {**study["workload"], "steps": 24, "untimed_steps": 4}
-    return {**study, "study": "world", "workload": work, **changes}
+    study = make_study(
+        cluster=cluster, cells=cells, repeats=REPEATS, compares=["global_batch"],
+        profile={"steps": 4}, seeds=list(range(1, REPEATS + 1)),
+    )  # fmt: skip
+    work = {**study["workload"], "steps": 12, "untimed_steps": 4}
+    optimiser = {**study["optimiser"], "warmup_steps": 2}
+    whole = {**study, "study": "world", "workload": work, "optimiser": optimiser, **changes}
+    return {key: value for key, value in whole.items() if value is not None}
 
 
 def make_world(**changes: Any) -> Evidence:
@@ -58,10 +65,28 @@ def make_world(**changes: Any) -> Evidence:
     with TemporaryDirectory() as folder:
         table = build(Study.of(study), write_records(Path(folder), study, lambda spec: None))
     # Effects are arranged cell by cell; what the rank test says of a pair is set by `decide`.
-    table = table[table["level"] != "comparison"].reset_index(drop=True)
+    table = _lengthened(table[table["level"] != "comparison"])
     table.loc[table["metric"] == "num_parameters", "value"] = float(PARAMETERS)
     table.loc[table["metric"] == "gpus", "text"] = "NVIDIA V100, NVIDIA V100"
+    # Low precision is four times as fast as fp32.
+    fast = (table["metric"] == "peak_flops_per_second") & (table["precision"] != "fp32")
+    table.loc[fast, ["value", "low", "high"]] *= 4
     return Evidence(Study.of(study), table)
+
+
+def _lengthened(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with times of a hundred steps and more a run, and a profiled run a repeat."""
+    timed = (table["metric"] == "step_seconds") & table["timed"].fillna(False).astype(bool)
+    times = table[timed & (table["level"] == "step")]
+    profile = table[table["level"] == "profile"]
+    more = [
+        times.assign(step=times["step"] + 100 * number)
+        for number in range(1, 1 + 100 // max(1, times["step"].nunique()))
+    ]
+    names = profile["run_id"].str.removesuffix("p0")
+    more += [profile.assign(run_id=names + f"p{n}", repeat=n) for n in range(1, REPEATS)]
+    whole = pd.concat([table, *(part for part in more if len(part))], ignore_index=True)
+    return whole.astype(table.dtypes.to_dict())
 
 
 def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: float) -> Evidence:
@@ -128,7 +153,7 @@ def _utilisation(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
     table = evidence.table
     [place, *_] = evidence.places(claim.test["a"])
     for rank, expected in enumerate(claim.test["expected"]):
-        for repeat, distance in enumerate(effect):
+        for repeat, distance in _each(effect):
             rows = _rows(table, place, "rank", "mean_utilisation", repeat)
             table.loc[rows & (table["rank"] == rank), "value"] = expected * (1 + distance)
 
@@ -140,6 +165,31 @@ def _fits(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
         for place in evidence.places(claim.test[key]):
             rows = _rows(evidence.table, place, "run", "status")
             evidence.table.loc[rows, "text"] = text
+
+
+def _explained(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
+    """Two nodes are as fast as one, so half of the speedup is lost; a share of it is sending."""
+    for selector in claim.test["cells"]:
+        for place in evidence.places(selector):
+            set_metric(evidence, place, "tokens_per_second", ONE)
+            for repeat, share in _each(effect):
+                phases = {"communication": share / 2, "forward": 1 - share / 2}
+                set_phases(evidence, place, repeat, phases)
+
+
+def set_phases(
+    evidence: Evidence, place: Place, repeat: int, phases: dict[str, float], rank: int | None = None
+) -> None:
+    """Seconds of the phases of a profiled run, of all ranks or of one; none of any other."""
+    table = evidence.table
+    own = (table["level"] == "profile") & (table["cell"] == place.cell)
+    own &= (table["nodes"] == place.nodes) & (table["repeat"] == repeat).fillna(False)
+    own &= table["metric"].str.startswith("phase_seconds:")
+    if rank is not None:
+        own &= (table["rank"] == rank).fillna(False)
+    table.loc[own, "value"] = 0.0
+    for name, seconds in phases.items():
+        table.loc[own & (table["metric"] == f"phase_seconds:{name}"), "value"] = seconds
 
 
 def _memory_formula(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
@@ -154,8 +204,12 @@ _KINDS: dict[str, Callable[[Evidence, Claim, Bounds], None]] = {
     "ratio": _ratio,
     "ratio_of_ratios": _ratio,
     "best": _ratio,
+    "worst": _ratio,
     "robust": _ratio,
     "efficiency": _efficiency,
+    "explained": _explained,
+    "trend": _ratio,
+    "absolute": _ratio,
     "utilisation": _utilisation,
     "fits": _fits,
     "memory_formula": _memory_formula,
@@ -167,60 +221,76 @@ def set_metric(evidence: Evidence, place: Place, metric: str, bounds: Bounds) ->
     _METRICS[metric](evidence, place, bounds)
 
 
-def _in_table(metric: str) -> Callable[[Evidence, Place, Bounds], None]:
+def _each(bounds: Bounds) -> list[tuple[int, float]]:
+    """The value of each repeat."""
+    return list(enumerate(bounds[number // 2] for number in range(REPEATS)))
+
+
+def _of_runs(metric: str, level: str = "run") -> Callable[[Evidence, Place, Bounds], None]:
     def write(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-        rows = _rows(evidence.table, place, "cell", metric)
-        evidence.table.loc[rows, ["low", "value", "high"]] = list(bounds)
+        for repeat, value in _each(bounds):
+            rows = _rows(evidence.table, place, level, metric, repeat)
+            evidence.table.loc[rows, "value"] = value
 
     return write
 
 
 def _step_spread(evidence: Evidence, place: Place, bounds: Bounds) -> None:
     """A fifth of the steps takes so many times the median."""
-    for repeat, spread in enumerate(bounds):
+    for repeat, spread in _each(bounds):
         rows = _rows(evidence.table, place, "step", "step_seconds", repeat)
         slow = rows & (evidence.table["step"] % 5 == 0)
         evidence.table.loc[rows, "value"] = 1.0
         evidence.table.loc[slow, "value"] = 2 * spread
 
 
-def _over_ranks(metric: str) -> Callable[[Evidence, Place, Bounds], None]:
-    def write(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-        for repeat, asymmetry in enumerate(bounds):
-            rows = _rows(evidence.table, place, "rank", metric, repeat)
-            evidence.table.loc[rows, "value"] = 1.0
-            evidence.table.loc[rows & (evidence.table["rank"] == 0), "value"] = 2 * asymmetry
+def _memory_asymmetry(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+    for repeat, asymmetry in _each(bounds):
+        rows = _rows(evidence.table, place, "rank", "peak_memory_bytes", repeat)
+        evidence.table.loc[rows, "value"] = 1.0
+        evidence.table.loc[rows & (evidence.table["rank"] == 0), "value"] = 2 * asymmetry
 
-    return write
+
+def _time_asymmetry(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+    """Every rank's step takes as long: one computes longer, the others wait."""
+    for repeat, asymmetry in _each(bounds):
+        set_phases(evidence, place, repeat, {"forward": 1.0, "communication": 2 * asymmetry})
+        busy = {"forward": 2 * asymmetry, "communication": 1.0}
+        set_phases(evidence, place, repeat, busy, rank=0)
 
 
 def _roughness(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-    """Losses jump from 0 by the bounds in turn; a jump is between an odd and the next step."""
-    rows = _rows(evidence.table, place, "step", "loss")
-    steps = evidence.table.loc[rows, "step"].to_numpy(dtype=int)
-    jumps = np.asarray(bounds)[(steps // 2) % 3]
-    evidence.table.loc[rows, "value"] = np.where(steps % 2 == 0, jumps, 0.0)
+    """Losses jump from 0 and back, in each repeat, which has a seed of its own, by its bound."""
+    for repeat, jump in _each(bounds):
+        rows = _rows(evidence.table, place, "step", "loss", repeat)
+        steps = evidence.table.loc[rows, "step"].to_numpy(dtype=int)
+        evidence.table.loc[rows, "value"] = np.where(steps % 2 == 0, jump, 0.0)
 
 
 def _seconds_to_loss(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+    """The last step reaches the loss; before the first timed step no second counts."""
     table = evidence.table
     loss = _rows(table, place, "step", "loss")
-    last = table["step"] == int(table.loc[loss, "step"].max())
+    last = int(table.loc[loss, "step"].max())
     table.loc[loss, "value"] = 5.0
-    table.loc[loss & last, "value"] = 1.0
-    for repeat, seconds in enumerate(bounds):
-        rows = _rows(table, place, "step", "elapsed_seconds", repeat)
-        table.loc[rows & last, "value"] = seconds
+    table.loc[loss & (table["step"] == last), "value"] = 1.0
+    for repeat, seconds in _each(bounds):
+        rows = _rows(table, place, "step", "step_seconds", repeat)
+        table.loc[rows, "value"] = 0.0
+        untimed = rows & ~table["timed"].fillna(False).astype(bool)
+        table.loc[untimed, "value"] = 1000.0
+        table.loc[rows & (table["step"] == last), "value"] = seconds
 
 
 _METRICS: dict[str, Callable[[Evidence, Place, Bounds], None]] = {
-    "step_seconds": _in_table("step_seconds"),
-    "tokens_per_second": _in_table("tokens_per_second"),
-    "peak_memory_bytes": _in_table("peak_memory_bytes"),
-    "mean_utilisation": _in_table("mean_utilisation"),
+    "step_seconds": _of_runs("step_seconds"),
+    "tokens_per_second": _of_runs("tokens_per_second"),
+    "peak_memory_bytes": _of_runs("peak_memory_bytes"),
+    "model_flops_utilisation": _of_runs("model_flops_utilisation"),
+    "mean_utilisation": _of_runs("mean_utilisation", "rank"),
     "step_spread": _step_spread,
-    "memory_asymmetry": _over_ranks("peak_memory_bytes"),
-    "time_asymmetry": _over_ranks("rank_step_seconds"),
+    "memory_asymmetry": _memory_asymmetry,
+    "time_asymmetry": _time_asymmetry,
     "loss_roughness": _roughness,
     "seconds_to_loss": _seconds_to_loss,
 }
@@ -245,13 +315,13 @@ def effects(claim: Claim) -> dict[str, Bounds]:
         return {
             "reproduced": _scaled(middle, (0.99, 1.0, 1.01)),
             "not reproduced": _scaled(high, (1.4, 1.5, 1.6)),
-            "not testable here": _scaled(low, (0.2, 0.8, 1.6)),
+            "undecided": _scaled(low, (0.2, 0.8, 1.6)),
         }
     inside, outside = (above, below) if np.isfinite(low) and low > 0 else (below, above)
     return {
         "reproduced": inside,
         "not reproduced": outside,
-        "not testable here": _scaled(bound, (0.2, 0.8, 1.6)),
+        "undecided": _scaled(bound, (0.2, 0.8, 1.6)),
     }
 
 

@@ -14,7 +14,7 @@ from pipeline.archive import layout
 from pipeline.archive.crate import metadata
 from pipeline.archive.inputs import check_inputs
 from pipeline.claims.judge import judge_all
-from pipeline.claims.load import files_of, load_bias, load_claims
+from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import write_verdicts
 from pipeline.errors import ArchiveError, LaunchError
@@ -22,7 +22,7 @@ from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
 from pipeline.metrics.adaptive import called_for
-from pipeline.metrics.build import build
+from pipeline.metrics.build import build, load_bias
 from pipeline.metrics.collect import read_run, run_folder
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
@@ -84,11 +84,11 @@ def _check_finished(
         )
     with TemporaryDirectory() as folder:
         anew = Path(folder)
-        table.write(build(study, results / "runs"), anew / layout.METRICS_FILE)
+        validation = results / layout.VALIDATION_FILE
+        bias = load_bias(validation if validation.is_file() else None)
+        table.write(build(study, results / "runs", bias), anew / layout.METRICS_FILE)
         if layout.VERDICTS_FILE in made:
             claims = [claim for path in files_of(study) for claim in load_claims(path)]
-            validation = results / layout.VALIDATION_FILE
-            bias = load_bias(validation if validation.is_file() else None)
             evidence = Evidence(study, table.read(anew / layout.METRICS_FILE), bias)
             write_verdicts(study.name, judge_all(claims, evidence), anew / layout.VERDICTS_FILE)
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):

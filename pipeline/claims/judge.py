@@ -1,117 +1,117 @@
 """From what a test found to a verdict with its one line.
 
-An effect counts only with its whole interval: inside what the sentence allows it is reproduced,
-outside not reproduced, and where it lies on both sides the data settle nothing. Times on emulated
-nodes must settle it also when they are off, either way, by what the emulation was found to be.
+A verdict is that of the nearest admissible world; the claim is judged in all others too, and where
+one of them says the contrary nothing is decided. `decide.py` says when an effect decides, and holds
+all decisions of a study to one error rate.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from pipeline.claims.kinds import KINDS, Found
+from pipeline.claims.decide import corrected, settle
+from pipeline.claims.found import Found
+from pipeline.claims.kinds import KINDS
 from pipeline.claims.types import (
-    NOT_REPRODUCED,
+    DECIDED,
     NOT_TESTABLE,
-    REPRODUCED,
+    UNDECIDED,
     Claim,
     NotTestableError,
-    Region,
     Verdict,
+    World,
 )
-from pipeline.claims.worlds import Evidence, Place, differences
-from pipeline.metrics.contrasts import FASTER, SLOWER
-from pipeline.metrics.format import ratio_interval
+from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, differences, world_of
+from pipeline.metrics.format import significant
 from pipeline.metrics.select import listed, pick, plural
-from pipeline.metrics.verdicts import compared
 
-# A model counts as that of the claim within this share of its parameters.
-_SAME_MODEL = 0.1
+# A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
+# the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
+LOW_PRECISION_GAIN = 2.0
+# Neither of these depends on how fast a number format is.
+_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness")
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """A claim in one world."""
+
+    found: Found
+    verdict: str
+    why: str
+    p_value: float | None
+
+
 def judge_all(claims: Iterable[Claim], evidence: Evidence) -> list[Verdict]:
-    """The verdict on every claim, in their order."""
-    return [judge(claim, evidence) for claim in claims]
+    """The verdict on every claim, in their order; together they keep one error rate."""
+    return corrected([judge(claim, evidence) for claim in claims])
 
 
 def judge(claim: Claim, evidence: Evidence) -> Verdict:
-    """The verdict on one claim; a claim that cannot be tested says why."""
+    """The verdict on one claim by itself; a claim that cannot be tested says why."""
     made = f"made on {claim.made_at}"
     try:
-        _require(claim.needs, claim, evidence)
-        found = KINDS[claim.kind](claim, evidence)
+        _require(claim, evidence)
+        worlds = _in_all_worlds(claim, evidence)
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
-    emulated = any(place.row["network"] == "emulated" for place in found.places)
-    bias = evidence.bias if emulated and found.timed else 0.0
-    verdict, why = _settle(found, claim.region, bias)
-    if verdict != NOT_TESTABLE and found.speeds:
-        verdict, why = _agree(verdict, why, found, evidence)
+    first = worlds[0]
+    found, verdict, why = first.found, first.verdict, first.why
+    if verdict in DECIDED and any(w.verdict in DECIDED and w.verdict != verdict for w in worlds):
+        verdict = UNDECIDED
+        why = f"other worlds of this study say the contrary, here {why}"
+    if len(worlds) > 1:
+        why = f"{why} ({_agreement([one.verdict for one in worlds])})"
     runs = evidence.runs(found.places)
     here = _here(claim, evidence, found.places)
     scale = f"{made}, tested {here} in {plural(len(runs), 'run')}"
-    return Verdict(claim, verdict, why, scale, found.effect, tuple(_notes(found.places)), runs)
+    return Verdict(
+        claim, verdict, why, scale, found.effect, tuple(_notes(found.places)), runs,
+        first.p_value if verdict in DECIDED else None,
+        tuple(World(_named(one.found.places), one.verdict) for one in worlds),
+    )  # fmt: skip
 
 
-def _settle(found: Found, region: Region | None, bias: float | None) -> tuple[str, str]:
-    """The verdict and the finding behind it; the effect may be off by the share `bias`.
-
-    Where that is not known, nothing is decided.
-    """
-    effect = found.effect
-    if effect is None or region is None:
-        return (REPRODUCED if found.holds else NOT_REPRODUCED), found.why
-    verdict = _within(effect.low, effect.high, region)
-    shown = f"{found.what} is {ratio_interval(effect.value, effect.low, effect.high)}"
-    claimed = f"claimed {region}"
-    if verdict == NOT_TESTABLE:
-        return verdict, f"undecided, {shown}, and the interval includes the bound ({claimed})"
-    if bias is None:
-        unknown = "and how far emulated times are off was not measured (make bench does that)"
-        return NOT_TESTABLE, f"undecided, {shown}, {unknown} ({claimed})"
-    if _within(effect.low / (1 + bias), effect.high * (1 + bias), region) != verdict:
-        within = f"within the emulation's own bias of {100 * bias:.1f} % of the bound"
-        return NOT_TESTABLE, f"undecided, {shown}, {within} ({claimed})"
-    return verdict, f"{shown}, {claimed}"
+def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
+    """The claim in every admissible world, the nearest first; raises where there is none."""
+    worlds: list[_Judged] = []
+    judged: set[tuple[int, int, str]] = set()
+    while True:
+        try:
+            found = KINDS[claim.kind](claim, replace(evidence, judged=frozenset(judged)))
+            _require_speed(claim, evidence, found)
+        except NotTestableError:
+            if not worlds:
+                raise
+            return worlds
+        world = world_of(found.places)
+        if world in judged:
+            return worlds
+        judged.add(world)
+        worlds.append(_Judged(found, *settle(found, claim.region, evidence)))
 
 
-def _within(low: float, high: float, region: Region) -> str:
-    """The verdict on an effect that lies from `low` to `high`."""
-    least, most = region.limits
-    if least <= low and high <= most:
-        return REPRODUCED
-    return NOT_REPRODUCED if high < least or low > most else NOT_TESTABLE
+def _agreement(verdicts: Sequence[str]) -> str:
+    """`5 of 6 worlds agree`, the nearest counted, which the verdict is of."""
+    agree = sum(one == verdicts[0] for one in verdicts)
+    others = [word for word in dict.fromkeys(verdicts[1:]) if word != verdicts[0]]
+    said = ", ".join(f"{verdicts.count(word)} {word}" for word in others)
+    return f"{agree} of {len(verdicts)} worlds agree" + (f", {said}" if said else "")
 
 
-def _agree(verdict: str, why: str, found: Found, evidence: Evidence) -> tuple[str, str]:
-    """The verdict where the rank test, by which the paper speaks of faster, does not object.
-
-    An interval that includes 1 says of neither cell that it is faster, so there is nothing to test.
-    """
-    effect = found.effect
-    if effect is None or effect.low <= 1 <= effect.high:
-        return verdict, why
-    tests = [compared(evidence.table, a.key, b.key) for a, b in found.speeds]
-    known = [test for test in tests if test is not None]
-    if not known:
-        return verdict, why
-    if any(test.too_few for test in known):
-        return NOT_TESTABLE, f"undecided, {known[0].n} repeats are too few for the rank test, {why}"
-    # The first cell is faster than all others, or slower than at least one.
-    expected = {test.verdict for test in known if test.decided}
-    one_sided = expected == {FASTER} and len(expected) == 1 and all(t.decided for t in known)
-    if not (one_sided or SLOWER in expected):
-        worst = max(test.p_value for test in known)
-        return NOT_TESTABLE, f"undecided by the rank test (p = {worst:.2g}), {why}"
-    weakest = max(known, key=lambda test: test.p_value if test.decided else 0.0)
-    shown = f"rank test p = {weakest.p_value:.2g}, effect size {weakest.effect_size:.2g}"
-    return verdict, f"{why} ({shown})"
+def _named(places: Sequence[Place]) -> str:
+    nodes, ranks, link = world_of(places)
+    over = f" over {link}" if link else ""
+    return f"{plural(nodes, 'node')} with {plural(ranks, 'rank')}{over}"
 
 
-def _require(needs: Mapping[str, object], claim: Claim, evidence: Evidence) -> None:
+def _require(claim: Claim, evidence: Evidence) -> None:
     """Raise NotTestableError where the study lacks what the test makes no sense without."""
+    needs: Mapping[str, object] = claim.needs
     device = str(evidence.groups[0]["device"])
     hardware = _hardware(evidence)
     lacks = None
@@ -119,11 +119,38 @@ def _require(needs: Mapping[str, object], claim: Claim, evidence: Evidence) -> N
         lacks = f"a {_DEVICES[str(needs['device'])]}"
     elif str(needs.get("hardware", "")) not in hardware:
         lacks = f"a {needs['hardware']}"
+    elif needs.get("same_hardware") and claim.made_at.hardware not in hardware:
+        lacks = f"a {claim.made_at.hardware}"
     elif needs.get("same_model") and not _same_model(claim, evidence):
         made = _millions(claim.made_at.parameters)
         lacks = f"a model of {made}, and this one has {_millions(_parameters(evidence))}"
     if lacks is not None:
         raise NotTestableError(f"needs {lacks}: {needs['because']}")
+
+
+def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
+    """Raise NotTestableError where a mixed precision that the claim times is not fast here.
+
+    By the peaks of matrix products that the ranks measured, each in the format of its run.
+    """
+    timed = claim.test.get("metric") not in _ANY_SPEED and found.effect is not None
+    mixed = [p for p in found.places if p.selector.precision == "mixed"]
+    if not timed or claim.kind == "memory_formula":
+        return
+    peaks = pick(evidence.table, "cell", "peak_flops_per_second")
+    needs = f"needs a low-precision peak of at least {LOW_PRECISION_GAIN:g} times the fp32 peak"
+    for place in mixed:
+        # On a machine that the ranks share their number sets the peak of each.
+        beside = peaks[peaks["nodes"] == place.nodes]
+        low = beside.loc[beside["cell"] == place.cell, "value"].min() / 1e9
+        full = beside.loc[beside["precision"] == "fp32", "value"].median() / 1e9
+        if not math.isfinite(low / full):
+            raise NotTestableError(f"{needs}, and {place.cell} recorded none to compare")
+        if low / full < LOW_PRECISION_GAIN:
+            raise NotTestableError(
+                f"{needs}, and here it is {significant(low / full)} times "
+                f"({significant(low)} over {significant(full)} GFLOP/s)"
+            )
 
 
 def _hardware(evidence: Evidence) -> str:
@@ -143,7 +170,7 @@ def _millions(parameters: float) -> str:
 
 
 def _same_model(claim: Claim, evidence: Evidence) -> bool:
-    return abs(_parameters(evidence) / claim.made_at.parameters - 1) <= _SAME_MODEL
+    return abs(_parameters(evidence) / claim.made_at.parameters - 1) <= SAME_MODEL
 
 
 def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:

@@ -14,7 +14,7 @@ from jsonschema.exceptions import best_match
 from pipeline import reference
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
 from pipeline.errors import ClaimError
-from pipeline.schemas import describe, read
+from pipeline.schemas import describe
 from pipeline.study.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -50,15 +50,6 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
     return [_claim(entry, content, selectors, where) for entry in content["claims"]]
 
 
-def load_bias(path: Path | None) -> float | None:
-    """Share by which times on emulated nodes may be off, of the results of `make bench`.
-
-    None where there are none, or those of a version before 0.3; raises RecordError on unfit ones.
-    """
-    result = read(path, "emulation", "make bench") if path else {}
-    return float(result["largest_bias"]) if "largest_bias" in result else None
-
-
 def _claim(
     entry: Mapping[str, Any],
     content: Mapping[str, Any],
@@ -77,10 +68,22 @@ def _claim(
         kind=test["kind"],
         test=_resolve(test, selectors, at),
         region=_region(test),
-        needs=entry.get("needs", {}),
+        needs=_needs(entry),
         published=_published(entry, content, at),
         disagreement=entry.get("disagreement"),
     )
+
+
+def _needs(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a claim needs; an absolute value is of its machine and its model."""
+    needs: dict[str, Any] = dict(entry.get("needs", {}))
+    if entry["test"]["kind"] != "absolute":
+        return needs
+    return {
+        "same_hardware": True,
+        "same_model": True,
+        "because": "it is no ratio, so it holds for its own machine and model alone",
+    } | needs
 
 
 def _known(names: Mapping[str, Any], name: str, what: str, at: str) -> Any:
@@ -105,10 +108,12 @@ def _resolve(
 
 
 def _region(test: Mapping[str, Any]) -> Region | None:
-    """What the effect must be; a rank must be above 1, a distance below its tolerance."""
+    """What the effect must be; a best must be above 1, a distance below its tolerance."""
     match test["kind"]:
         case "best" | "robust":
             return Region("above", 1.0, 0.0)
+        case "worst":
+            return Region("below", 1.0, 0.0)
         case "utilisation":
             return Region("below", float(test["tolerance"]), 0.0)
         case "fits":

@@ -1,72 +1,53 @@
-"""What was measured at a place: one number with its interval for each metric of a test.
+"""What was measured at a place: one value a run, and the interval of their median.
 
-    step_seconds, tokens_per_second, peak_memory_bytes, mean_utilisation: as in the table
-    step_spread          95th percentile of the timed steps over their median
+    step_seconds, tokens_per_second, peak_memory_bytes, model_flops_utilisation: as of each run
+    mean_utilisation     mean over the ranks
+    device_teraflops     model TFLOP/s of one device
+    step_spread          95th percentile of the timed steps over their median, from 100 of them on
     memory_asymmetry     largest peak memory of a rank over the smallest
-    time_asymmetry       largest median step time of a rank over the smallest
+    time_asymmetry       longest own time of a rank in a step over the shortest: the step of a
+                         profiled run without its exposed communication, in which a rank waits
     loss_roughness       root mean square of the loss's jumps from step to step after warm-up
-    seconds_to_loss      training time until the loss first reaches a target
+    seconds_to_loss      training time from the first timed step until the loss reaches a target
 
-The table gives bootstrap intervals where it has them; for the rest the bounds are the smallest and
-largest repeat.
+Every run counts once. The interval of the median over the runs comes from interpolated order
+statistics (`pipeline.metrics.statistics.values_interval`), that of a ratio of two from both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
-from pipeline.claims.types import Estimate, NotTestableError
+from pipeline.claims.types import NotTestableError, Quantity
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.select import pick, records
+from pipeline.metrics.runs import STEPS_FOR_P95
+from pipeline.metrics.select import pick
+from pipeline.metrics.statistics import Interval, interval_of_ratio, values_interval
+from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
-_IN_TABLE = ("step_seconds", "tokens_per_second", "peak_memory_bytes", "mean_utilisation")
-_RESAMPLES, _SEED = 2000, 20220613
+_OF_A_RUN = ("step_seconds", "tokens_per_second", "peak_memory_bytes", "model_flops_utilisation")
 
 
-def estimate(evidence: Evidence, place: Place, metric: str) -> Estimate:
+def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""
-    if metric in _IN_TABLE:
-        return _from_table(evidence, place, metric)
-    return _DERIVED[metric](evidence, place)
+    values = _DERIVED[metric](evidence, place) if metric in _DERIVED else None
+    return over_repeats(_of_runs(evidence, place, metric) if values is None else values)
 
 
-def ratio(one: Estimate, other: Estimate) -> Estimate:
-    """One over the other, from the farthest corners of both intervals.
-
-    It misses at most as often as both intervals together do, however their errors depend on one
-    another, and less often than either where these are independent and roughly normal.
-    """
-    if other.low <= 0:
-        raise NotTestableError("the interval of a divisor includes zero")
-    return Estimate(
-        one.value / other.value, one.low / other.high, one.high / other.low,
-        _both(one.how, other.how),
-    )  # fmt: skip
+def over_repeats(values: Iterable[float]) -> Quantity:
+    """One value a run, of which there is at least one."""
+    found = np.asarray(list(values), dtype=np.float64)
+    return Quantity(found, values_interval(list(found)))
 
 
-def largest(estimates: Sequence[Estimate]) -> Estimate:
-    """The largest of several, with the bounds of the largest."""
-    return Estimate(
-        max(e.value for e in estimates), max(e.low for e in estimates),
-        max(e.high for e in estimates), _both(*(e.how for e in estimates)),
-    )  # fmt: skip
-
-
-def smallest(estimates: Sequence[Estimate]) -> Estimate:
-    """The smallest of several, with the bounds of the smallest."""
-    return Estimate(
-        min(e.value for e in estimates), min(e.low for e in estimates),
-        min(e.high for e in estimates), _both(*(e.how for e in estimates)),
-    )  # fmt: skip
-
-
-def over_repeats(values: Sequence[float]) -> Estimate:
-    """Median and range of one value a repeat."""
-    how = f"smallest and largest of {len(values)} repeats"
-    return Estimate(float(np.median(values)), float(min(values)), float(max(values)), how)
+def ratio(one: Interval, other: Interval) -> Interval:
+    """One over the other, of independent runs; raises NotTestableError where a bound is zero."""
+    if min(one.low, other.low) <= 0:
+        raise NotTestableError("an interval includes zero, so a ratio has no bounds")
+    return interval_of_ratio(one, other)
 
 
 def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
@@ -74,81 +55,125 @@ def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
     return table[(table["cell"] == place.cell) & (table["nodes"] == place.nodes)]
 
 
-def _both(*hows: str) -> str:
-    return "corners of: " + "; ".join(dict.fromkeys(h.removeprefix("corners of: ") for h in hows))
-
-
-def _from_table(evidence: Evidence, place: Place, metric: str) -> Estimate:
-    rows = own(pick(evidence.table, "cell", metric), place).dropna(subset=["value", "low", "high"])
+def _of_runs(evidence: Evidence, place: Place, metric: str) -> list[float]:
+    rows = own(pick(evidence.table, "run", metric), place).dropna(subset=["value"])
     if rows.empty:
         raise NotTestableError(f"the metrics hold no {metric} of {place.cell}")
-    row = records(rows)[0]
-    return Estimate(row["value"], row["low"], row["high"], str(row["interval"]))
+    return list(rows["value"])
 
 
-def _step_spread(evidence: Evidence, place: Place) -> Estimate:
+def _mean_utilisation(evidence: Evidence, place: Place) -> list[float]:
+    ranks = own(pick(evidence.table, "rank", "mean_utilisation"), place).dropna(subset=["value"])
+    if ranks.empty:
+        raise NotTestableError(f"the metrics hold no mean_utilisation of {place.cell}")
+    return list(ranks.groupby("run_id", sort=True)["value"].mean())
+
+
+def _device_teraflops(evidence: Evidence, place: Place) -> list[float]:
+    per_token = own(pick(evidence.table, "run", "flops_per_token"), place)["value"].max()
+    rates = _of_runs(evidence, place, "tokens_per_second")
+    return [float(rate * per_token / place.ranks / 1e12) for rate in rates]
+
+
+def _step_spread(evidence: Evidence, place: Place) -> list[float]:
     steps = own(pick(evidence.table, "step", "step_seconds"), place)
     timed = steps[steps["timed"].fillna(False).astype(bool)]
     runs = [run["value"].to_numpy() for _, run in timed.groupby("run_id", sort=True)]
-    return over_repeats([float(np.percentile(run, 95) / np.median(run)) for run in runs])
+    fewest = min((len(run) for run in runs), default=0)
+    if fewest < STEPS_FOR_P95:
+        raise NotTestableError(
+            f"a 95th percentile needs {STEPS_FOR_P95} timed steps, and a run of {place.cell} "
+            f"has {fewest}"
+        )
+    return [float(np.percentile(run, 95) / np.median(run)) for run in runs]
 
 
-def _over_ranks(metric: str) -> Callable[[Evidence, Place], Estimate]:
-    def asymmetry(evidence: Evidence, place: Place) -> Estimate:
-        ranks = own(pick(evidence.table, "rank", metric), place)
-        found = ranks.groupby("run_id", sort=True)["value"].agg(["min", "max", "count"])
-        if found.empty or found["count"].min() < 2:
-            raise NotTestableError(f"the runs of {place.cell} recorded one process, so no ranks")
-        if (found["min"] <= 0).any():
-            raise NotTestableError(f"a rank of {place.cell} recorded no {metric}")
-        return over_repeats(list(found["max"] / found["min"]))
-
-    return asymmetry
+def _memory_asymmetry(evidence: Evidence, place: Place) -> list[float]:
+    return _over_ranks(own(pick(evidence.table, "rank", "peak_memory_bytes"), place), place)
 
 
-def _loss_roughness(evidence: Evidence, place: Place) -> Estimate:
-    """From jumps between disjoint pairs of steps, which share no step, bootstrapped.
+def _time_asymmetry(evidence: Evidence, place: Place) -> list[float]:
+    """Of the ranks' own time: every step ends in a collective, so whole steps are all alike."""
+    phases = phases_of_ranks(evidence, place)
+    alone = phases.drop(columns=COMMUNICATION).sum(axis=1)
+    return _over_ranks(alone.rename("value").reset_index(), place)
 
-    One run a seed: runs of one seed and batch have the same losses and would count twice.
-    """
+
+def _over_ranks(ranks: pd.DataFrame, place: Place) -> list[float]:
+    """The largest of a run's ranks over the smallest; `ranks` has `run_id` and `value`."""
+    found = ranks.groupby("run_id", sort=True)["value"].agg(["min", "max", "count"])
+    if found.empty or found["count"].min() < 2:
+        raise NotTestableError(f"the runs of {place.cell} recorded one process, so no ranks")
+    if (found["min"] <= 0).any():
+        raise NotTestableError(f"a rank of {place.cell} recorded nothing")
+    return list(found["max"] / found["min"])
+
+
+def phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
+    """Median seconds of each phase of a step (columns) of each rank (index: run_id, rank)."""
+    names = [f"phase_seconds:{phase}" for phase in IN_STEP]
+    rows = own(pick(evidence.table, "profile", *names), place)
+    if rows.empty:
+        raise NotTestableError(f"the study has no finished profiled run of {place.cell}")
+    wide = rows.pivot(index=["run_id", "rank"], columns="metric", values="value")
+    wide.columns = [str(name).partition(":")[2] for name in wide.columns]
+    if not (wide[COMMUNICATION] > 0).any():
+        raise NotTestableError(f"the profiled runs of {place.cell} tell no communication apart")
+    return wide
+
+
+def communication_share(evidence: Evidence, place: Place) -> Quantity:
+    """Exposed communication of each profiled run as a share of its step, mean over the ranks."""
+    phases = phases_of_ranks(evidence, place).groupby(level="run_id").mean()
+    return over_repeats(phases[COMMUNICATION] / phases.sum(axis=1))
+
+
+def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
+    """One value a seed: runs of one seed and batch have the same losses and would count twice."""
     warmup = evidence.study.optimiser.warmup_steps
     steps = own(pick(evidence.table, "step", "loss"), place)
     steps = steps[steps["step"] >= warmup].dropna(subset=["value"])
-    jumps = []
+    found = []
     for _, seed in steps.groupby("seed", sort=True):
         loss = seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
-        jumps.append(np.diff(loss)[::2])
-    joined = np.concatenate(jumps) if jumps else np.empty(0)
-    if len(joined) < 2:
+        if len(loss) < 4:
+            raise NotTestableError(f"{place.cell} has fewer than four losses after warm-up")
+        found.append(float(np.sqrt(np.mean(np.diff(loss) ** 2))))
+    if not found:
         raise NotTestableError(f"{place.cell} has fewer than four losses after warm-up")
-    drawn = np.random.default_rng(_SEED).integers(len(joined), size=(_RESAMPLES, len(joined)))
-    samples = np.sqrt(np.mean(joined[drawn] ** 2, axis=1))
-    value = float(np.sqrt(np.mean(joined**2)))
-    low, high = (float(bound) for bound in np.percentile(samples, [2.5, 97.5]))
-    how = f"95 % bootstrap of {len(joined)} jumps of the loss"
-    return Estimate(value, min(low, value), max(high, value), how)
+    return found
 
 
-def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Estimate]:
-    """Seconds of each place until the lowest loss that every run of all places reached."""
-    losses = [own(pick(evidence.table, "step", "loss"), place) for place in places]
+def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantity]:
+    """Seconds of each place until the lowest loss that every run of all places reached.
+
+    They count from the first timed step on, whose loss is the first that can be reached.
+    """
+    losses = [_timed(evidence, place, "loss") for place in places]
     lowest = [part.groupby("run_id")["value"].min() for part in losses]
-    if any(part.isna().any() for part in lowest):
+    if any(part.empty or part.isna().any() for part in lowest):
         raise NotTestableError("a run has no finite loss")
     target = max(float(part.max()) for part in lowest)
     found = []
     for place, part in zip(places, losses, strict=True):
-        elapsed = own(pick(evidence.table, "step", "elapsed_seconds"), place)
-        both = part.merge(elapsed, on=["run_id", "step"], suffixes=("", "_elapsed"))
+        seconds = _timed(evidence, place, "step_seconds")
+        seconds["elapsed"] = seconds.groupby("run_id")["value"].cumsum()
+        both = part.merge(seconds[["run_id", "step", "elapsed"]], on=["run_id", "step"])
         reached = both[both["value"] <= target]
-        first = reached.groupby("run_id", sort=True)["value_elapsed"].min()
-        found.append(over_repeats([float(seconds) for seconds in first]))
+        found.append(over_repeats(reached.groupby("run_id", sort=True)["elapsed"].min()))
     return found
 
 
-_DERIVED: dict[str, Callable[[Evidence, Place], Estimate]] = {
+def _timed(evidence: Evidence, place: Place, metric: str) -> pd.DataFrame:
+    steps = own(pick(evidence.table, "step", metric), place)
+    return steps[steps["timed"].fillna(False).astype(bool)].copy()
+
+
+_DERIVED: dict[str, Callable[[Evidence, Place], list[float]]] = {
+    "mean_utilisation": _mean_utilisation,
+    "device_teraflops": _device_teraflops,
     "step_spread": _step_spread,
-    "memory_asymmetry": _over_ranks("peak_memory_bytes"),
-    "time_asymmetry": _over_ranks("rank_step_seconds"),
+    "memory_asymmetry": _memory_asymmetry,
+    "time_asymmetry": _time_asymmetry,
     "loss_roughness": _loss_roughness,
 }

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.metrics.statistics import Floats, Interval
+
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
-NOT_TESTABLE = "not testable here"
-VERDICTS = (REPRODUCED, NOT_REPRODUCED, NOT_TESTABLE)
+UNDECIDED, NOT_TESTABLE = "undecided", "not testable here"
+DECIDED = (REPRODUCED, NOT_REPRODUCED)
+VERDICTS = (*DECIDED, UNDECIDED, NOT_TESTABLE)
+"""The four verdicts; an undecided claim was tested, and the data settle nothing."""
 
 
 class NotTestableError(Exception):
@@ -21,8 +25,10 @@ class Selector:
     """Which cells of any study a claim speaks of.
 
     `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be set so;
-    one that a cell leaves out counts as false. `as_published` is what the claim was made with:
-    cells that match it are preferred, and a difference is said in the verdict.
+    one that a cell leaves out counts as false. `nodes`, `axes` (ranks along each axis of the mesh,
+    as records name them), `accumulation` and `parameters` (of the model, to a tenth) narrow it
+    further. `as_published` is what the claim was made with: cells that match it are preferred, and
+    a difference is said in the verdict.
     """
 
     name: str
@@ -32,13 +38,27 @@ class Selector:
     min_batch_per_rank: int = 1
     max_batch_per_rank: float = math.inf
     as_published: Mapping[str, Any] = field(default_factory=dict)
+    nodes: int | None = None
+    axes: Mapping[str, int] = field(default_factory=dict)
+    accumulation: int | None = None
+    parameters: float | None = None
 
     def __str__(self) -> str:
         options = "".join(f" with {key} = {value}" for key, value in self.options.items())
         low, high = self.min_batch_per_rank, self.max_batch_per_rank
         least = f" at {low} or more sequences a rank" if low > 1 else ""
         most = f" at {high:g} or fewer sequences a rank" if high < math.inf else ""
-        return f"{self.strategy} in {self.precision}{options}{least}{most}"
+        return f"{self.strategy} in {self.precision}{options}{least}{most}{self._narrowed()}"
+
+    def _narrowed(self) -> str:
+        axes = ", ".join(f"{name} {size}" for name, size in self.axes.items())
+        said = {
+            f" on {self.nodes} nodes": self.nodes,
+            f" over a mesh of {axes}": axes,
+            f" with {self.accumulation} microbatches a step": self.accumulation,
+            f" with {(self.parameters or 0) / 1e6:g} M parameters": self.parameters,
+        }
+        return "".join(text for text, given in said.items() if given)
 
 
 @dataclass(frozen=True)
@@ -114,13 +134,11 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """An effect with its bounds, and one line on how these were made."""
+class Quantity:
+    """What was measured at a place: one value a run, shape (runs,), and their median's interval."""
 
-    value: float
-    low: float
-    high: float
-    how: str
+    values: Floats
+    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -129,17 +147,29 @@ class Verdict:
 
     `why` is the reason of a claim that is not testable, else what was compared and what is claimed;
     `scale` says where the claim was made and where it was tested, `notes` what else differs.
+    `p_value` is that of the decision before any correction for other claims; None where no test
+    with an error rate was made. `worlds` is what became of the claim in each admissible world.
     """
 
     claim: Claim
     verdict: str
     why: str
     scale: str
-    effect: Estimate | None = None
+    effect: Interval | None = None
     notes: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
+    p_value: float | None = None
+    worlds: tuple[World, ...] = ()
 
     @property
     def line(self) -> str:
-        """The verdict in one line, with everything that a reader must know beside it."""
+        """The verdict in one line, with everything that a reader must know besides it."""
         return "; ".join([f"{self.verdict}: {self.why}", self.scale, *self.notes])
+
+
+@dataclass(frozen=True)
+class World:
+    """What became of a claim in one admissible world: its name, and one of the four words."""
+
+    name: str
+    verdict: str

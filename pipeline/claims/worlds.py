@@ -1,8 +1,9 @@
 """Which cells at which world a test compares, and whether they may be compared at all.
 
-A study is asked by strategy, precision and options, never by its names of cells. Of the worlds that
-it has, the one nearest to the claim's own scale is taken at which every cell of the test finished,
-trained the same and did equal work; where there is none, the reason of the nearest is given.
+A study is asked by strategy, precision and options, never by its names of cells. A world is a node
+count, a number of ranks and a link; it is admissible where every cell of the test finished, trained
+the same and did equal work. The nearest to the claim's own scale comes first; where there is none,
+the reason of the nearest is given.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ _WIRED = ("real", "emulated")
 # Work of a step that is no field of equal work, because it leaves the training as it is.
 _EXTRA_WORK = ("empty_cache",)
 _SINGLE = "single"
-MIN_REPEATS = 2
+# A model counts as that of a claim within this share of its parameters.
+SAME_MODEL = 0.1
+
+World = tuple[int, int, str]
+"""Nodes, ranks, and the text of the link, empty where there is none."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,8 @@ class Evidence:
     table: pd.DataFrame
     bias: float | None = 0.0
     """Share by which times on emulated nodes may be off, as validated; None where it was not."""
+    judged: frozenset[World] = frozenset()
+    """Worlds in which the claim was judged already, so that `choose` gives another."""
 
     @cached_property
     def groups(self) -> list[dict[str, Any]]:
@@ -91,6 +98,21 @@ class Evidence:
         """The smallest value of a fact over all runs; NaN where no run has it."""
         return float(pick(self.table, "run", metric)["value"].min())
 
+    @cached_property
+    def axes(self) -> dict[tuple[str, int], dict[str, int]]:
+        """Ranks along each axis of the mesh, by cell and node count; none in former records."""
+        found: dict[tuple[str, int], dict[str, int]] = {}
+        for row in records(self.table[self.table["metric"].str.startswith("axis:")]):
+            axis = str(row["metric"]).partition(":")[2]
+            found.setdefault((row["cell"], int(row["nodes"])), {})[axis] = int(row["value"])
+        return found
+
+    @cached_property
+    def parameters(self) -> dict[tuple[str, int], float]:
+        """Parameters of the model that each cell trained at each node count."""
+        rows = pick(self.table, "run", "num_parameters").dropna(subset=["value"])
+        return {(row["cell"], int(row["nodes"])): float(row["value"]) for row in records(rows)}
+
     def places(self, selector: Selector) -> list[Place]:
         """Every cell at every node count that the selector means, the preferred ones first."""
         found = [
@@ -104,7 +126,15 @@ class Evidence:
             )
             for row in self.groups
         ]
-        return sorted((p for p in found if _matches(p)), key=_preference)
+        return sorted((p for p in found if _matches(p) and self._narrow(p)), key=_preference)
+
+    def _narrow(self, place: Place) -> bool:
+        """Whether the place has the mesh and the size of model that its selector asks for."""
+        want, axes = place.selector, self.axes.get(place.key, {})
+        size = self.parameters.get(place.key, math.nan)
+        return all(axes.get(name, 1) == size for name, size in want.axes.items()) and (
+            want.parameters is None or abs(size / want.parameters - 1) <= SAME_MODEL
+        )
 
     def finished(self, place: Place) -> int:
         """How many repeats finished."""
@@ -147,6 +177,8 @@ def _matches(place: Place) -> bool:
         and (mixed if want.precision == "mixed" else row["precision"] == want.precision)
         and all(place.options.get(key, False) == value for key, value in want.options.items())
         and want.min_batch_per_rank <= per_rank <= want.max_batch_per_rank
+        and want.nodes in (None, row["nodes"])
+        and want.accumulation in (None, row["accumulation"])
     )
 
 
@@ -182,24 +214,38 @@ def choose(
     where: str,
     compares: Iterable[str] = (),
 ) -> list[Place]:
-    """One place for each selector, all at one world; raises NotTestableError with the reason."""
+    """One place for each selector, all at the nearest admissible world that was not judged yet.
+
+    Raises NotTestableError with the reason where there is none.
+    """
     found = [evidence.places(selector) for selector in selectors]
     for selector, places in zip(selectors, found, strict=True):
         if not places:
             raise NotTestableError(f"the study has no cell of {selector}")
     parallel = [p for places in found for p in places if p.selector.strategy != _SINGLE]
     reasons: list[str] = []
+    judged = {world[:2] for world in evidence.judged} if where == ONE_MACHINE else ()
     for world in _worlds(evidence, claim, parallel, where):
+        if world in judged:
+            continue
         at = [_at(places, world) for places in found]
         absent = [s for s, places in zip(selectors, at, strict=True) if not places]
         if absent:
             reasons.append(f"the study has no cell of {absent[0]} on {world[1]} ranks")
         for group in product(*at):
+            if where == SEVERAL_NODES and world_of(group) in evidence.judged:
+                continue
             fault = _fault(evidence, group, set(compares))
             if fault is None:
                 return list(group)
             reasons.append(fault)
-    raise NotTestableError(reasons[0])
+    raise NotTestableError(reasons[0] if reasons else "every admissible world was judged")
+
+
+def world_of(places: Sequence[Place]) -> World:
+    """The world that a test was made in: that of the largest of its places."""
+    largest = max(places, key=lambda p: (p.nodes, p.ranks))
+    return largest.nodes, largest.ranks, largest.link.text if largest.link else ""
 
 
 def _at(places: Sequence[Place], world: tuple[int, int]) -> list[Place]:
@@ -262,7 +308,7 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> st
         row = place.row
         if row["status"] != "ok":
             return f"{place.cell} on {place.ranks} ranks is {row['status']} ({row['reason']})"
-        if evidence.finished(place) < MIN_REPEATS:
+        if evidence.finished(place) < 2:
             return f"{place.cell} on {place.ranks} ranks has one finished run, so no interval"
         if evidence.unequal_training(place):
             return f"{place.cell} on {place.ranks} ranks did not compute the same training"

@@ -8,9 +8,19 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Region, Verdict
+from pipeline.claims.types import (
+    DECIDED,
+    NOT_TESTABLE,
+    UNDECIDED,
+    VERDICTS,
+    Claim,
+    Region,
+    Selector,
+    Verdict,
+)
 from pipeline.errors import ClaimError
 from pipeline.files import write_text
+from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.select import plural
 from pipeline.schemas import validate
 
@@ -25,6 +35,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "source": claim.source,
         "disagreement": claim.disagreement,
         "kind": claim.kind,
+        "question": question(claim),
         "verdict": verdict.verdict,
         "line": verdict.line,
         "why": verdict.why,
@@ -39,7 +50,28 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         if published is None
         else {"value": published.value, "source": published.source},
         "runs": list(verdict.runs),
+        "p_value": verdict.p_value,
+        "worlds": [{"world": one.name, "verdict": one.verdict} for one in verdict.worlds],
     }  # fmt: skip
+
+
+def question(claim: Claim) -> str:
+    """The effect that a claim is about, without what it should be.
+
+    Claims of one publication with the same test of the same cells, of which sources say different
+    things, ask the same question.
+    """
+    ignored = ("comparison", "bound", "tolerance")
+    test = {key: value for key, value in claim.test.items() if key not in ignored}
+    named = {key: _names(value) for key, value in sorted(test.items())}
+    scale = claim.made_at
+    return json.dumps([claim.document, str(scale), named], ensure_ascii=False)
+
+
+def _names(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_names(one) for one in value]
+    return value.name if isinstance(value, Selector) else value
 
 
 def _claimed(region: Region) -> dict[str, Any]:
@@ -78,26 +110,58 @@ def verdicts_for(
     return [read_verdicts(path)]
 
 
-UNDECIDED = "undecided"
-OUTCOMES = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTABLE)
+OUTCOMES = VERDICTS
 
 
 def outcome(one: Mapping[str, Any]) -> str:
-    """What became of a claim, given its verdict as `verdicts.json` holds it.
+    """What became of a claim, given its verdict as `verdicts.json` holds it: one of four words.
 
-    A claim without a verdict that has an effect was tested, and the data settle nothing.
+    Files of versions before the fourth word said 'not testable here' of an undecided claim too,
+    which has an effect.
     """
     open_ = one["verdict"] == NOT_TESTABLE and one["effect"] is not None
     return UNDECIDED if open_ else str(one["verdict"])
 
 
+def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One word for each question, in the order in which it is first asked.
+
+    Claims on one effect by sources that disagree count once: the first of the four words that any
+    of them came out with, so reproduced where one of the sources is.
+    """
+    found: dict[str, list[str]] = {}
+    for one in verdicts:
+        found.setdefault(one.get("question") or one["id"], []).append(outcome(one))
+    return [min(words, key=OUTCOMES.index) for words in found.values()]
+
+
 def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many claims came out in each way, in the order of `OUTCOMES`."""
-    found = [outcome(one) for one in verdicts]
+    """How many claims came out in each way, in the order of `OUTCOMES`; one effect counts once."""
+    found = by_question(verdicts)
     return {word: found.count(word) for word in OUTCOMES}
 
 
+def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """`26 claims`, or `26 claims on 23 effects` where sources disagree on some."""
+    effects = len(by_question(verdicts))
+    claims = plural(len(verdicts), "claim")
+    return claims if effects == len(verdicts) else f"{claims} on {plural(effects, 'effect')}"
+
+
 def counted(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """`26 claims: 1 reproduced, 0 not reproduced, 1 undecided, 24 not testable here`."""
+    """`26 claims on 23 effects: 1 reproduced, 0 not reproduced, 1 undecided, 21 not testable here`.
+
+    Where some are decided, the error rate that they share is said too.
+    """
     each = ", ".join(f"{number} {word}" for word, number in count(verdicts).items())
-    return f"{plural(len(verdicts), 'claim')}: {each}"
+    return f"{total(verdicts)}: {each}{error_rate(verdicts)}"
+
+
+def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """The study-wide error rate of the decided verdicts, or nothing where none was corrected."""
+    decided = [
+        one for one in verdicts if outcome(one) in DECIDED and one.get("p_value") is not None
+    ]
+    if not decided:
+        return ""
+    return f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"

@@ -27,11 +27,12 @@ def run(args: argparse.Namespace) -> int:
     """Judge every claim, write the verdicts, and print how many there are of each."""
     from pipeline.claims import readme
     from pipeline.claims.judge import judge_all
-    from pipeline.claims.load import files_of, load_bias, load_claims
+    from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
     from pipeline.claims.write import counted, to_dict, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
+    from pipeline.metrics.build import load_bias
     from pipeline.metrics.counts import run_counts
     from pipeline.study.load import load_study
 

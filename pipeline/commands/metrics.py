@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", type=Path, required=True, help="study file (YAML)")
     parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
     parser.add_argument("--out", type=Path, required=True, help="metrics.parquet to write")
+    parser.add_argument("--validation", type=Path, help="emulation.json that `make bench` wrote")
     parser.add_argument(
         "--require-parity",
         action="store_true",
@@ -29,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the table; print each cell that is not ok or not equal, so that none hides."""
     from pipeline.metrics import table
-    from pipeline.metrics.build import build
+    from pipeline.metrics.build import build, load_bias
     from pipeline.study.load import load_study
 
-    frame = build(load_study(args.study), args.runs)
+    frame = build(load_study(args.study), args.runs, load_bias(args.validation))
     table.write(frame, args.out)
     unequal = _report(frame)
     return 1 if unequal and args.require_parity else 0

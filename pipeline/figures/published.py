@@ -25,7 +25,7 @@ COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data",
 NEEDS = "verdicts"
 
 # Effects that are no ratio of two measurements.
-_NO_RATIO = ("utilisation", "fits")
+_NO_RATIO = ("utilisation", "fits", "absolute")
 # Colour and word go together, so that the figure can be read in grey.
 _COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
             "not testable here": "#777777"}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -15,19 +16,28 @@ from pipeline.metrics.order import order_frames, order_rows
 from pipeline.metrics.parity import parity_frames
 from pipeline.metrics.profile import profile_frames
 from pipeline.metrics.runs import load_run, run_frames
+from pipeline.schemas import read
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.study import Study
 
 
-def build(study: Study, runs: Path) -> pd.DataFrame:
-    """The tidy table of a study; raises RecordError on a missing or unfit record."""
+def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
+    """The tidy table of a study; raises RecordError on a missing or unfit record.
+
+    `bias` is the share by which times on emulated nodes may be off, by their validation; without
+    one, None, comparisons do not take it into account and the table says nothing of it.
+    """
     records = collect(study, runs)
     labels = cell_labels(study, records)
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
     facts = {"title": study.title, "compares": " ".join(study.compares)}
-    about = [{"level": "study", "metric": name, "text": text} for name, text in facts.items()]
+    about: list[dict[str, Any]] = [
+        {"level": "study", "metric": name, "text": text} for name, text in facts.items()
+    ]
     plan = [spec.run_id for spec in run_order(expand(study))]
+    if bias is not None:
+        about.append({"level": "study", "metric": "emulation_bias", "unit": "1", "value": bias})
     about += [*order_rows(loaded, groups, plan), *all_cells_rows(groups)]
     parity = parity_frames(groups)
     return table.assemble(
@@ -35,9 +45,18 @@ def build(study: Study, runs: Path) -> pd.DataFrame:
             table.rows({"study": study.name}, about),
             *cell_frames(groups),
             *parity,
-            *contrast_frames(groups, study.compares, parity),
+            *contrast_frames(groups, study.compares, parity, bias),
             *order_frames(loaded),
             *profile_frames(collect_profiled(study, runs), labels, groups),
             *(frame for one in loaded for frame in run_frames(one)),
         ]
     )
+
+
+def load_bias(path: Path | None) -> float | None:
+    """Share by which times on emulated nodes may be off, of the results of `make bench`.
+
+    None where there are none, or those of a version before 0.3; raises RecordError on unfit ones.
+    """
+    result = read(path, "emulation", "make bench") if path else {}
+    return float(result["largest_bias"]) if "largest_bias" in result else None

@@ -19,12 +19,11 @@ from pipeline.metrics.statistics import (
     bca_interval,
     interval_of_ratio,
     repeats_interval,
+    values_interval,
 )
 from pipeline.metrics.table import rows
 from pipeline.study.expansion import without_conditions
 from pipeline.study.spec import LinkSpec
-
-RANGE = "smallest and largest of {n} repeats"
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def _time_and_rate(group: Group) -> list[dict[str, Any]]:
 
 
 def _ranges(group: Group) -> list[dict[str, Any]]:
-    """Quantities of a run of which the repeats give a median and a range."""
+    """Quantities that a run has one of; the repeats give their median and its interval."""
     ranks = [run.record.run["ranks"] for run in group.ok]
     busy = "cores" if group.context["device"] == "cpu" else "1"
     measured: list[tuple[str, str, list[float]]] = [
@@ -133,14 +132,20 @@ def _ranges(group: Group) -> list[dict[str, Any]]:
         ("least_peak_memory_bytes", "bytes",
          [min(r["peak_memory_bytes"] for r in rs) for rs in ranks]),
     ]  # fmt: skip
+    measured.append(("mean_step_seconds", "s", [float(r.timed_seconds.mean()) for r in group.ok]))
+    tails = [run.tails for run in group.ok]
+    measured += [
+        (name, "s", [each[name] for each in tails])
+        for name in tails[0]
+        if all(name in each for each in tails)
+    ]
     used = [[rank["mean_utilisation"] for rank in rs] for rs in ranks]
     if not any(None in shares for shares in used):
         measured.append(("mean_utilisation", busy, [float(np.mean(shares)) for shares in used]))
     return [
-        {"metric": metric, "unit": unit, "value": float(np.median(v)), "low": float(np.min(v)),
-         "high": float(np.max(v)), "n": len(v), "interval": RANGE.format(n=len(v))}
-        for metric, unit, v in measured
-    ]  # fmt: skip
+        {"metric": metric, "unit": unit, **bounds(values_interval(values))}
+        for metric, unit, values in measured
+    ]
 
 
 def find_base(group: Group, groups: Groups) -> Group | None:

@@ -4,7 +4,8 @@ Every two cells at one node count are compared, every cell with the base of its 
 cell under a condition with itself without it. The values are the throughputs of the runs. A verdict
 needs both: a rank test that finds a difference after Holm's correction for all comparisons of its
 family (the pairs at one node count, the cells against their bases, or the cells under a condition),
-and an interval of the ratio of medians that leaves out 1.
+and an interval of the ratio of medians that leaves out 1; on emulated nodes also all that the
+emulation itself may be off by, where its validation is at hand.
 
 `against_plain(table)` reads the comparisons under conditions back from the table of metrics: what a
 condition of a link costs, as ratios of step times, for the figure, table and text on it.
@@ -23,7 +24,15 @@ import pandas as pd
 from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, NOT_EQUAL
-from pipeline.metrics.ranks import ALPHA, RankTest, holm, kruskal_wallis, smallest_p_value
+from pipeline.metrics.ranks import (
+    ALPHA,
+    RANK_SUM,
+    RankTest,
+    holm,
+    kruskal_wallis,
+    largest_effect_size,
+    smallest_p_value,
+)
 from pipeline.metrics.select import cells, pick, plural
 from pipeline.metrics.statistics import interval_of_ratio
 from pipeline.metrics.table import rows
@@ -53,9 +62,15 @@ class Pair:
 
 
 def contrast_frames(
-    groups: Groups, declared: Collection[str], parity: Iterable[pd.DataFrame]
+    groups: Groups,
+    declared: Collection[str],
+    parity: Iterable[pd.DataFrame],
+    bias: float | None = None,
 ) -> list[pd.DataFrame]:
-    """Rows of all comparisons; `declared` are fields of equal work that the study lets differ."""
+    """Rows of all comparisons; `declared` are fields of equal work that the study lets differ.
+
+    `bias` is the share by which times on emulated nodes may be off; None where it is not known.
+    """
     unequal = _unequal_places(parity)
     frames = []
     for family, pairs in _families(groups).items():
@@ -63,7 +78,7 @@ def contrast_frames(
         frames += [
             rows(_context(pair), [_verdict(text, 0.0)]) for pair, text in found if text is not None
         ]
-        frames += _decided([pair for pair, text in found if text is None], family)
+        frames += _decided([pair for pair, text in found if text is None], family, bias)
     return frames
 
 
@@ -152,13 +167,16 @@ def _of(links: Collection[str]) -> str:
     return "".join(f" over {link}" for link in links)
 
 
-def _decided(pairs: list[Pair], family: str) -> list[pd.DataFrame]:
+def _decided(pairs: list[Pair], family: str, bias: float | None) -> list[pd.DataFrame]:
     tests = [kruskal_wallis([p.one.run_rates, p.other.run_rates]) for p in pairs]
     adjusted = holm([test.p_value for test in tests])
     # What the correction would leave if no two cells overlapped at all: the best that can come.
     least = holm([smallest_p_value(len(p.one.ok), len(p.other.ok)) for p in pairs])
     return [
-        rows(_context(pair), _values(pair, test, p_value, smallest, f"{len(pairs)} {family}"))
+        rows(
+            _context(pair),
+            _values(pair, test, p_value, smallest, f"{len(pairs)} {family}", bias),
+        )
         for pair, test, p_value, smallest in zip(pairs, tests, adjusted, least, strict=True)
     ]
 
@@ -175,11 +193,13 @@ def _context(pair: Pair) -> dict[str, Any]:
 
 
 def _values(
-    pair: Pair, test: RankTest, p_value: float, smallest: float, family: str
+    pair: Pair, test: RankTest, p_value: float, smallest: float, family: str, bias: float | None
 ) -> list[dict[str, Any]]:
     ratio = interval_of_ratio(pair.one.rate, pair.other.rate)
     overlap = pair.one.rate.overlaps(pair.other.rate)
-    apart = ratio.low > 1 or ratio.high < 1
+    # Times of emulated nodes may be off either way, so that ratios this close to 1 say nothing.
+    off = 1.0 + (bias or 0.0) * (pair.one.context["network"] == "emulated")
+    apart = ratio.low > off or ratio.high < 1 / off
     if smallest >= ALPHA:
         verdict = TOO_FEW
     elif p_value < ALPHA and apart:
@@ -187,10 +207,15 @@ def _values(
     else:
         verdict = UNDECIDED
     figures = [
-        ("p_value", p_value, f"Kruskal-Wallis, corrected for {family} (Holm)"),
-        ("p_value_uncorrected", test.p_value, "Kruskal-Wallis"),
+        ("p_value", p_value, f"{RANK_SUM}, corrected for {family} (Holm)"),
+        ("p_value_uncorrected", test.p_value, RANK_SUM),
         ("smallest_p_value", smallest, "if the two did not overlap at all, corrected"),
         ("effect_size", test.effect_size, "epsilon squared"),
+        (
+            "largest_effect_size",
+            largest_effect_size(len(pair.one.ok), len(pair.other.ok)),
+            "if the two did not overlap at all",
+        ),
         ("intervals_overlap", float(overlap), "yes" if overlap else "no"),
     ]
     sign = {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.metrics.statistics import Floats, Interval
+from pipeline.metrics.statistics import Floats, Interval, values_interval
 from pipeline.records import RunRecord
 
 NAMES = ("model_flops_utilisation", "hardware_flops_utilisation")
@@ -83,6 +83,6 @@ def _range(metric: str, unit: str, found: Sequence[float | None]) -> list[dict[s
     values = [value for value in found if value is not None]
     if len(values) < len(found):
         return []
-    return [{"metric": metric, "unit": unit, "value": float(np.median(values)),
-             "low": min(values), "high": max(values), "n": len(values),
-             "interval": f"smallest and largest of {len(values)} repeats"}]  # fmt: skip
+    over = values_interval(values)
+    return [{"metric": metric, "unit": unit, "value": over.value, "low": over.low,
+             "high": over.high, "n": over.n, "interval": over.how}]  # fmt: skip

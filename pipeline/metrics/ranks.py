@@ -1,8 +1,9 @@
-"""Rank tests: Kruskal-Wallis with effect size, Holm's correction, and drift along a series.
+"""Rank tests with effect sizes, Holm's correction, and drift along a series.
 
 Hoefler & Belli (SC15, rule 7): measurements are compared by a test that asks for no distribution.
-Between two groups Kruskal-Wallis is Wilcoxon's rank-sum test, whose exact p-value is used, because
-the chi-squared approximation promises too much for few values (4 against 4: 0.021 for 0.029).
+Two groups are compared by the exact rank-sum test (Wilcoxon, Mann & Whitney), since the chi-squared
+approximation of Kruskal-Wallis promises too much for few values (4 against 4: 0.021 for 0.029);
+more than two by Kruskal-Wallis.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ALPHA = 0.05
 # the rank test finds that less likely than this by chance.
 DRIFT_SHARE, DRIFT_ALPHA = 0.05, 0.01
 DRIFT, STEADY, NOT_TESTED = "drift", "none", "not tested: too short a series"
+RANK_SUM = "exact rank-sum test (Wilcoxon, Mann & Whitney)"
+"""How the test between two groups is named, wherever its p-value is shown."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,26 @@ def kruskal_wallis(groups: Sequence[Floats]) -> RankTest:
     return RankTest(
         float(statistic), float(p_value), float(statistic) / (len(values) - 1), len(values)
     )
+
+
+def p_value_above(one: Floats, other: Floats) -> float:
+    """One-sided p-value of values of `one` being larger than those of `other`.
+
+    `other` of one element is a bound instead of a sample: the sign test of the median of `one`.
+    """
+    from scipy.stats import binomtest, mannwhitneyu
+
+    if len(other) == 1:
+        above = int((one > other[0]).sum())
+        return float(binomtest(above, len(one), 0.5, alternative="greater").pvalue)
+    exact = mannwhitneyu(one, other, alternative="greater").pvalue
+    return float(max(exact, smallest_p_value(len(one), len(other)) / 2))
+
+
+def largest_effect_size(n: int, other: int) -> float:
+    """Epsilon squared of two groups that do not overlap at all: nothing larger is possible."""
+    total = n + other
+    return 3 * n * other / (total**2 - 1)
 
 
 def smallest_p_value(n: int, other: int) -> float:

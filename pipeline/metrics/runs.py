@@ -21,6 +21,9 @@ from pipeline.records.record import texts
 # Hoefler & Belli (SC15, section 4.2): a timer should cost less than this share of what it times.
 TIMER_SHARE = 0.05
 
+STEPS_FOR_P95 = 100
+"""Timed steps from which a run has a 95th percentile: five of them are above it."""
+
 FORMER_CLOCK = "own rank, with the report"
 """Of records that do not say when their clock started: no barrier, the loss averaged within."""
 
@@ -52,6 +55,15 @@ class Run:
     def timed_seconds(self) -> Floats:
         """Step times after the untimed steps, in seconds."""
         return np.asarray(self.seconds[self.timed], dtype=np.float64)
+
+    @property
+    def tails(self) -> dict[str, float]:
+        """What a median hides: the slowest timed step, and P95 where there are steps for it."""
+        seconds = self.timed_seconds
+        found = {"largest_step_seconds": float(seconds.max())}
+        if len(seconds) >= STEPS_FOR_P95:
+            found["p95_step_seconds"] = float(np.percentile(seconds, 95))
+        return found
 
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
@@ -104,6 +116,7 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
          {"n": timed.n, "text": "arithmetic mean over the timed steps"}),
         ("mean_tokens_per_second", "tokens/s", harmonic_mean(tokens / run.timed_seconds),
          {"n": timed.n, "text": "harmonic mean over the timed steps"}),
+        *((name, "s", value, {"n": timed.n}) for name, value in run.tails.items()),
         ("untimed_steps", "count", float((~run.timed).sum()), {}),
         ("final_loss", "nats/token", run.loss[-1], {}),
         ("final_grad_norm", "1", run.grad_norm[-1], {}),
@@ -224,6 +237,7 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         "threads_per_rank": execution["threads_per_rank"],
         "backend": execution["backend"],
         "clock": execution.get("clock", FORMER_CLOCK),
+        **{f"axis:{name}": size for name, size in _axes(execution["layout"]).items()},
         "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
         "image_digest": provenance["image_digest"] or "none (run on the host)",
         "tokenizer_sha256": run["data"]["tokenizer_sha256"],
@@ -245,6 +259,11 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
          "value": float(fact) if isinstance(fact, int | float) else None}
         for name, fact in facts.items()
     ] + _stalled(record)  # fmt: skip
+
+
+def _axes(layout: Mapping[str, Any]) -> dict[str, int]:
+    """Ranks along each axis of the mesh; a record names them where there is more than `data`."""
+    return dict(layout.get("axes", [("data", layout["data_parallel"])]))
 
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,22 @@ def repeats_interval(runs: Sequence[Floats]) -> Interval:
     return Interval(value, min(low, value), max(high, value), n, describe(n))
 
 
+def values_interval(values: Sequence[float]) -> Interval:
+    """Median of one value a repeat, with the interval that `repeats_interval` gives it.
+
+    For what a run has one of: a peak of memory, a share, the spread of its steps.
+    """
+    n, ordered = len(values), np.asarray(values, dtype=np.float64)
+    if n == 0:
+        raise ValueError("values_interval of no values; filter out empty cells before")
+    if n == 1:
+        only = float(ordered[0])
+        return Interval(only, only, only, 1, "one run; says nothing about other runs")
+    low, high = interpolated_bounds(ordered)
+    value = float(np.median(ordered))
+    return Interval(value, min(low, value), max(high, value), n, describe(n))
+
+
 def coverage(n: int) -> str | None:
     """What an interval over `n` repeats covers, such as `87.5 %`; None under 2 repeats."""
     if n < 2:

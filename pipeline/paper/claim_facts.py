@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED
-from pipeline.claims.write import UNDECIDED, count, outcome
-from pipeline.metrics.select import listed, plural
+from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
+from pipeline.claims.write import count, error_rate, outcome, total
+from pipeline.metrics.select import listed
 
 
 def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -19,7 +19,8 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     elsewhere = [one for one in tested if not _at_its_scale(one)]
     return {
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
-        "total": plural(len(verdicts), "claim"),
+        "total": total(verdicts),
+        "error_rate": error_rate(verdicts),
         "reproduced": number[REPRODUCED],
         "not_reproduced": number[NOT_REPRODUCED],
         "undecided": number[UNDECIDED],

@@ -34,21 +34,56 @@ class Number:
 
 @dataclass(frozen=True)
 class Reference:
-    """All published figures of one study; `tables` are as they stand in the file."""
+    """All published figures of one study; tables and documents are as they stand in the file."""
 
     id: str
     title: str
     numbers: Mapping[str, Number]
     tables: Mapping[str, Mapping[str, Any]]
+    documents: Mapping[str, Mapping[str, str]]
 
     def number(self, name: str) -> Number:
-        """The number called `name`; raises ClaimError when there is none."""
+        """The number called `name`, or the cell `table/row/column` of a table, rows from 1.
+
+        Raises ClaimError when there is none.
+        """
+        if name.count("/") == 2:
+            return self._cell(*name.split("/"))
         if name not in self.numbers:
             raise ClaimError(
                 f"the published figures {self.id!r} have no number {name!r}; use one of "
                 + ", ".join(self.numbers)
             )
         return self.numbers[name]
+
+    def _cell(self, table: str, row: str, column: str) -> Number:
+        name, content = f"{table}/{row}/{column}", self.tables.get(table)
+        if content is None:
+            raise ClaimError(
+                f"the published figures {self.id!r} have no table {table!r} ({name!r}); use one "
+                f"of {', '.join(self.tables)}"
+            )
+        columns = [one["name"] for one in content["columns"]]
+        place = int(row) if row.isdecimal() else 0
+        if column not in columns or not 1 <= place <= len(content["rows"]):
+            raise ClaimError(
+                f"the table {table!r} of {self.id!r} has no cell {name!r}; use a row from 1 to "
+                f"{len(content['rows'])} and one of the columns {', '.join(columns)}"
+            )
+        unit = content["columns"][columns.index(column)]["unit"]
+        if unit == "text":
+            raise ClaimError(f"the cell {name!r} of {self.id!r} is a word; name a number")
+        document = self.documents[content["source"]["document"]]
+        return Number(
+            id=name,
+            what=f"{column} in row {row} of {content['what']}",
+            value=float(content["rows"][place - 1][columns.index(column)]),
+            unit=unit,
+            read=content["read"],
+            source=f"{document['title']}, {content['source']['place']}, row {row}",
+            setting=content["setting"],
+            uncertainty=float(content.get("uncertainty", 0.0)),
+        )
 
 
 def ids() -> list[str]:
@@ -89,7 +124,7 @@ def parse(text: str, where: str) -> Reference:
     documents = content["documents"]
     numbers = {entry["id"]: _number(entry, documents) for entry in content["numbers"]}
     tables = {table["id"]: table for table in content["tables"]}
-    return Reference(content["id"], content["title"], numbers, tables)
+    return Reference(content["id"], content["title"], numbers, tables, documents)
 
 
 def _check_rows(table: Mapping[str, Any], where: str) -> None:

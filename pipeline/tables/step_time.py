@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.format import NONE, with_interval
+from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.metrics.statistics import coverage
 
 CAPTION = (
     "Median over the repeats of the runs' median step times, with its interval and what that "
     "covers: 95 % from six repeats on; with fewer it is the smallest and largest repeat. A dash "
-    "stands where no run finished, and where one run says nothing about others."
+    "stands where no run finished, and where one run says nothing about others. Mean and largest "
+    "step are those of a run, median over the repeats, and so is the 95th percentile (P95), which "
+    "stands where every run has 100 timed steps."
 )
 COMPARES = {"precision"}
+_TAILS = {"mean_step_seconds": "Mean", "p95_step_seconds": "P95", "largest_step_seconds": "Largest"}
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
@@ -25,6 +28,11 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     times = pick(table, "cell", "step_seconds")[
         ["cell", "nodes", "value", "low", "high", "interval"]
     ]
+    for metric in _TAILS:
+        rows = pick(table, "cell", metric)[["cell", "nodes", "value"]]
+        found = found.merge(
+            rows.rename(columns={"value": metric}), on=["cell", "nodes"], how="left"
+        )
     names = {"low": "step_seconds_bca_low", "high": "step_seconds_bca_high"}
     bca = pick(table, "cell", "step_seconds_bca")[["cell", "nodes", "low", "high"]]
     steps = pick(table, "cell", "timed_steps")[["cell", "nodes", "value"]]
@@ -48,6 +56,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
                 "Nodes": str(row["nodes"]),
                 "Ranks": str(row["world_size"]),
                 "Step time [ms]": with_interval(value, low, high) if ran else NONE,
+                **{name: significant(1000 * row[metric]) for metric, name in _TAILS.items()},
                 "Covers": coverage(int(row["repeats"])) or NONE,
                 "Repeats": f"{row['repeats']:.0f}",
                 "Timed steps": f"{row['timed_steps']:.0f}" if ran else NONE,

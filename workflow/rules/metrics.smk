@@ -28,6 +28,7 @@ rule metrics:
         study=STUDY_FILE,
         records=of_all_runs("run.json"),
         steps=of_all_runs("steps.jsonl"),
+        validation=VALIDATION if VALIDATED else [],
         code=[
             *files("pipeline/metrics/*.py"),
             "pipeline/planner/memory.py",
@@ -35,6 +36,7 @@ rule metrics:
             *files("pipeline/strategies/*.py"),
             "pipeline/models/__init__.py",
             "pipeline/parallel/mesh.py",
+            "pipeline/schemas/emulation.schema.json",
             "pipeline/schemas/metrics.schema.json",
         ],
     output:
@@ -43,6 +45,7 @@ rule metrics:
         f"{RESULTS}/logs/metrics.txt",
     params:
         runs=f"{RESULTS}/runs",
+        validation=option("validation"),
     shell:
-        "python -m pipeline metrics --study {input.study} --runs {params.runs} --out {output}"
-        " 2> >(tee {log} >&2)"
+        "python -m pipeline metrics --study {input.study} --runs {params.runs} {params.validation}"
+        " --out {output} 2> >(tee {log} >&2)"

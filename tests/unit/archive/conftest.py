@@ -20,7 +20,7 @@ from pipeline.archive.layout import (
 from pipeline.archive.pack import write_zip
 from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics import table
-from pipeline.metrics.build import build
+from pipeline.metrics.build import build, load_bias
 from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, write_record
 from pipeline.study.expansion import expand
@@ -52,7 +52,8 @@ def finished_study(results: Path, **changes: Any) -> Path:
         write_text(folder / "spec.json", spec.to_json())
     for name in products(Study.of(study)):
         write_text(results / name, f"stand-in for {name}\n")
-    table.write(build(Study.of(study), results / "runs"), results / METRICS_FILE)
+    bias = load_bias(results / VALIDATION_FILE)
+    table.write(build(Study.of(study), results / "runs", bias), results / METRICS_FILE)
     return results
 
 

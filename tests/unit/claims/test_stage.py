@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main
-from pipeline.claims.load import FOLDER, load_bias, load_claims
+from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import ClaimError
 from pipeline.metrics import table as tidy
+from pipeline.metrics.build import load_bias
 from pipeline.study.load import check_study
 from tests.fake_bench import FORMER, make_result
 from tests.fake_records import make_study, make_table

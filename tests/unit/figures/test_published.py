@@ -14,11 +14,12 @@ from matplotlib.lines import Line2D
 
 from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
-from pipeline.claims.types import Claim, Estimate, Verdict
+from pipeline.claims.types import Claim, Verdict
 from pipeline.claims.write import to_dict, write_verdicts
 from pipeline.figures import published, step_time, theme, throughput
 from pipeline.figures.overlay import published_step_seconds
 from pipeline.metrics import table as tidy
+from pipeline.metrics.statistics import Interval
 from tests.claims_worlds import CELLS, make_world
 from tests.fake_records import make_table
 
@@ -40,7 +41,7 @@ def gpu_table(**changes: Any) -> pd.DataFrame:
 
 def verdict(claim: Claim, kind: str, effect: tuple[float, float, float] | None) -> dict[str, Any]:
     """A verdict as the file holds it."""
-    found = None if effect is None else Estimate(effect[1], effect[0], effect[2], "made up")
+    found = None if effect is None else Interval(effect[1], effect[0], effect[2], 6, "made up")
     runs = () if effect is None else ("fake/a/n1/r0",)
     return to_dict(Verdict(claim, kind, "why", "made on paper", found, (), runs))
 
@@ -124,7 +125,7 @@ def test_the_figure_is_the_same_bytes_twice_and_needs_verdicts(
 ) -> None:
     tidy.write(table, tmp_path / "m.parquet")
     one = Verdict(CLAIMS["amp-speeds-up-dps"], "reproduced", "why", "made on paper",
-                  Estimate(2.0, 1.9, 2.1, "made up"), (), ("fake/a/n1/r0",))  # fmt: skip
+                  Interval(2.0, 1.9, 2.1, 6, "made up"), (), ("fake/a/n1/r0",))  # fmt: skip
     write_verdicts("fake", [one], tmp_path / "v.json")
     args = ["figure", "published", "--metrics", str(tmp_path / "m.parquet")]
     for run in ("a", "b"):

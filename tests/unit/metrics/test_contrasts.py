@@ -11,7 +11,9 @@ import pytest
 from pipeline.errors import ComparisonError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.contrasts import fewest_repeats, largest_family
+from pipeline.metrics.cells import Group
+from pipeline.metrics.contrasts import contrast_frames, fewest_repeats, largest_family
+from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import pick
 from pipeline.metrics.verdicts import faster, faster_than_base
 from pipeline.records import RunRecord, Step, write_record
@@ -62,7 +64,8 @@ def test_cells_apart_are_faster_and_slower_both_ways(tmp_path: Path) -> None:
     assert found.ratio == pytest.approx(2.0)
     # Three pairs: the exact p-value of 6 against 6 that do not overlap, times the pairs left.
     assert found.n == 6 and found.p_value == pytest.approx(2 / 924)
-    assert found.effect_size > 0.7
+    largest = pick(table, "comparison", "largest_effect_size")["value"]
+    assert found.effect_size == pytest.approx(largest.iloc[0]) == pytest.approx(3 * 36 / 143)
     turned = faster(table, "c", "b", 2)
     assert turned.verdict == "slower"
     assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
@@ -81,6 +84,34 @@ def test_an_interval_apart_decides_nothing_without_the_test(tmp_path: Path) -> N
     found = faster(table, "a", "c", 1)
     assert found.low > 1 and found.p_value > 0.05
     assert found.verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("bias", "verdict"), [(None, "faster"), (0.1, "faster"), (0.3, "undecided")]
+)
+def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
+    tmp_path: Path, bias: float | None, verdict: str
+) -> None:
+    """The second is slower by a quarter; a ratio between real nodes has no such bias."""
+    groups = {}
+    for name, centre in (("b", 0.2), ("c", 0.25)):
+        spec = next(
+            s for s in expand(Study.of(make_study(cells=CELLS, repeats=6))) if s.cell == name
+        )
+        runs = [
+            load_run(RunRecord(make_record(spec).run, [
+                timed(step, spread(centre, repeat)) for step in make_record(spec).steps
+            ]), {"cell": name, "label": name, "cell_order": 0, "precision_ran": "fp32",
+                 "arm": name, "arm_label": name})
+            for repeat in range(6)
+        ]  # fmt: skip
+        groups[name, spec.world.nodes] = Group(runs)
+    for network in ("emulated", "loopback"):
+        for group in groups.values():
+            group.context["network"] = network
+        frames = contrast_frames(groups, (), (), bias)
+        told = pick(tidy.assemble(frames), "comparison", "speed_verdict")["text"].tolist()
+        assert told == [verdict if network == "emulated" else "faster"]
 
 
 @pytest.mark.parametrize("repeats", [1, 3])

@@ -13,6 +13,7 @@ from pipeline.errors import ComparisonError, RecordError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.comparison import require_equal_work
+from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, pick
 from pipeline.records import RunRecord, read_record, write_record
 from pipeline.study.study import Study
@@ -66,6 +67,22 @@ def test_untimed_steps_are_left_out_of_the_time(table: pd.DataFrame) -> None:
     steps = steps[steps["run_id"] == row["run_id"]]
     assert row["value"] == steps.loc[steps["step"] >= 5, "value"].median()
     assert row["n"] == 25
+
+
+def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Path) -> None:
+    largest, mean = (one(table, "dps", 2, f"{of}_step_seconds") for of in ("largest", "mean"))
+    assert one(table, "dps", 2, "step_seconds")["value"] < mean["value"] < largest["value"]
+    assert "which cover the median with 75 %" in largest["interval"]
+    # A run of 25 timed steps has no 95th percentile.
+    assert pick(table, "run", "p95_step_seconds").empty
+    record = read_record(runs / "dps" / "n2" / "r0")
+    stall = [replace(step, step=step.step + 30 * n) for n in range(5) for step in record.steps]
+    assert "p95_step_seconds" in load_run(RunRecord(record.run, stall), {}).tails
+
+
+def test_the_mesh_of_a_run_is_a_fact_of_it(table: pd.DataFrame) -> None:
+    axes = pick(table, "run", "axis:data")
+    assert set(axes.loc[axes["cell"] == "dps", "value"]) == {1.0, 2.0, 4.0}
 
 
 def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:

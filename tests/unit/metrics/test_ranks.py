@@ -12,8 +12,25 @@ from pipeline.metrics.ranks import (
     drift,
     holm,
     kruskal_wallis,
+    largest_effect_size,
+    p_value_above,
     smallest_p_value,
 )
+
+
+def test_a_one_sided_test_is_exact_for_two_samples_and_a_sign_test_for_one() -> None:
+    low, high = np.arange(1.0, 7.0), np.arange(11.0, 17.0)
+    assert p_value_above(high, low) == pytest.approx(1 / 924)
+    assert p_value_above(low, high) == pytest.approx(1.0)
+    assert p_value_above(high, np.ones(1)) == pytest.approx(1 / 64)
+    # Values that are all alike fall back to an approximation, which must not promise more.
+    assert p_value_above(np.full(6, 2.0), np.ones(6)) >= 1 / 924
+
+
+@pytest.mark.parametrize(("n", "other"), [(6, 6), (4, 7), (20, 6)])
+def test_the_largest_effect_size_is_that_of_groups_that_do_not_overlap(n: int, other: int) -> None:
+    apart = kruskal_wallis([np.arange(float(n)), np.arange(100.0, 100.0 + other)])
+    assert largest_effect_size(n, other) == pytest.approx(apart.effect_size)
 
 
 def test_two_groups_get_the_exact_p_value() -> None:

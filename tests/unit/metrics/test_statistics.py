@@ -11,7 +11,15 @@ from pipeline.metrics.statistics import (
     interval_of_ratio,
     median_interval,
     repeats_interval,
+    values_interval,
 )
+
+
+@pytest.mark.parametrize("n", [2, 6, 20])
+def test_one_value_a_run_has_the_interval_of_run_medians(n: int) -> None:
+    values = [float(value) for value in range(1, n + 1)]
+    assert values_interval(values) == repeats_interval([np.array([v]) for v in values])
+    assert values_interval([3.0]).how.startswith("one run")
 
 
 @pytest.mark.parametrize(

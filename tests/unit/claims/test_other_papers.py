@@ -1,0 +1,162 @@
+"""Claims of other publications: their cells, kinds, and published tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline import reference
+from pipeline.claims.judge import judge
+from pipeline.claims.load import parse
+from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Claim
+from pipeline.claims.worlds import Evidence
+from pipeline.errors import ClaimError
+from tests.claims_worlds import PARAMETERS, copy, make_world, set_metric, world_study
+
+CLUSTER = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2, 4], "backend": "nccl",
+           "network": "real"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world() -> Evidence:
+    cells = [cell for cell in world_study()["cells"] if cell["name"] == "ddp"]
+    return make_world(cells=cells, cluster=CLUSTER, profile=None)
+
+
+def claim(test: dict[str, Any], cell: dict[str, Any] | None = None, **more: Any) -> Claim:
+    """One claim on a cell of DDP in fp32, with published figures of PTD-P."""
+    made_at = {"device": "cuda", "hardware": "V100", "nodes": 2, "ranks_per_node": 4,
+               "parameters": float(PARAMETERS)}  # fmt: skip
+    content = {
+        "publication": "PTD-P",
+        "reference": "ptdp",
+        "sources": {"paper": "arXiv 2104.04473"},
+        "made_at": made_at,
+        "cells": {"a": {"strategy": "ddp", "precision": "fp32"} | (cell or {})},
+        "claims": [{"id": "one", "sentence": "It does.", "source": {"key": "paper", "place": "x"},
+                    "test": test, **more}],
+    }  # fmt: skip
+    return parse(content, "here")[0]
+
+
+def trend(comparison: str, metric: str = "tokens_per_second") -> Claim:
+    return claim({"kind": "trend", "metric": metric, "a": "a", "comparison": comparison,
+                  "bound": 1})  # fmt: skip
+
+
+def at(world: Evidence, rates: dict[int, float]) -> Evidence:
+    """The world with a throughput of its cell for each node count."""
+    evidence = copy(world)
+    for place in evidence.places(trend("above").test["a"]):
+        rate = rates[place.nodes]
+        for metric in ("tokens_per_second", "step_seconds"):
+            set_metric(evidence, place, metric, (0.99 * rate, rate, 1.01 * rate))
+    return evidence
+
+
+def test_a_trend_holds_all_along(world: Evidence) -> None:
+    rising, broken = at(world, {1: 1.0, 2: 1.5, 4: 2.5}), at(world, {1: 1.0, 2: 1.5, 4: 1.2})
+    found = judge(trend("above"), rising)
+    assert found.verdict == REPRODUCED and len(found.runs) == 18
+    assert found.effect is not None and found.effect.value == pytest.approx(1.5)
+    assert judge(trend("above"), broken).verdict == NOT_REPRODUCED
+    assert judge(trend("below"), rising).verdict == NOT_REPRODUCED
+    falling = at(world, {1: 1.0, 2: 0.8, 4: 0.6})
+    assert judge(trend("below"), falling).verdict == REPRODUCED
+
+
+def test_two_node_counts_are_no_trend(world: Evidence) -> None:
+    two = Evidence(world.study, world.table[world.table["nodes"] != 4])
+    assert "on three node counts or more" in judge(trend("above"), two).why
+
+
+def absolute(metric: str, bound: float, **more: Any) -> Claim:
+    test = {"kind": "absolute", "metric": metric, "a": "a", "where": "several_nodes",
+            "comparison": "about", "bound": bound, "tolerance": 0.05}  # fmt: skip
+    return claim(test, **more)
+
+
+def test_an_absolute_value_is_of_its_own_machine_and_model(world: Evidence) -> None:
+    evidence = at(world, {1: 0.5, 2: 0.2, 4: 0.2})
+    found = judge(absolute("step_seconds", 0.2), evidence)
+    assert found.verdict == REPRODUCED and "step time of ddp in s is 0.20" in found.why
+    assert judge(absolute("step_seconds", 0.3), evidence).verdict == NOT_REPRODUCED
+    for metric, value, said in (("gpus", "NVIDIA H200", "needs a V100: it is no ratio"),
+                                ("num_parameters", 1e6, "needs a model of 106 M")):  # fmt: skip
+        other = copy(evidence)
+        column = "text" if metric == "gpus" else "value"
+        other.table.loc[other.table["metric"] == metric, column] = value
+        found = judge(absolute("step_seconds", 0.2), other)
+        assert found.verdict == NOT_TESTABLE and found.why.startswith(said)
+
+
+def test_flops_of_a_device_are_those_of_the_model(world: Evidence) -> None:
+    evidence = at(world, {1: 1.0, 2: 4e12, 4: 1.0})
+    per_token = evidence.table.loc[evidence.table["metric"] == "flops_per_token", "value"].max()
+    found = judge(absolute("device_teraflops", 4 * per_token / 8), evidence)
+    assert found.verdict == REPRODUCED, found.line
+    share = absolute("model_flops_utilisation", 0.5)
+    assert judge(share, evidence).effect is not None
+
+
+@pytest.mark.parametrize(
+    ("cell", "matches"),
+    [
+        ({"nodes": 2}, {2}),
+        ({"axes": {"data": 8}}, {2}),
+        ({"axes": {"tensor": 1}}, {1, 2, 4}),
+        ({"axes": {"tensor": 2}}, set()),
+        ({"accumulation": 1}, {1, 2, 4}),
+        ({"accumulation": 4}, set()),
+        ({"parameters": 1.05 * PARAMETERS}, {1, 2, 4}),
+        ({"parameters": 1.7e9}, set()),
+    ],
+)
+def test_cells_are_narrowed_by_nodes_mesh_accumulation_and_size(
+    world: Evidence, cell: dict[str, Any], matches: set[int]
+) -> None:
+    selector = claim(trend_test(), cell).test["a"]
+    assert {place.nodes for place in world.places(selector)} == matches
+    assert str(selector) != "ddp in fp32"
+
+
+def trend_test() -> dict[str, Any]:
+    return {"kind": "trend", "metric": "step_seconds", "a": "a", "comparison": "below", "bound": 1}
+
+
+@pytest.mark.parametrize(
+    ("study", "cells", "value", "place"),
+    [
+        ("ptdp", ["weak-scaling/1/throughput"], 137, "table 1, row 1"),
+        ("ptdp", ["weak-scaling/10/share_of_peak"], 52, "table 1, row 10"),
+        ("gspmd", ["dense/2/step"], 6.25, "table 2, row 2"),
+        ("mtnlg", ["iteration-time/3/throughput"], 113, "row 3"),
+    ],
+)
+def test_cells_of_published_tables_are_published_values(
+    study: str, cells: list[str], value: float, place: str
+) -> None:
+    number = reference.load(study).number(cells[0])
+    assert number.value == value and number.source.endswith(place)
+
+
+def test_a_claim_takes_its_published_effect_from_a_table() -> None:
+    over, under = ["weak-scaling/10/throughput"], ["weak-scaling/1/throughput"]
+    published = claim(trend_test(), published={"over": over, "under": under}).published
+    assert published is not None and published.value == pytest.approx(163 / 137)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("weak/1/throughput", "have no table 'weak'"),
+        ("weak-scaling/11/throughput", "use a row from 1 to 10"),
+        ("weak-scaling/0/throughput", "use a row from 1 to 10"),
+        ("weak-scaling/1/speed", "one of the columns parameters, heads"),
+        ("against-zero-3/1/scheme", "is a word; name a number"),
+    ],
+)
+def test_a_cell_that_is_not_there_is_named(name: str, said: str) -> None:
+    with pytest.raises(ClaimError, match=said):
+        reference.load("ptdp").number(name)
