@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -193,7 +193,15 @@ def make_record(
         "provenance": {"git_commit": "0" * 40, "git_dirty": False, "image_digest": None},
     }  # fmt: skip
     world = spec.world if emulated else replace(spec.world, link=None)
-    return RunRecord(run=run, steps=_steps(replace(spec, world=world)) if ok else [])
+    return with_steps(run, _steps(replace(spec, world=world)) if ok else [])
+
+
+def with_steps(run: Mapping[str, Any], steps: Sequence[Step]) -> RunRecord:
+    """A record of these steps, which ends half a minute after its start or when they are done."""
+    dilation = run["execution"].get("emulation", {}).get("dilation", 1)
+    total = dilation * sum(step.seconds for step in steps if step.rank == 0)
+    ended = datetime.fromisoformat(run["started_at"]) + timedelta(seconds=max(30, math.ceil(total)))
+    return RunRecord({**run, "ended_at": ended.isoformat()}, steps)
 
 
 def _emulation(spec: RunSpec) -> dict[str, Any]:
@@ -247,6 +255,13 @@ def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
             "weights_sha256": _sha(f"{spec.run_id}")}  # fmt: skip
 
 
+def rank_environment(host: str = "node0") -> dict[str, Any]:
+    """Where a rank was, as records have it since they hold one for each rank."""
+    return {"host": host, "cpu_model": "Synthetic CPU", "num_cores": 2, "memory_bytes": 8 << 30,
+            "kernel": "Linux 6.1.0", "virtualisation": None, "gpu": None, "driver": None,
+            "nccl": None, "interface": "lo", "interface_mbits": None}  # fmt: skip
+
+
 def _steps(spec: RunSpec) -> list[Step]:
     noise, size, work = _random(spec, "steps"), spec.world.size, spec.workload
     mixed = spec.precision != "fp32"
@@ -265,7 +280,7 @@ def _steps(spec: RunSpec) -> list[Step]:
             seconds = slow * (1 - 0.01 * rank)
             steps.append(
                 Step(step, rank, seconds, spec.global_batch_tokens, loss, norm,
-                     spec.optimiser.learning_rate, step >= work.untimed_steps,
+                     spec.optimiser.rate(step, work.steps), step >= work.untimed_steps,
                      _phases(spec, seconds, exchange / mean) if spec.profile else None)
             )  # fmt: skip
     return steps

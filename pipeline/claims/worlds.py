@@ -19,7 +19,7 @@ import pandas as pd
 
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.metrics.comparison import unequal_fields
-from pipeline.metrics.parity import NOT_EQUAL
+from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.select import listed, pick, plural, records
 from pipeline.study.spec import LinkSpec
 from pipeline.study.study import Study
@@ -154,7 +154,7 @@ class Evidence:
         """Whether the cell left the tolerance of its training."""
         rows = pick(self.table, "cell", "parity_verdict")
         own = rows[(rows["cell"] == place.cell) & (rows["nodes"] == place.nodes)]
-        return bool((own["text"] == NOT_EQUAL).any())
+        return bool(own["text"].isin(UNEQUAL).any())
 
     def own_core_each(self, place: Place) -> bool:
         """Whether each rank has a core, or a device, of its own."""

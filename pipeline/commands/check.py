@@ -22,11 +22,13 @@ def run(args: argparse.Namespace) -> int:
     from pipeline import strategies
     from pipeline.claims.load import files_of
     from pipeline.corpus.sources import check_files
+    from pipeline.study.equal_work import check_equal_work
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
     strategies.check(expand(study))
+    check_equal_work(study)
     files_of(study)
     check_files(dict(study.corpus))
     print(Path("results", study.name))

@@ -29,20 +29,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--times",
         choices=TIMES,
         default="ignore",
-        help="interval: the interval of each step-time ratio must hold 1 (default: ignore)",
+        help="interval: no step-time ratio's interval may lie outside the margin (default: ignore)",
+    )
+    parser.add_argument(
+        "--margin",
+        default="0.05",
+        metavar="RELATIVE",
+        help="step times this close are the same (default: 0.05)",
     )
     parser.add_argument("--out", type=Path, help="folder for compare.{md,csv,pdf,svg,png}")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the summary, write table and figure; 1 where the sets differ."""
-    allowed = tolerance(args.losses)
+    allowed, margin = tolerance(args.losses), share(args.margin)
     from pipeline.compare import write
     from pipeline.compare.sets import ResultSet, compare
 
-    found = compare(ResultSet.read(args.one), ResultSet.read(args.other), allowed)
+    found = compare(ResultSet.read(args.one), ResultSet.read(args.other), allowed, margin)
     equal = found.equal(args.times)
-    print(write.summary(found, args.times))
+    print(write.summary(found))
     if args.out is not None:
         write.write_all(found, args.times, args.out)
         print(f"table and figure: {args.out}")
@@ -58,5 +64,18 @@ def tolerance(text: str) -> float:
     if not 0 <= value < 1:
         raise ComparisonError(
             f"--losses {text!r} is neither `bit` nor a relative difference from 0 to 1, as 1e-5"
+        )
+    return value
+
+
+def share(text: str) -> float:
+    """The equivalence margin; raises ComparisonError unless it is over 0 and under 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise ComparisonError(
+            f"--margin {text!r} is no share over 0 and under 1; give one, as 0.05"
         )
     return value

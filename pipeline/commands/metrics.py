@@ -41,9 +41,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _report(frame: pd.DataFrame) -> Sequence[str]:
     """Lines on stderr for what a reader must not miss; returns the cells that are not equal."""
+    from pipeline.metrics.parity import UNEQUAL
     from pipeline.metrics.ranks import DRIFT
     from pipeline.metrics.runs import TIMER_SHARE
-    from pipeline.metrics.select import records
+    from pipeline.metrics.select import mixed_notes, records
 
     status = frame[frame.level.isin(["run", "profile"]) & (frame.metric == "status")]
     for row in records(status[status.status != "ok"]):
@@ -65,9 +66,11 @@ def _report(frame: pd.DataFrame) -> Sequence[str]:
             "differ by more than what is compared; train them again with one version",
             file=sys.stderr,
         )
-    verdicts = frame[(frame.metric == "parity_verdict") & (frame.text == "NOT EQUAL")]
+    for note in mixed_notes(frame):
+        print(f"mixed: {note}", file=sys.stderr)
+    verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
     unequal = [
-        f"NOT EQUAL: {row['label']} at {row['nodes']} nodes left the tolerance of its training "
+        f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its training "
         f"against {row['base']}"
         for row in records(verdicts)
     ]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pipeline.errors import StudyError
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
+from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.profiling import profiled
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs."""
     study = load_study(find_study(args.study))
     limit = _limit(args)
+    check_equal_work(study)
     plans = plan_study([*expand(study), *profiled(study)])
     if args.device and plans[0].spec.world.device == "cpu":
         raise StudyError(

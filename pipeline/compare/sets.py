@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times, pooled
 from pipeline.errors import ComparisonError
 from pipeline.metrics.parity import relative_deviation
+from pipeline.metrics.pooling import mixed
 from pipeline.metrics.runs import FORMER_CLOCK, Run, load_run
-from pipeline.metrics.statistics import Floats, Interval, interval_of_ratio, repeats_interval
+from pipeline.metrics.statistics import Floats, Interval
 from pipeline.records import find_records, read_record
 
 Place = tuple[str, int]
@@ -54,25 +56,30 @@ class ResultSet:
         found: dict[str, set[str]] = {}
         for runs in self.runs.values():
             for run in runs.values():
-                for key, value in _facts(run.record.run):
+                for key, value in _facts(run):
                     found.setdefault(key, set()).add(value)
         return {key: ", ".join(sorted(values)) for key, values in sorted(found.items())}
 
 
-def _facts(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    about = run.record.run
     for part in ("versions", "hardware", "provenance", "data"):
-        for key, value in run[part].items():
+        for key, value in about[part].items():
             yield f"{part}.{key}", str(value)
-    yield "execution.clock", run["execution"].get("clock", FORMER_CLOCK)
+    yield "execution.clock", about["execution"].get("clock", FORMER_CLOCK)
+    for rank in about["ranks"]:
+        for key, value in rank.get("environment", {}).items():
+            yield f"ranks.{key}", str(value)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first step at which two series are apart by more than was allowed."""
+    """The first step at which two series of a rank are apart by more than was allowed."""
 
     series: str
     repeat: int
     step: int
+    rank: int
     one: float
     other: float
     relative: float
@@ -118,7 +125,7 @@ class Match:
         return list(found)
 
     def deviations(self, series: str) -> dict[int, Floats]:
-        """Relative difference at each common step, by repeat."""
+        """Relative difference at each common step of each rank, by repeat: (steps, ranks)."""
         return {r: _deviation(a, b, series) for r, (a, b) in self.pairs.items()}
 
     @cached_property
@@ -145,19 +152,14 @@ class Match:
         return not (self.differences or self.unmatched or self.lengths_differ)
 
     @cached_property
-    def times(self) -> tuple[Interval, Interval, Interval] | None:
-        """Median step time of each set and their ratio, the second over the first."""
-        sides = [[run.timed_seconds for run in side.values() if run.ok]
-                 for side in (self.one, self.other)]  # fmt: skip
-        if not all(sides):
-            return None
-        one, other = (repeats_interval(side) for side in sides)
-        return one, other, interval_of_ratio(other, one)
-
-    @property
-    def times_agree(self) -> bool | None:
-        """Whether the interval of the ratio holds 1; None without times."""
-        return None if self.times is None else bool(self.times[2].low <= 1 <= self.times[2].high)
+    def mixed(self) -> list[str]:
+        """What was not the same in all finished runs of a set, such as `A: torch 2.12 and 2.13`."""
+        sides = (("A", self.one), ("B", self.other))
+        return [
+            f"{name}: {said}"
+            for name, side in sides
+            if (said := mixed([run.record.run for run in side.values() if run.ok]))
+        ]
 
 
 @dataclass(frozen=True)
@@ -170,15 +172,45 @@ class Comparison:
     only_one: Sequence[Place]
     only_other: Sequence[Place]
     environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    margin: float = 0.0
+    """Relative: step times this close count as the same."""
+
+    @cached_property
+    def times(self) -> dict[Place, Times]:
+        """Step times of each cell that finished in both sets."""
+        return cell_times(self._finished, self.margin)
+
+    @cached_property
+    def pooled(self) -> Interval | None:
+        """Step time of the second set over the first, over all cells."""
+        return pooled(self._finished)
+
+    @property
+    def _finished(self) -> dict[Place, tuple[list[Run], list[Run]]]:
+        return {
+            match.place: (_finished(match.one), _finished(match.other)) for match in self.matches
+        }
+
+    @cached_property
+    def same_training(self) -> bool:
+        """Whether the same runs ended alike, with the same losses and gradient norms."""
+        trained = all(match.same_training for match in self.matches)
+        return trained and not self.only_one and not self.only_other
+
+    def count(self, verdict: str) -> int:
+        """Cells whose times have this verdict."""
+        return sum(times.verdict == verdict for times in self.times.values())
 
     def equal(self, times: str) -> bool:
-        """Whether nothing differs; `times` is `ignore` or `interval`."""
-        trained = all(match.same_training for match in self.matches)
-        timed = times == "ignore" or all(match.times_agree is not False for match in self.matches)
-        return trained and timed and not self.only_one and not self.only_other
+        """Whether nothing that was asked for differs; `times` is `ignore` or `interval`."""
+        return self.same_training and (times == "ignore" or self.count(DIFFERENT) == 0)
 
 
-def compare(one: ResultSet, other: ResultSet, allowed: float) -> Comparison:
+def _finished(runs: Mapping[int, Run]) -> list[Run]:
+    return [run for run in runs.values() if run.ok]
+
+
+def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MARGIN) -> Comparison:
     """Match the sets; raises ComparisonError where no run finished in both."""
     shared = [place for place in one.runs if place in other.runs]
     matches = [Match(place, one.runs[place], other.runs[place], allowed) for place in shared]
@@ -194,6 +226,7 @@ def compare(one: ResultSet, other: ResultSet, allowed: float) -> Comparison:
         [place for place in one.runs if place not in other.runs],
         [place for place in other.runs if place not in one.runs],
         {key: pair for key, pair in differing.items() if pair[0] != pair[1]},
+        margin,
     )  # fmt: skip
 
 
@@ -209,17 +242,25 @@ def _flat(value: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def _deviation(one: Run, other: Run, series: str) -> Floats:
-    a, b = getattr(one, series), getattr(other, series)
+    """By step and rank; where the ranks are not as many, rank 0 stands for all."""
+    a, b = _by_rank(one, series), _by_rank(other, series)
+    if a.shape[1] != b.shape[1]:
+        a, b = a[:, :1], b[:, :1]
     common = min(len(a), len(b))
     return relative_deviation(b[:common], a[:common])
+
+
+def _by_rank(run: Run, series: str) -> Floats:
+    table = run.steps.pivot(index="step", columns="rank", values=series)
+    return np.asarray(table.to_numpy(dtype=np.float64))
 
 
 def _first(
     name: str, repeat: int, pair: tuple[Run, Run], deviation: Floats, series: str, allowed: float
 ) -> Difference | None:
-    apart = np.flatnonzero(deviation > allowed)
+    apart = np.argwhere(deviation > allowed)
     if not len(apart):
         return None
-    step = int(apart[0])
-    one, other = (float(getattr(run, series)[step]) for run in pair)
-    return Difference(name, repeat, step, one, other, float(deviation[step]))
+    step, rank = (int(place) for place in apart[0])
+    one, other = (float(_by_rank(run, series)[step, rank]) for run in pair)
+    return Difference(name, repeat, step, rank, one, other, float(deviation[step, rank]))

@@ -8,13 +8,16 @@ import numpy as np
 import pandas as pd
 
 from pipeline.compare.sets import SERIES, Comparison, Difference, Match, Place
+from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, verdict
 from pipeline.files import write_text
 from pipeline.metrics.format import NONE, ratio_interval, scientific, significant
 from pipeline.metrics.select import plural
+from pipeline.metrics.statistics import Interval
 from pipeline.tables.write import to_markdown
 from pipeline.text import markdown, markdown_code
 
 _SMALLEST = 1e-9
+_NOT_MEASURED = "not measured"
 
 
 def frame(found: Comparison) -> pd.DataFrame:
@@ -30,39 +33,34 @@ def frame(found: Comparison) -> pd.DataFrame:
         }
         for name, series in SERIES.items():
             row |= _difference(series, by_series.get(name), match)
-        rows.append(row | _times(match) | {"unmatched": "; ".join(match.unmatched)})
+        rows.append(row | _times(found, match) | {"unmatched": "; ".join(match.unmatched),
+                     "mixed": "; ".join(match.mixed)})  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def _difference(series: str, first: Difference | None, match: Match) -> dict[str, object]:
-    largest = [float(d.max()) for d in match.deviations(series).values() if len(d)]
+    largest = [float(d.max()) for d in match.deviations(series).values() if d.size]
     return {
         f"{series}_largest": max(largest, default=np.nan),
         f"{series}_first_step": first.step if first else None,
+        f"{series}_first_rank": first.rank if first else None,
         f"{series}_a": first.one if first else np.nan,
         f"{series}_b": first.other if first else np.nan,
     }
 
 
-def _times(match: Match) -> dict[str, object]:
-    values: dict[str, float | None] = {
-        "a": None,
-        "b": None,
-        "ratio": None,
-        "low": None,
-        "high": None,
+def _times(found: Comparison, match: Match) -> dict[str, object]:
+    times = found.times.get(match.place)
+    ratio = times.ratio if times else None
+    return {
+        "step_seconds_a": times.one if times else None,
+        "step_seconds_b": times.other if times else None,
+        "step_seconds_ratio": ratio.value if ratio else None,
+        "step_seconds_low": ratio.low if ratio else None,
+        "step_seconds_high": ratio.high if ratio else None,
+        "interval": ratio.how if ratio else None,
+        "times": times.verdict if times else _NOT_MEASURED,
     }
-    if match.times is not None:
-        one, other, ratio = match.times
-        values |= {"a": one.value, "b": other.value, "ratio": ratio.value, "low": ratio.low,
-                   "high": ratio.high}  # fmt: skip
-    named = {f"step_seconds_{key}": value for key, value in values.items()}
-    return named | {"interval": match.times[2].how if match.times else None,
-                    "times": _verdict(match)}  # fmt: skip
-
-
-def _verdict(match: Match) -> str:
-    return {True: "inside", False: "outside", None: "not measured"}[match.times_agree]
 
 
 def show(found: Comparison) -> pd.DataFrame:
@@ -74,17 +72,20 @@ def show(found: Comparison) -> pd.DataFrame:
         first = {d.series: d for d in match.differences}
         for name in SERIES:
             line[name.capitalize()] = _in_words(match, first.get(name), found)
-        times = match.times
+        times = found.times.get(match.place)
         line |= {
-            "A [ms]": significant(1000 * times[0].value) if times else NONE,
-            "B [ms]": significant(1000 * times[1].value) if times else NONE,
-            "B over A": ratio_interval(times[2].value, times[2].low, times[2].high)
-            if times
-            else NONE,
-            "Times": _verdict(match),
+            "A [ms]": significant(1000 * times.one) if times else NONE,
+            "B [ms]": significant(1000 * times.other) if times else NONE,
+            "B over A": _ratio(times.ratio) if times and times.ratio else NONE,
+            "Times": times.verdict if times else _NOT_MEASURED,
+            "Mixed": "; ".join(match.mixed) or "no",
         }
         shown.append(line)
     return pd.DataFrame(shown)
+
+
+def _ratio(ratio: Interval) -> str:
+    return ratio_interval(ratio.value, ratio.low, ratio.high)
 
 
 def _in_words(match: Match, first: Difference | None, found: Comparison) -> str:
@@ -93,12 +94,13 @@ def _in_words(match: Match, first: Difference | None, found: Comparison) -> str:
     if first is None:
         return "equal" if match.allowed == 0 else f"within {scientific(match.allowed)}"
     return (
-        f"step {first.step} of r{first.repeat}: {first.one!r} and {first.other!r} "
+        f"step {first.step} of r{first.repeat}{f' on rank {first.rank}' if first.rank else ''}: "
+        f"{first.one!r} and {first.other!r} "
         f"({scientific(first.relative)})"
     )
 
 
-def summary(found: Comparison, times: str) -> str:
+def summary(found: Comparison) -> str:
     """Plain lines: what was held against what, each difference, and the outcome."""
     lines = [f"A: {found.one.folder}", f"B: {found.other.folder}", ""]
     for match in found.matches:
@@ -106,9 +108,25 @@ def summary(found: Comparison, times: str) -> str:
     lines += [f"{_name(place)}: only in A" for place in found.only_one]
     lines += [f"{_name(place)}: only in B" for place in found.only_other]
     lines += ["", *_beside(found), *_intervals(found)]
-    equal = found.equal(times)
-    asked = "losses and gradient norms" + (" and times" if times == "interval" else "")
-    return "\n".join([*lines, f"{'equal' if equal else 'DIFFERENT'} in {asked}"])
+    return "\n".join([*lines, *_pooled(found), outcome(found)])
+
+
+def outcome(found: Comparison) -> str:
+    """The last line: losses and gradient norms, then in how many cells the times differ."""
+    trained = "same" if found.same_training else "DIFFERENT"
+    same, undecided = found.count(SAME), found.count(UNDECIDED)
+    return (
+        f"{trained} in losses and gradient norms; times differ in {found.count(DIFFERENT)} of "
+        f"{plural(len(found.times), 'cell')} (same within {100 * found.margin:g} % in {same}, "
+        f"undecided in {undecided})"
+    )
+
+
+def _pooled(found: Comparison) -> list[str]:
+    if found.pooled is None:
+        return []
+    ratio, decided = found.pooled, verdict(found.pooled, found.margin)
+    return [f"step time B over A, pooled: {_ratio(ratio)} ({ratio.how}), {decided}"]
 
 
 def _line(match: Match, found: Comparison) -> str:
@@ -119,16 +137,18 @@ def _line(match: Match, found: Comparison) -> str:
         parts.append("another number of steps")
     parts += match.unmatched
     parts.append(f"{plural(len(match.pairs), 'repeat')}")
-    if match.times is not None:
-        ratio = match.times[2]
-        bounds = ratio_interval(ratio.value, ratio.low, ratio.high)
-        parts.append(f"step time B over A {bounds}, {_verdict(match)}")
+    times = found.times.get(match.place)
+    if times is not None and times.ratio is not None:
+        parts.append(f"step time B over A {_ratio(times.ratio)}, {times.verdict}")
+    if match.mixed:
+        parts.append(f"mixed: {', '.join(match.mixed)}")
     return "; ".join(parts)
 
 
 def _intervals(found: Comparison) -> list[str]:
     """How the intervals of the ratios were made, each way once."""
-    return list(dict.fromkeys(f"interval: {m.times[2].how}" for m in found.matches if m.times))
+    ratios = (times.ratio for times in found.times.values())
+    return list(dict.fromkeys(f"interval: {ratio.how}" for ratio in ratios if ratio))
 
 
 def _beside(found: Comparison) -> list[str]:
@@ -151,15 +171,17 @@ def _name(place: Place) -> str:
 
 def write_all(found: Comparison, times: str, folder: Path) -> None:
     """Write compare.md, compare.csv and the figure below `folder`."""
-    outcome = "equal" if found.equal(times) else "**different**"
+    heading = "equal" if found.equal(times) else "**different**"
     beside = [
         *(f"{_name(place)}: only in A" for place in found.only_one),
         *(f"{_name(place)}: only in B" for place in found.only_other),
         *_beside(found),
         *_intervals(found),
+        *_pooled(found),
+        outcome(found),
     ]
     text = [
-        f"# A against B: {outcome}\n",
+        f"# A against B: {heading}\n",
         f"- A: {markdown_code(str(found.one.folder))}",
         f"- B: {markdown_code(str(found.other.folder))}\n",
         to_markdown(show(found)),
@@ -178,12 +200,13 @@ def _figure(found: Comparison, folder: Path) -> None:
     names = [_name(match.place) for match in found.matches]
     figure, [[left, right]] = theme.grid(2, 0.9 + 0.3 * len(names), sharey=True)
     for y, match in enumerate(found.matches):
-        if match.times is not None:
-            r = match.times[2]
-            colour = "#0072B2" if match.times_agree else "#D55E00"
+        times = found.times.get(match.place)
+        if times is not None and (r := times.ratio) is not None:
+            colour = "#D55E00" if times.verdict == DIFFERENT else "#0072B2"
             reach = [[r.value - r.low], [r.high - r.value]]
             left.errorbar(r.value, y, xerr=reach, fmt="o", color=colour, capsize=3)
     left.axvline(1, color="#444444", lw=0.8)
+    left.axvspan(1 / (1 + found.margin), 1 + found.margin, color="#DDDDDD", zorder=0)
     left.set_xlabel("Step time, B over A")
     table = frame(found)
     for (name, series), marker in zip(SERIES.items(), ("o", "x"), strict=True):

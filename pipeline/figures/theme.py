@@ -29,7 +29,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from pipeline.files import atomic_path
-from pipeline.metrics.select import cells, missing_notes, records, repeats, setting
+from pipeline.metrics.select import cells, missing_notes, mixed_notes, records, repeats, setting
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
@@ -146,6 +146,7 @@ def finish(
         columnspacing=1.5,
     )  # fmt: skip
     notes = [f"Not shown or incomplete: {note}." for note in missing_notes(table)]
+    notes += [f"Mixed runs: {note}." for note in mixed_notes(table)]
     remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}"]
     text = "\n".join(textwrap.fill(one_line(remark), _WRAP) for remark in remarks)
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=6.5, color="#444444")

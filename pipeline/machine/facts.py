@@ -46,14 +46,15 @@ def _installed(name: str) -> str:
 def hardware() -> dict[str, Any]:
     """CPU model, usable cores, memory in bytes and the names of the GPUs (NVML)."""
     return {
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "num_cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": _gpu_names(),
     }
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name as the kernel tells it, else its architecture."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text().splitlines():

@@ -12,6 +12,7 @@ import pandas as pd
 
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
+from pipeline.metrics.pooling import mixed
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
     Floats,
@@ -99,8 +100,15 @@ def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
     ]
     if group.ok:
         values += [*_time_and_rate(group), *_ranges(group), *_speedup(group, groups)]
+        values.append(_mixed(group))
         values += cell_values([run.record for run in group.ok], group.run_rates, group.rate)
     return [{"level": "cell", **value} for value in values]
+
+
+def _mixed(group: Group) -> dict[str, Any]:
+    """Whether the runs that are pooled were made under different circumstances, and which."""
+    said = mixed([run.record.run for run in group.ok])
+    return {"metric": "mixed", "unit": "1", "value": float(bool(said)), "text": said or "no"}
 
 
 def bounds(interval: Interval) -> dict[str, Any]:

@@ -23,7 +23,8 @@ import pandas as pd
 
 from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
-from pipeline.metrics.parity import NOT_COMPARED, NOT_EQUAL
+from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
+from pipeline.metrics.pooling import BY_WORLD, circumstances, differing
 from pipeline.metrics.ranks import (
     ALPHA,
     RANK_SUM,
@@ -59,6 +60,12 @@ class Pair:
             if (context["cell"], context["nodes"]) in unequal:
                 return f"{NOT_COMPARED}: {context['cell']} did not compute the same training"
         return None
+
+    def circumstances_differ(self) -> str:
+        """What was not the same in all runs of both, but for what follows from the world."""
+        worlds_differ = self.one.context["nodes"] != self.other.context["nodes"]
+        runs = (circumstances(run.record.run) for run in [*self.one.ok, *self.other.ok])
+        return differing(runs, BY_WORLD if worlds_differ else ())
 
 
 def contrast_frames(
@@ -101,10 +108,10 @@ def all_cells_rows(groups: Groups) -> list[dict[str, Any]]:
 
 
 def _unequal_places(parity: Iterable[pd.DataFrame]) -> set[Place]:
-    """Cells and node counts of which some verdict of parity reads NOT EQUAL."""
+    """Cells and node counts of which some verdict of parity is one of `UNEQUAL`."""
     found = set()
     for frame in parity:
-        if "text" in frame and (frame["text"] == NOT_EQUAL).any():
+        if "text" in frame and frame["text"].isin(UNEQUAL).any():
             found.add((str(frame["cell"].iloc[0]), int(frame["nodes"].iloc[0])))
     return found
 
@@ -219,10 +226,13 @@ def _values(
         ("intervals_overlap", float(overlap), "yes" if overlap else "no"),
     ]
     sign = {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0)
+    differ = pair.circumstances_differ()
     return [
         {"metric": "rate_ratio", "unit": "1", **bounds(ratio)},
         *({"metric": metric, "unit": "1", "value": value, "n": test.n, "text": text}
           for metric, value, text in figures),
+        {"metric": "circumstances_differ", "unit": "1", "value": float(bool(differ)),
+         "text": differ or "no"},
         _verdict(verdict, sign),
     ]  # fmt: skip
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.records import RunRecord
+from pipeline.study.equal_work import model_text, schedule_text, updates_per_step
 from pipeline.study.expansion import FALLBACK, cells_of, fallback_name
-from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
@@ -74,33 +74,6 @@ def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
     return labels
 
 
-def schedule_text(spec: RunSpec) -> str:
-    """Everything that sets the update of a step but its number, comparable as one string."""
-    o, work = spec.optimiser, spec.workload
-    changes = ("clip_before_synchronise", "compression")
-    options = "".join(f" {k}={spec.options[k]}" for k in changes if k in spec.options)
-    return (
-        f"{o.name} lr={o.learning_rate:g} betas={o.beta1:g},{o.beta2:g} eps={o.eps:g} "
-        f"decay={o.weight_decay:g} clip={o.max_grad_norm:g} {o.schedule} "
-        f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps} steps={work.steps}"
-        f"{options}"
-    )
-
-
-def model_text(spec: RunSpec) -> str:
-    """Family and shape of the model, comparable as one string."""
-    m = spec.model
-    return (
-        f"{m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
-        f"context={m.context} vocabulary={m.vocab_size}"
-    )
-
-
-def updates_per_step(run: Mapping[str, Any]) -> int:
-    """Optimiser updates per counted step, as the spec asks."""
-    return int(run["spec"]["options"].get("optimiser_steps", 1))
-
-
 def _link(record: RunRecord) -> dict[str, str]:
     """The link that the run was really made over; one node sends nothing over any."""
     world = record.spec.world
@@ -124,7 +97,7 @@ def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
         "global_batch": spec.workload.global_batch,
         "global_batch_tokens": spec.global_batch_tokens,
         "accumulation": spec.workload.accumulation_steps,
-        "updates_per_step": updates_per_step(run),
+        "updates_per_step": updates_per_step(spec),
         "scaling": spec.workload.scaling,
         "schedule": schedule_text(spec),
         "data": run["data"]["manifest_sha256"],

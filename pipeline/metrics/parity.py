@@ -2,7 +2,8 @@
 
 Loss hides a gradient that is wrong by a factor, because AdamW divides it out; the gradient norm
 before clipping does not. Both are compared, at the first step (same weights, so only rounding may
-differ) and over all steps (where differences may grow).
+differ) and over the first `FIRST_STEPS` steps, which decide. What comes later is reported without a
+verdict: two sound trainings drift apart, as two seeds do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -21,19 +23,28 @@ from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
 from pipeline.metrics.table import rows, with_context
 
-EQUAL, NOT_EQUAL = "equal", "NOT EQUAL"
+EQUAL, NOT_EQUAL, DIVERGED = "equal", "NOT EQUAL", "diverged"
+UNEQUAL = (NOT_EQUAL, DIVERGED)
+"""Verdicts on a cell whose times belong to another training."""
+
 NOT_COMPARED = "not compared"
 _NO_REFERENCE = f"{NOT_COMPARED}: no single-device run in this precision"
 FULL_PRECISION = ("fp32",)
 
+FIRST_STEPS = 50
+"""Steps that decide; all of a shorter run."""
+
 
 @dataclass(frozen=True)
 class Band:
-    """Largest relative deviation that still counts as the same training, and why."""
+    """Largest relative deviation that still counts as the same training, and why.
+
+    `first_step` holds for the first step, `first_steps` for the first `FIRST_STEPS`.
+    """
 
     name: str
     first_step: float
-    all_steps: float
+    first_steps: float
     reason: str
 
 
@@ -64,23 +75,32 @@ BANDS = (FULL, SAME_MIXED, MIXED)
 
 @dataclass(frozen=True)
 class Deviation:
-    """Largest relative deviations of one run, or of several when merged."""
+    """Largest relative deviations of one run, or of several when merged.
+
+    `early` is over the first `FIRST_STEPS` steps, `all` over the whole run; `skipped` counts the
+    steps at which a loss scaler skipped the update in either run, which are in none of them.
+    """
 
     loss_first: float
-    loss_all: float
     norm_first: float
+    loss_early: float
+    norm_early: float
+    loss_all: float
     norm_all: float
+    skipped: int
 
     def within(self, band: Band) -> bool:
-        """Whether all four figures stay inside the band."""
+        """Whether the four figures of the first steps stay inside the band."""
         first = max(self.loss_first, self.norm_first)
-        return first <= band.first_step and max(self.loss_all, self.norm_all) <= band.all_steps
+        early = max(self.loss_early, self.norm_early)
+        return first <= band.first_step and early <= band.first_steps
 
     @staticmethod
     def largest(parts: Sequence[Deviation]) -> Deviation:
-        """The worst of each figure."""
-        names = ("loss_first", "loss_all", "norm_first", "norm_all")
-        return Deviation(*(max(getattr(part, name) for part in parts) for name in names))
+        """The worst of each figure, and all skipped steps."""
+        names = ("loss_first", "norm_first", "loss_early", "norm_early", "loss_all", "norm_all")
+        worst = {name: max(getattr(part, name) for part in parts) for name in names}
+        return Deviation(**worst, skipped=sum(part.skipped for part in parts))
 
 
 def relative_deviation(values: Floats, reference: Floats) -> Floats:
@@ -93,11 +113,36 @@ def relative_deviation(values: Floats, reference: Floats) -> Floats:
     return np.asarray(deviation, dtype=np.float64)
 
 
-def deviation_of(run: Run, reference: Run) -> Deviation:
-    """How far `run` is from `reference` in loss and unclipped gradient norm."""
-    loss = relative_deviation(run.loss, reference.loss)
-    norm = relative_deviation(run.grad_norm, reference.grad_norm)
-    return Deviation(float(loss[0]), float(loss.max()), float(norm[0]), float(norm.max()))
+def deviation_of(run: Run, reference: Run) -> Deviation | None:
+    """How far `run` is from `reference` in loss and unclipped gradient norm.
+
+    None where a loss or norm of either was not finite, or no step of the first was left to compare.
+    """
+    skipped = skipped_steps(run) | skipped_steps(reference)
+    if any(_diverged(one) for one in (run, reference)) or skipped[:FIRST_STEPS].all():
+        return None
+    early = np.flatnonzero(~skipped[:FIRST_STEPS])
+    figures: dict[str, float] = {}
+    for name, own, other in (
+        ("loss", run.loss, reference.loss),
+        ("norm", run.grad_norm, reference.grad_norm),
+    ):
+        deviation = relative_deviation(own, other)
+        figures[f"{name}_first"] = float(deviation[early[0]])
+        figures[f"{name}_early"] = float(deviation[early].max())
+        figures[f"{name}_all"] = float(deviation[~skipped].max())
+    return Deviation(**figures, skipped=int(skipped.sum()))
+
+
+def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Where a loss scaler skipped the update: the scaled gradient overflowed, the loss did not."""
+    scaled = bool((run.record.run["precision"] or {}).get("loss_scaling"))
+    return np.isnan(run.grad_norm) & ~np.isnan(run.loss) & scaled
+
+
+def _diverged(run: Run) -> bool:
+    lost = np.isnan(run.loss) | (np.isnan(run.grad_norm) & ~skipped_steps(run))
+    return bool(lost.any())
 
 
 def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
@@ -147,20 +192,43 @@ def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
     unequal = unequal_fields(one, other)
     if unequal:
         return [_verdict(f"{NOT_COMPARED}: {', '.join(unequal)} differ", base)]
-    worst = Deviation.largest([deviation_of(run, other) for run, other in known])
-    equal = worst.within(band)
+    each = [deviation_of(run, other) for run, other in known]
+    apart = [deviation for deviation in each if deviation is not None]
+    if len(apart) < len(each):
+        return [_verdict(DIVERGED, base)]
+    worst = Deviation.largest(apart)
+    first, early = band.first_step, band.first_steps
     figures = {
-        "parity_loss_first": (worst.loss_first, band.first_step),
-        "parity_norm_first": (worst.norm_first, band.first_step),
-        "parity_loss_all": (worst.loss_all, band.all_steps),
-        "parity_norm_all": (worst.norm_all, band.all_steps),
+        "parity_loss_first": (worst.loss_first, f"{first:g}"),
+        "parity_norm_first": (worst.norm_first, f"{first:g}"),
+        "parity_loss_early": (worst.loss_early, f"{early:g}"),
+        "parity_norm_early": (worst.norm_early, f"{early:g}"),
+        "parity_loss_all": (worst.loss_all, None),
+        "parity_norm_all": (worst.norm_all, None),
     }
+    steps = min(FIRST_STEPS, len(known[0][0].loss))
     return [
         *({"level": "cell", "metric": metric, "value": value, "unit": "1", "base": base,
-           "n": len(known), "text": f"{limit:g}"} for metric, (value, limit) in figures.items()),
+           "n": len(known), "text": text} for metric, (value, text) in figures.items()),
         {"level": "cell", "metric": "parity_band", "text": band.name, "base": base},
-        _verdict(EQUAL if equal else NOT_EQUAL, base),
+        {"level": "cell", "metric": "parity_steps", "value": float(steps), "unit": "count",
+         "base": base, "text": "first steps that decide"},
+        {"level": "cell", "metric": "parity_skipped", "value": float(worst.skipped),
+         "unit": "count", "base": base, "text": "skipped by a loss scaler, and left out"},
+        *_between_seeds(reference, base),
+        _verdict(EQUAL if worst.within(band) else NOT_EQUAL, base),
     ]  # fmt: skip
+
+
+def _between_seeds(reference: Group, base: str) -> list[dict[str, Any]]:
+    """How far runs of the reference with other seeds are apart, to read a later drift against."""
+    by_seed = {run.context["seed"]: run for run in reference.ok}
+    pairs = list(combinations(by_seed.values(), 2))
+    if not pairs:
+        return []
+    largest = max(float(np.nanmax(relative_deviation(a.loss, b.loss))) for a, b in pairs)
+    return [{"level": "cell", "metric": "parity_loss_seeds", "value": largest, "unit": "1",
+             "base": base, "n": len(by_seed), "text": "over all steps, between seeds"}]  # fmt: skip
 
 
 def _verdict(text: str, base: str | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,6 +249,7 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
         facts["network_reason"] = execution["network_reason"]
     if (emulation := execution.get("emulation")) is not None:
         facts |= _emulation_facts(emulation)
+    facts |= _facts_of_ranks(run["ranks"])
     if run["precision"] is not None:
         facts["compute_dtype"] = run["precision"]["compute_dtype"]
     if run["model"] is not None:
@@ -264,6 +265,16 @@ def _facts(record: RunRecord) -> list[dict[str, Any]]:
 def _axes(layout: Mapping[str, Any]) -> dict[str, int]:
     """Ranks along each axis of the mesh; a record names them where there is more than `data`."""
     return dict(layout.get("axes", [("data", layout["data_parallel"])]))
+
+
+def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the ranks tell of their machines, all values that they have; none in older records."""
+    told = [rank["environment"] for rank in ranks if "environment" in rank]
+    names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
+    values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
+    facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
+    shares = [rank["steal_share"] for rank in ranks if "steal_share" in rank]
+    return facts | ({"steal_share": max(shares)} if shares else {})
 
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,6 +130,20 @@ def _missing(row: Mapping[str, Any]) -> str:
     )
 
 
+def mixed_notes(table: pd.DataFrame) -> list[str]:
+    """One sentence for each difference between the runs of a cell, with the cells that have it."""
+    rows = pick(table, "cell", "mixed")
+    rows = rows[rows["value"] > 0]
+    return [
+        f"{listed(_place(row) for row in records(part))}: the runs differ in {text}"
+        for text, part in rows.groupby("text", sort=False)
+    ]
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return f"{row['label']} at {plural(int(row['nodes']), 'node')}"
+
+
 def not_profiled(table: pd.DataFrame) -> list[str]:
     """One sentence for each way in which a profiled run did not finish, and the timed runs did."""
     keys = ["cell", "status", "reason", "nodes"]

@@ -7,19 +7,20 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.format import limit, scientific
-from pipeline.metrics.parity import BANDS, EQUAL, NOT_EQUAL
+from pipeline.metrics.parity import BANDS, EQUAL, FIRST_STEPS, UNEQUAL
 from pipeline.metrics.select import pick, plural, records
 
 
 def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
     """Counts of the verdicts, the worst deviations and the bands that were applied."""
     verdicts = pick(table, "cell", "parity_verdict")
-    equal, unequal = verdicts[verdicts["text"] == EQUAL], verdicts[verdicts["text"] == NOT_EQUAL]
-    skipped = verdicts[~verdicts["text"].isin([EQUAL, NOT_EQUAL])]
+    equal, unequal = verdicts[verdicts["text"] == EQUAL], verdicts[verdicts["text"].isin(UNEQUAL)]
+    skipped = verdicts[~verdicts["text"].isin([EQUAL, *UNEQUAL])]
     used = set(pick(table, "cell", "parity_band")["text"])
     bits = pick(table, "cell", "weights_bit_equal")
     several = bits[bits["n"] > 1]
     apart = several[several["value"] == 0.0]
+    steps = pick(table, "cell", "parity_steps")["value"].dropna()
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
         "any_compared": len(equal) + len(unequal) > 0,
@@ -31,13 +32,14 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
             {
                 "name": band.name,
                 "first": limit(band.first_step),
-                "all": limit(band.all_steps),
+                "early": limit(band.first_steps),
                 "reason": band.reason,
                 **_worst(table, band.name),
             }
             for band in BANDS
             if band.name in used
         ],
+        "steps": plural(int(steps.max()) if len(steps) else FIRST_STEPS, "step"),
         "several_ranks": plural(len(several), "setting"),
         "any_several_ranks": len(several) > 0,
         "bit_equal": len(apart) == 0,
@@ -62,6 +64,7 @@ def _worst(table: pd.DataFrame, band: str) -> dict[str, str]:
 
     return {
         "worst_first": largest("parity_loss_first", "parity_norm_first"),
+        "worst_early": largest("parity_loss_early", "parity_norm_early"),
         "worst_loss": largest("parity_loss_all"),
         "worst_norm": largest("parity_norm_all"),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,12 @@ from typing import Any
 
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
+from pipeline.records.contradictions import contradiction
+from pipeline.records.step_rules import step_lines, steps_sha256
 from pipeline.schemas import validate, validate_lines
-from pipeline.study.profiling import IN_STEP
 from pipeline.study.spec import RunSpec
 
 RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
-PHASES_TOLERANCE = 1e-2
-"""Relative: on a GPU the parts are timed by its own clock, the step by that of the host."""
-
-CPU_TOLERANCE, CPU_TICK_SECONDS = 2e-2, 3e-4
-"""The CPU seconds of a step or phase are read just beside its ends, not at them."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +65,21 @@ class RunRecord:
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    """Validate and write both files below `folder`; raises RecordError, writes nothing invalid."""
-    _check(record, folder)
+    """Validate and write both files below `folder`; raises RecordError, writes nothing invalid.
+
+    run.json gets the hash of the steps that it is written with.
+    """
+    bound = RunRecord({**record.run, "steps_sha256": steps_sha256(record.steps)}, record.steps)
+    _check(bound, folder)
     # run.json comes last: it says that the record is whole.
-    for name, text in texts(record).items():
+    for name, text in texts(bound).items():
         write_text(folder / name, text)
 
 
 def texts(record: RunRecord) -> dict[str, str]:
     """File name -> content of a record as it is written; ASCII, so a letter is a byte."""
-    lines = "".join(json.dumps(step.to_dict(), allow_nan=False) + "\n" for step in record.steps)
     run = json.dumps(record.run, indent=1, allow_nan=False) + "\n"
-    return {STEPS_FILE: lines, RUN_FILE: run}
+    return {STEPS_FILE: step_lines(record.steps), RUN_FILE: run}
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -125,60 +123,10 @@ def _check(record: RunRecord, folder: Path) -> None:
 
 
 def _check_consistency(record: RunRecord, folder: Path) -> None:
-    """What a schema cannot say: the spec's hash and id, and a full grid of steps x ranks."""
-    run, spec = record.run, record.spec
-    if run["spec_sha256"] != spec.sha256() or run["run_id"] != spec.run_id:
-        raise RecordError(
-            f"{folder / RUN_FILE} at $.spec: does not hash to spec_sha256 "
-            f"{run['spec_sha256'][:12]}...; the file was edited, run the training again"
-        )
-    if record.status != "ok":
-        return
-    _check_phases(record, folder)
-    _check_cpu(record, folder)
-    processes = len(run["ranks"])
-    seen = {(step.step, step.rank) for step in record.steps}
-    expected = {(s, r) for s in range(spec.workload.steps) for r in range(processes)}
-    if seen != expected or len(record.steps) != len(expected):
-        raise RecordError(
-            f"{folder / STEPS_FILE}: {len(record.steps)} lines are not "
-            f"{spec.workload.steps} steps x {processes} ranks; run the training again"
-        )
-
-
-def _check_phases(record: RunRecord, folder: Path) -> None:
-    """Every step of a profiled run has phases that add up to it, and none of a timed run."""
-    profile = record.spec.profile
-    for step in record.steps:
-        if (step.phases is not None) != profile:
-            raise RecordError(
-                f"{folder / STEPS_FILE}: step {step.step} of rank {step.rank} has "
-                f"{'no phases' if profile else 'phases'}, but the run is "
-                f"{'a profiled one' if profile else 'none to profile'}; run the training again"
-            )
-        total = sum(step.phases[name] for name in IN_STEP) if step.phases else step.seconds
-        if not math.isclose(total, step.seconds, rel_tol=PHASES_TOLERANCE):
-            raise RecordError(
-                f"{folder / STEPS_FILE}: the phases of step {step.step} of rank {step.rank} are "
-                f"{total} s together, the step is {step.seconds} s; run the training again"
-            )
-
-
-def _check_cpu(record: RunRecord, folder: Path) -> None:
-    """On emulated nodes no step or phase is shorter than the CPU seconds that it took."""
-    if "emulation" not in record.run["execution"]:
-        return
-    for step in record.steps:
-        spent = {"step": (step.seconds, step.cpu_seconds)}
-        if step.phases and step.cpu_phases:
-            spent |= {name: (step.phases[name], cpu) for name, cpu in step.cpu_phases.items()}
-        for name, (seconds, cpu) in spent.items():
-            if cpu is not None and cpu > seconds * (1 + CPU_TOLERANCE) + CPU_TICK_SECONDS:
-                raise RecordError(
-                    f"{folder / STEPS_FILE}: the {name} of step {step.step} of rank {step.rank} "
-                    f"took {cpu} CPU seconds of one thread in {seconds} s of an emulated node; "
-                    "run the training again"
-                )
+    """What a schema cannot say; see `pipeline.records.contradictions`."""
+    said = contradiction(record)
+    if said is not None:
+        raise RecordError(f"{folder}/{said}; run the training again")
 
 
 def _load(path: Path) -> Any:

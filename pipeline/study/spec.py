@@ -49,6 +49,18 @@ class OptimiserSpec:
     warmup_steps: int
     schedule_steps: int | None = None
 
+    def rate(self, step: int, total_steps: int) -> float:
+        """Learning rate of step `step` (from 0) of `total_steps`: a function of the step alone.
+
+        Warm-up: (step + 1) / warmup_steps of the full rate; then `schedule`.
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return self.learning_rate
+        length = self.schedule_steps or total_steps
+        return self.learning_rate * max(0, length - step) / max(1, length - self.warmup_steps)
+
 
 @dataclass(frozen=True)
 class WorkloadSpec:
@@ -65,6 +77,13 @@ class WorkloadSpec:
     untimed_steps: int
     scaling: str
     checkpoint_every: int
+
+    def first_timed(self, done: int) -> int:
+        """The step from which on steps are timed: a run resumed after `done` steps warms up anew.
+
+        The last step is timed in any case, so that what is left is measured.
+        """
+        return min(done + self.untimed_steps, self.steps - 1)
 
 
 @dataclass(frozen=True)

@@ -152,11 +152,8 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def first_timed(work: WorkloadSpec, done: int) -> int:
-    """The step from which on steps are timed: a run that resumes after `done` steps warms up anew.
-
-    The last step is timed in any case, so that what is left is measured.
-    """
-    return min(done + work.untimed_steps, work.steps - 1)
+    """The step from which on a run that resumes after `done` steps is timed, as its spec says."""
+    return work.first_timed(done)
 
 
 def make_optimiser(model: nn.Module, spec: RunSpec) -> Optimizer:
@@ -183,13 +180,5 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def learning_rate(step: int, total_steps: int, spec: OptimiserSpec) -> float:
-    """Rate of step `step` (from 0) of `total_steps`: a function of the step alone.
-
-    Warm-up: (step + 1) / warmup_steps of the full rate; then `schedule`.
-    """
-    if step < spec.warmup_steps:
-        return spec.learning_rate * (step + 1) / spec.warmup_steps
-    if spec.schedule == "constant":
-        return spec.learning_rate
-    length = spec.schedule_steps or total_steps
-    return spec.learning_rate * max(0, length - step) / max(1, length - spec.warmup_steps)
+    """Rate of step `step` (from 0) of `total_steps`, as the spec says."""
+    return spec.rate(step, total_steps)

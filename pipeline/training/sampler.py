@@ -11,6 +11,8 @@ import psutil
 import pynvml
 import torch
 
+from pipeline.machine.environment import steal_seconds
+
 
 def peak_resident_bytes() -> int:
     """Peak resident set of this process so far (getrusage counts KiB on Linux, bytes on macOS)."""
@@ -44,8 +46,8 @@ class Sampler:
         self.device, self.dilation = device, dilation
         self._process = psutil.Process()
         self._gpu_percents: list[float] = []
-        self._start: tuple[float, float] | None = None
-        self._stop: tuple[float, float] | None = None
+        self._start: tuple[float, float, float] | None = None
+        self._stop: tuple[float, float, float] | None = None
 
     def start(self) -> None:
         """Begin at the first timed step; the peak of memory covers the whole run."""
@@ -78,6 +80,14 @@ class Sampler:
             "mean_utilisation": busy * self.dilation,
         }
 
-    def _reading(self) -> tuple[float, float]:
+    def steal_share(self) -> float:
+        """Share of all cores' time that the host of a virtual machine took from `start` on."""
+        if not (self._start and self._stop and self._stop[1] > self._start[1]):
+            return 0.0
+        whole = (self._stop[1] - self._start[1]) * (psutil.cpu_count() or 1)
+        return min(1.0, max(0.0, self._stop[2] - self._start[2]) / whole)
+
+    def _reading(self) -> tuple[float, float, float]:
+        """CPU seconds of the process, the clock, and seconds that the host took."""
         cpu = self._process.cpu_times()
-        return cpu.user + cpu.system, time.monotonic()
+        return cpu.user + cpu.system, time.monotonic(), steal_seconds()

@@ -202,6 +202,7 @@ def _open_steps(path: Path, done: int) -> Any:
 
 
 def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
+    from pipeline.machine.environment import rank_environment
     from pipeline.machine.facts import loaded_versions
     from pipeline.models import flops_per_token
     from pipeline.training.loop import weights_sha256
@@ -222,6 +223,8 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "timer_overhead_seconds": loop.clock.overhead(),
             "peak_flops_per_second": peak,
             **usage,
+            "steal_share": loop.sampler.steal_share(),
+            "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **({} if loop.tcp is None else {"tcp": loop.tcp}),
         },
         "precision": loop.precision.info.to_dict(),

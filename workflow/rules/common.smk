@@ -12,6 +12,7 @@ from pipeline.study.profiling import profiled
 from pipeline.study.expansion import expand as expand_study
 from pipeline.study.expansion import run_order, tokens_spec
 from pipeline.records import spec_to_write
+from pipeline.study.equal_work import check_equal_work
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image
 from pipeline.launch.slurm import job_states
@@ -27,6 +28,7 @@ try:
     config.update(resolved)
     STUDY = check_study(config, "configuration")
     strategies.check(expand_study(STUDY))
+    check_equal_work(STUDY)
 except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)

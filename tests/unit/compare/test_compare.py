@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.compare.sets import ResultSet, compare
+from pipeline.records import RunRecord, Step, read_record, write_record
 from tests.fake_records import make_study, write_records
 
 CELLS = {"repeats": 2, "profile": {"steps": 4}}
@@ -31,9 +33,10 @@ def pair(made, tmp_path) -> tuple[Path, Path]:
 
 
 def edit_steps(folder: Path, run: str, change) -> None:
-    path = folder / "runs" / run / "steps.jsonl"
-    steps = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(change(step)) + "\n" for step in steps))
+    path = folder / "runs" / run
+    record = read_record(path)
+    steps = [Step(**change(step.to_dict())) for step in record.steps]
+    write_record(path, RunRecord(record.run, steps))
 
 
 def change_loss(step):
@@ -52,8 +55,11 @@ def call(pair, *more: str) -> int:
 def test_equal_sets_are_equal_to_the_bit(pair, capsys) -> None:
     assert call(pair, "--times", "interval") == 0
     shown = capsys.readouterr().out
-    assert "dps, 2 nodes: bit-equal; 2 repeats" in shown and "outside" not in shown
-    assert shown.rstrip().endswith("equal in losses and gradient norms and times")
+    assert "dps, 2 nodes: bit-equal; 2 repeats" in shown
+    assert shown.rstrip().endswith(
+        "same in losses and gradient norms; times differ in 0 of 9 cells (same within 5 % in 9, "
+        "undecided in 0)"
+    )
 
 
 def test_the_first_differing_step_is_named_with_both_values(pair, capsys) -> None:
@@ -95,10 +101,32 @@ def test_times_count_only_where_asked(pair, capsys) -> None:
     for repeat in (0, 1):
         edit_steps(pair[1], f"horovod/n2/r{repeat}", slower)
     assert call(pair) == 0
-    assert "outside" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "times differ in 1 of 9 cells (same within 5 % in 8, undecided in 0)" in shown
     assert call(pair, "--times", "interval") == 1
-    [match] = [m for m in read(pair).matches if m.place == ("horovod", 2)]
-    assert match.times is not None and match.times[2].value == pytest.approx(3)
+    times = read(pair).times["horovod", 2]
+    assert times.ratio is not None and times.ratio.value == pytest.approx(3)
+    assert call(pair, "--times", "interval", "--margin", "0.9") == 1
+    assert call(pair, "--margin", "1") == 2
+
+
+def test_a_rank_that_is_not_the_root_counts(pair, capsys) -> None:
+    def change(step):
+        last_bit = math.nextafter(step["loss"], 9)
+        return step | {"loss": last_bit} if (step["step"], step["rank"]) == (3, 1) else step
+
+    edit_steps(pair[1], "dps/n2/r1", change)
+    assert call(pair) == 1
+    assert "loss differs from step 3 of r1 on rank 1: " in capsys.readouterr().out
+
+
+def test_sets_whose_runs_were_made_differently_say_so(pair, capsys) -> None:
+    path = pair[1] / "runs/dps/n1/r0/run.json"
+    run = json.loads(path.read_text())
+    run["versions"]["torch"] = "9.9"
+    path.write_text(json.dumps(run))
+    assert call(pair) == 0
+    assert "mixed: B: torch 2.13.0 and 9.9" in capsys.readouterr().out
 
 
 def test_a_missing_cell_differs(pair, capsys) -> None:

@@ -20,7 +20,7 @@ from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, make_record, make_study
+from tests.fake_records import EMULATED, make_record, make_study, with_steps
 
 CELLS: list[dict[str, Any]] = [
     {"name": "a", "label": "A", "strategy": "single", "precision": "fp32", "nodes": [1]},
@@ -42,7 +42,7 @@ def measure(folder: Path, seconds: Seconds, **changes: Any) -> pd.DataFrame:
         record = make_record(spec)
         steps = [timed(step, seconds(spec)) for step in record.steps]
         target = folder / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}"
-        write_record(target, RunRecord(record.run, steps))
+        write_record(target, with_steps(record.run, steps))
     table = build(Study.of(study), folder)
     tidy.check(table, "test")
     return table

@@ -126,9 +126,12 @@ def lost_loss(record: RunRecord) -> RunRecord:
     return RunRecord(record.run, [replace(step, loss=None) for step in record.steps])
 
 
-@pytest.mark.parametrize("edit", [doubled_norm, lost_loss])
+@pytest.mark.parametrize(("edit", "said"), [(doubled_norm, "NOT EQUAL"), (lost_loss, "diverged")])
 def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(
-    tmp_path: Path, edit: Callable[[RunRecord], RunRecord], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    edit: Callable[[RunRecord], RunRecord],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     study = make_study(repeats=1)
     write_records(tmp_path / "runs", study)
@@ -137,11 +140,11 @@ def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(
     args = ["metrics", "--study", str(tmp_path / "study.yaml"), "--runs", str(tmp_path / "runs")]
     args += ["--out", str(tmp_path / "m.parquet")]
     assert main(args) == 0
-    assert "NOT EQUAL: Distributed Parameter Server (DDP) at 2 nodes" in capsys.readouterr().err
+    assert f"{said}: Distributed Parameter Server (DDP) at 2 nodes" in capsys.readouterr().err
     assert main([*args, "--require-parity"]) == 1
     found = tidy.read(tmp_path / "m.parquet")
     verdict = one(found, "dps", 2, "parity_verdict")
-    assert verdict["text"] == "NOT EQUAL"
+    assert verdict["text"] == said
 
 
 def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_order_of_execution_is_that_of_the_plan(runs: Path) -> None:
 def test_a_run_that_was_repeated_later_is_counted_out(runs: Path) -> None:
     def later(record: RunRecord) -> RunRecord:
         run = json.loads(json.dumps(record.run))
-        run["started_at"] = run["ended_at"] = "2026-01-03T00:00:00+00:00"
+        run |= {"started_at": "2026-01-03T00:00:00+00:00", "ended_at": "2026-01-03T00:00:30+00:00"}
         return RunRecord(run, record.steps)
 
     edit(runs / "a" / "n1" / "r0", later)

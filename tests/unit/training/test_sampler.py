@@ -36,3 +36,15 @@ def test_the_utilisation_is_the_mean_of_the_steps(monkeypatch: pytest.MonkeyPatc
     sampler.sample()
     sampler.sample()
     assert sampler.summary()["mean_utilisation"] == pytest.approx(0.3)
+
+
+def test_what_the_host_takes_is_a_share_of_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(torch.device("cpu"))
+    assert sampler.steal_share() == 0.0
+    stolen, clock = iter([5.0, 6.0]), iter([100.0, 102.0])
+    monkeypatch.setattr("pipeline.training.sampler.steal_seconds", lambda: next(stolen))
+    monkeypatch.setattr("pipeline.training.sampler.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("pipeline.training.sampler.psutil.cpu_count", lambda: 4)
+    sampler.start()
+    sampler.sample()
+    assert sampler.steal_share() == pytest.approx(1 / 8)

@@ -1,0 +1,143 @@
+"""Do two result sets take as long? Simultaneous intervals of all cells against a margin.
+
+Each run counts once, by the median of its timed steps. The ratio of a cell is that of the geometric
+means over its runs, with Welch's t interval on the logarithms. All cells' intervals hold together
+with `CONFIDENCE` (Bonferroni), so a rerun of m cells is not called different because one of m
+intervals fails by chance. A cell is the same only where its interval lies inside the margin, and
+different only where it lies outside (two one-sided tests, Schuirmann 1987); else it is undecided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from pipeline.metrics.runs import Run
+from pipeline.metrics.statistics import CONFIDENCE, Floats, Interval
+
+SAME, DIFFERENT, UNDECIDED = "same", "different", "undecided"
+MARGIN = 0.05
+"""Relative: times this close are called the same."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Step times of a cell: medians over each set's runs in seconds, and the second over the first.
+
+    `ratio` is None where a set has one run, which says nothing about other runs.
+    """
+
+    one: float
+    other: float
+    ratio: Interval | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class _Contrast:
+    """Difference of two means of logarithms, and the variance and freedom of each mean."""
+
+    difference: float
+    variances: tuple[float, float]
+    freedom: tuple[int, int]
+
+
+def cell_times(
+    pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]], margin: float
+) -> dict[Key, Times]:
+    """The times of every cell whose two sides have a finished run; intervals hold together."""
+    sides = {
+        key: (_medians(one), _medians(other))
+        for key, (one, other) in pairs.items()
+        if one and other
+    }
+    contrasts = {key: _contrast(one, other) for key, (one, other) in sides.items()}
+    count = sum(contrast is not None for contrast in contrasts.values())
+    found = {}
+    for key, (one, other) in sides.items():
+        ratio = _exactly_one(*pairs[key])
+        contrast = contrasts[key]
+        if ratio is None and contrast is not None:
+            how = f"{100 * CONFIDENCE:g} % together over {count} cells, by Welch's t on logarithms"
+            ratio = _interval([contrast], count, min(len(one), len(other)), how)
+        found[key] = Times(_middle(one), _middle(other), ratio, verdict(ratio, margin))
+    return found
+
+
+def pooled(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> Interval | None:
+    """Geometric mean of the cells' ratios, each cell once, with its own interval; None without."""
+    found = [
+        contrast
+        for one, other in pairs.values()
+        if one and other and (contrast := _contrast(_medians(one), _medians(other))) is not None
+    ]
+    if not found:
+        return None
+    how = f"{100 * CONFIDENCE:g} % for the geometric mean of {len(found)} cells"
+    return _interval(found, 1, len(found), how)
+
+
+def verdict(ratio: Interval | None, margin: float) -> str:
+    """Whether an interval lies inside the margin, outside, or neither."""
+    if ratio is None:
+        return UNDECIDED
+    least, most = 1 / (1 + margin), 1 + margin
+    if ratio.low >= least and ratio.high <= most:
+        return SAME
+    return DIFFERENT if ratio.low > most or ratio.high < least else UNDECIDED
+
+
+def _medians(runs: Sequence[Run]) -> Floats:
+    return np.log([float(np.median(run.timed_seconds)) for run in runs])
+
+
+def _middle(logarithms: Floats) -> float:
+    return float(np.median(np.exp(logarithms)))
+
+
+def _exactly_one(one: Sequence[Run], other: Sequence[Run]) -> Interval | None:
+    """1 where both sides are the same measurements, step by step."""
+    if len(one) != len(other):
+        return None
+    pairs = zip(one, other, strict=True)
+    if not all(np.array_equal(a.timed_seconds, b.timed_seconds) for a, b in pairs):
+        return None
+    return Interval(1.0, 1.0, 1.0, len(one), "exact: every step took the same time in both")
+
+
+def _contrast(one: Floats, other: Floats) -> _Contrast | None:
+    if min(len(one), len(other)) < 2:
+        return None
+    variances = (
+        float(np.var(one, ddof=1)) / len(one),
+        float(np.var(other, ddof=1)) / len(other),
+    )
+    freedom = (len(one) - 1, len(other) - 1)
+    return _Contrast(float(np.mean(other) - np.mean(one)), variances, freedom)
+
+
+def _interval(contrasts: Sequence[_Contrast], num_intervals: int, n: int, how: str) -> Interval:
+    """Mean of the contrasts as a ratio; `num_intervals` such intervals hold together."""
+    from scipy.special import stdtrit
+
+    count = len(contrasts)
+    parts = [
+        (variance / count**2, freedom)
+        for contrast in contrasts
+        for variance, freedom in zip(contrast.variances, contrast.freedom, strict=True)
+    ]
+    total = sum(variance for variance, _ in parts)
+    middle = sum(contrast.difference for contrast in contrasts) / count
+    reach = 0.0
+    if total > 0:
+        combined = total**2 / sum(variance**2 / freedom for variance, freedom in parts)
+        tail = 1 - (1 - CONFIDENCE) / (2 * num_intervals)
+        reach = float(stdtrit(combined, tail)) * math.sqrt(total)
+    low, high = math.exp(middle - reach), math.exp(middle + reach)
+    return Interval(math.exp(middle), low, high, n, how)

@@ -1,0 +1,114 @@
+"""Where one rank is: machine, processor, kernel, device and the interface to the others.
+
+Each rank asks for itself (`rank_environment`), since ranks of one run may be on different machines.
+`steal_seconds` is what the host of a virtual machine takes from it. What a machine does not tell is
+None, never a guess.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pipeline.machine import addresses
+from pipeline.machine.facts import cpu_model, usable_cores
+
+FIRMWARE = Path("/sys/class/dmi/id/sys_vendor")
+HYPERVISOR = Path("/sys/hypervisor/type")
+CPU_FLAGS = Path("/proc/cpuinfo")
+
+
+def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
+    """The facts of a rank on a `torch.device`, as the schema of a record has them.
+
+    `alone` says that there is no other rank, so no interface.
+    """
+    interface = None if alone else interface_to_others()
+    return {
+        "host": socket.gethostname(),
+        "cpu_model": cpu_model(),
+        "num_cores": usable_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "virtualisation": virtualisation(),
+        **_device(device),
+        "interface": interface,
+        "interface_mbits": None if interface is None else interface_mbits(interface),
+    }
+
+
+def interface_to_others() -> str | None:
+    """The interface that Gloo or NCCL was told to use; None where they chose by themselves."""
+    named = os.environ.get(addresses.INTERFACE) or os.environ.get("NCCL_SOCKET_IFNAME")
+    return named.partition(",")[0] if named else None
+
+
+def interface_mbits(interface: str) -> int | None:
+    """The rate in Mbit/s that the interface's driver states; None where it states none."""
+    found = psutil.net_if_stats().get(interface)
+    # 0 is unknown, and drivers of virtual interfaces say -1, which arrives as 65535.
+    return int(found.speed) if found is not None and 0 < found.speed < 0xFFFF else None
+
+
+def virtualisation() -> str | None:
+    """Who made the virtual machine, by its firmware; None where the processor shows no hypervisor.
+
+    A container shares its machine's kernel and shows as that machine does.
+    """
+    flags = _read(CPU_FLAGS)
+    if " hypervisor" not in flags and not _read(HYPERVISOR):
+        return None
+    return _read(HYPERVISOR) or _read(FIRMWARE) or "a hypervisor"
+
+
+def steal_seconds() -> float:
+    """Seconds, summed over all cores, that the host of this virtual machine took since it began."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _device(device: Any) -> dict[str, str | None]:
+    """Name, driver and NCCL of a GPU, each None where there is none to ask."""
+    if device.type != "cuda":
+        return dict.fromkeys(("gpu", "driver", "nccl"))
+    import torch
+
+    return {
+        "gpu": torch.cuda.get_device_name(device),
+        "driver": _told(_driver),
+        "nccl": _told(_nccl),
+    }
+
+
+def _nccl() -> str:
+    from torch.cuda import nccl
+
+    version: tuple[int, ...] = nccl.version()  # type: ignore[no-untyped-call]
+    return ".".join(map(str, version))
+
+
+def _driver() -> str:
+    import pynvml
+
+    pynvml.nvmlInit()
+    return str(pynvml.nvmlSystemGetDriverVersion())
+
+
+def _told(ask: Callable[[], str]) -> str | None:
+    """What a driver tells; a fact that cannot be had must not end a run that has trained."""
+    try:
+        return ask()
+    except Exception:  # each driver has errors of its own
+        return None

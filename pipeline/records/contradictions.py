@@ -1,0 +1,79 @@
+"""What contradicts itself in a record, beyond what a schema can say: the list of all rules.
+
+A rule takes a record that fits the schemas and returns one line on its first contradiction, which
+begins with the name of the file, or None. `contradiction(record)` asks every rule that applies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.records import run_rules, step_rules
+
+if TYPE_CHECKING:
+    from pipeline.records.record import RunRecord
+
+Rule = Callable[["RunRecord"], str | None]
+
+MAX_BITS = 63
+"""Of an integer that any other program reads."""
+
+
+def numbers(record: RunRecord) -> str | None:
+    """Every number is finite, and every integer fits 64 bits."""
+    for path, value in _numbers(record.run, "$"):
+        if not _possible(value):
+            return f"run.json at {path}: {str(value)[:40]} is no possible number"
+    for step in record.steps:
+        for path, value in _numbers(vars(step), "$"):
+            if not _possible(value):
+                place = f"step {str(step.step)[:20]} of rank {str(step.rank)[:20]}"
+                return f"steps.jsonl: {place} at {path}: {str(value)[:40]} is no possible number"
+    return None
+
+
+ALWAYS: tuple[Rule, ...] = (
+    numbers,
+    run_rules.spec,
+    run_rules.dates,
+    run_rules.world,
+    step_rules.steps_hash,
+    step_rules.steps_of_the_spec,
+)
+FINISHED: tuple[Rule, ...] = (
+    run_rules.network,
+    run_rules.ranks,
+    run_rules.utilisation,
+    run_rules.environments,
+    step_rules.grid,
+    step_rules.timed,
+    step_rules.same_on_all_ranks,
+    step_rules.phases,
+    step_rules.cpu_seconds,
+    step_rules.wall_time,
+)
+"""Of a run that ended `ok`; of another one there is what it left."""
+
+
+def contradiction(record: RunRecord) -> str | None:
+    """One line on the first contradiction in a record, which begins with the file; None if none."""
+    rules = (*ALWAYS, *(FINISHED if record.status == "ok" else ()))
+    return next((said for rule in rules if (said := rule(record)) is not None), None)
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Place and value of each number in plain JSON types."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _numbers(part, f"{path}.{key}")
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from _numbers(part, f"{path}[{place}]")
+    elif isinstance(value, int | float):
+        yield path, value
+
+
+def _possible(value: float) -> bool:
+    return value.bit_length() <= MAX_BITS if isinstance(value, int) else math.isfinite(value)

@@ -1,0 +1,165 @@
+"""Rules of contradiction about run.json: what was executed against the spec and itself.
+
+Each takes a record that fits the schemas and returns one line on its first contradiction, which
+begins with the name of the file, or None. Fields that older records lack are not missed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import StudyError
+
+if TYPE_CHECKING:
+    from pipeline.records.record import RunRecord
+
+BUSY_TOLERANCE, BUSY_TICKS = 1.1, 0.5
+"""Share and cores: CPU time is counted in ticks of 10 ms, and short runs have few of them."""
+
+
+def spec(record: RunRecord) -> str | None:
+    """The spec holds together, and its hash and id are those of the record."""
+    run = record.run
+    try:
+        found = record.spec
+    except StudyError as error:
+        return f"run.json at $.spec: {error}"
+    if run["spec_sha256"] != found.sha256() or run["run_id"] != found.run_id:
+        return (
+            f"run.json at $.spec: does not hash to spec_sha256 {run['spec_sha256'][:12]}... and "
+            f"run_id {run['run_id']}; the file was edited"
+        )
+    return None
+
+
+def dates(record: RunRecord) -> str | None:
+    """Start and end are dates of the calendar, in this order."""
+    ends = {}
+    for name in ("started_at", "ended_at"):
+        try:
+            ends[name] = datetime.fromisoformat(record.run[name])
+        except ValueError:
+            return f"run.json at $.{name}: {record.run[name]} is no date"
+    if ends["ended_at"] < ends["started_at"]:
+        said = f"{record.run['ended_at']} is before started_at {record.run['started_at']}"
+        return f"run.json at $.ended_at: {said}"
+    return None
+
+
+def world(record: RunRecord) -> str | None:
+    """What was executed has the spec's size, backend, threads and precision."""
+    execution, asked = record.run["execution"], record.spec.world
+    pairs: list[tuple[str, Any, Any]] = [
+        ("execution.world_size", execution["world_size"], asked.size),
+        ("execution.backend", execution["backend"], asked.backend),
+    ]
+    if asked.threads_per_rank is not None:
+        threads = execution["threads_per_rank"]
+        pairs.append(("execution.threads_per_rank", threads, asked.threads_per_rank))
+    if record.run["precision"] is not None:
+        pairs.append(("precision.name", record.run["precision"]["name"], record.spec.precision))
+    for name, found, expected in pairs:
+        if found != expected:
+            return f"run.json at $.{name}: {found!r}, the spec says {expected!r}"
+    return None
+
+
+def network(record: RunRecord) -> str | None:
+    """The network is the spec's or says why not, and what only emulated nodes have is theirs."""
+    execution, asked = record.run["execution"], record.spec.world
+    had, why = execution["network"], execution.get("network_reason")
+    if had != asked.network and (had, asked.network) != ("loopback", "emulated"):
+        return f"run.json at $.execution.network: {had}, the spec says {asked.network}"
+    if (had != asked.network) != (why is not None):
+        return (
+            f"run.json at $.execution.network: {had} where the spec says {asked.network}, "
+            f"{'without a' if why is None else 'with a'} network_reason"
+        )
+    emulation = execution.get("emulation")
+    if (had == "emulated") != (emulation is not None):
+        there = "no emulation" if emulation is None else "an emulation"
+        return f"run.json at $.execution.network: {had}, with {there} beside it"
+    if emulation is None and any("tcp" in rank for rank in record.run["ranks"]):
+        return f"run.json at $.ranks: counters of TCP, which no rank on the {had} network has"
+    return None if emulation is None else _emulated(record, emulation)
+
+
+def _emulated(record: RunRecord, emulation: Mapping[str, Any]) -> str | None:
+    """What was set and measured of emulated nodes is that of the spec's nodes and link."""
+    asked = record.spec.world
+    several = asked.nodes if asked.nodes > 1 else 0
+    pairs: list[tuple[str, Any, Any]] = [
+        ("cores_per_node", emulation["cores_per_node"], asked.cores_per_node),
+        ("link", emulation["link"], asked.link.to_dict() if asked.link else {}),
+        ("measured_cores", len(emulation["measured_cores"]), asked.nodes),
+        ("measured_mbits", len(emulation["measured_mbits"]), several),
+    ]
+    for name, found, expected in pairs:
+        if found != expected:
+            said = f"{json.dumps(found)}, expected {json.dumps(expected)} by the spec"
+            return f"run.json at $.execution.emulation.{name}: {said}"
+    return None
+
+
+def ranks(record: RunRecord) -> str | None:
+    """The ranks are those of the layout, each once and on its node, on machines as many as said."""
+    asked, execution = record.spec.world, record.run["execution"]
+    layout, found = execution["layout"], [rank["rank"] for rank in record.run["ranks"]]
+    count = layout.get("num_processes", asked.size)
+    if found != list(range(count)):
+        return f"run.json at $.ranks: ranks {_some(found)}, the layout has 0 to {count - 1} once"
+    if count * layout.get("devices_per_process", 1) != asked.size:
+        return f"run.json at $.execution.layout: not the {asked.size} devices of the spec"
+    per_node = layout.get("processes_per_node", asked.ranks_per_node)
+    for rank in record.run["ranks"]:
+        if rank["node"] != rank["rank"] // per_node or rank["node"] >= asked.nodes:
+            said = f"rank {rank['rank']} on node {rank['node']}"
+            return f"run.json at $.ranks: {said}, with {per_node} on each of {asked.nodes} nodes"
+    hosts = execution.get("num_hosts", asked.num_machines)
+    if hosts != asked.num_machines:
+        return f"run.json at $.execution.num_hosts: {hosts}, the spec says {asked.num_machines}"
+    return None
+
+
+def utilisation(record: RunRecord) -> str | None:
+    """A GPU is busy at most all the time, a process with at most the cores of its machine."""
+    execution = record.run["execution"]
+    dilation = execution.get("emulation", {}).get("dilation", 1)
+    for rank in record.run["ranks"]:
+        most = 1.0
+        if record.spec.world.device == "cpu":
+            # In dilated time what a node's threads do while its rank waits counts in full.
+            most = _cores(record, rank) * dilation * BUSY_TOLERANCE + BUSY_TICKS
+        if (busy := rank["mean_utilisation"]) is not None and busy > most:
+            place = f"rank {rank['rank']}"
+            return f"run.json at $.ranks: {place} has a mean_utilisation of {busy}, over its device"
+    return None
+
+
+def _cores(record: RunRecord, rank: Mapping[str, Any]) -> float:
+    """Cores of the machine of a rank; infinite where only those of another machine are known."""
+    if "environment" in rank:
+        return int(rank["environment"]["num_cores"])
+    alone = record.spec.world.num_machines == 1
+    return int(record.run["hardware"]["num_cores"]) if alone else math.inf
+
+
+def environments(record: RunRecord) -> str | None:
+    """Every rank says where it was or none does, on as many hosts as the record counts."""
+    ranks = record.run["ranks"]
+    hosts = {rank["environment"]["host"] for rank in ranks if "environment" in rank}
+    told = sum("environment" in rank for rank in ranks)
+    if told not in (0, len(ranks)):
+        return f"run.json at $.ranks: {told} of {len(ranks)} ranks have an environment"
+    counted = record.run["execution"].get("num_hosts", len(hosts))
+    if told and counted != len(hosts):
+        return f"run.json at $.ranks: {len(hosts)} hosts, num_hosts says {counted}"
+    return None
+
+
+def _some(found: list[int]) -> str:
+    return f"{', '.join(map(str, found[:8]))}{', ...' if len(found) > 8 else ''}" or "none"

@@ -1,0 +1,172 @@
+"""Rules of contradiction about steps.jsonl: its lines against the spec, run.json and one another.
+
+Each takes a record that fits the schemas and returns one line on its first contradiction, which
+begins with the name of the file, or None. Fields that older records lack are not missed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pipeline.study.profiling import IN_STEP
+
+if TYPE_CHECKING:
+    from pipeline.records.record import RunRecord, Step
+
+PHASES_TOLERANCE = 1e-2
+"""Relative: on a GPU the parts are timed by its own clock, the step by that of the host."""
+
+CPU_TOLERANCE, CPU_TICK_SECONDS = 2e-2, 3e-4
+"""The CPU seconds of a step or phase are read just beside its ends, not at them."""
+
+RANKS_TOLERANCE = 1e-5
+"""Relative: loss and norm are global, and an all-reduce gives every rank the same bits."""
+
+RATE_TOLERANCE = 1e-9
+"""Relative: the learning rate is arithmetic on the spec."""
+
+CLOCK_SECONDS = 2.0
+"""Start and end are whole seconds, and a machine's clock may be set by some tenths of one."""
+
+
+def steps_hash(record: RunRecord) -> str | None:
+    """run.json names the steps.jsonl that it was written with; older records do not."""
+    expected = record.run.get("steps_sha256")
+    if expected is None or expected == steps_sha256(record.steps):
+        return None
+    return (
+        f"steps.jsonl does not hash to the steps_sha256 {expected[:12]}... of run.json; one of "
+        "the two was edited"
+    )
+
+
+def steps_of_the_spec(record: RunRecord) -> str | None:
+    """Every step line has the tokens and the learning rate of its step, and a rank of the world.
+
+    What warms up is never timed. No step of a rank stands twice.
+    """
+    asked, seen = record.spec, set[tuple[int, int]]()
+    work, size = asked.workload, asked.world.size
+    for step in record.steps:
+        rate = asked.optimiser.rate(step.step, work.steps)
+        if step.step >= work.steps or step.rank >= size:
+            return f"{_of(step)}: the spec has {work.steps} steps on {size} ranks"
+        if (step.step, step.rank) in seen:
+            return f"{_of(step)} stands twice: lines are not {work.steps} steps x {size} ranks"
+        if step.tokens != asked.global_batch_tokens:
+            return f"{_of(step)}: {step.tokens} tokens, the spec says {asked.global_batch_tokens}"
+        if not math.isclose(step.learning_rate, rate, rel_tol=RATE_TOLERANCE):
+            return f"{_of(step)}: learning rate {step.learning_rate}, the spec says {rate}"
+        if step.timed and step.step < work.untimed_steps:
+            return f"{_of(step)} is timed, the spec leaves {work.untimed_steps} steps untimed"
+        seen.add((step.step, step.rank))
+    return None
+
+
+def grid(record: RunRecord) -> str | None:
+    """Every step of every rank has its line."""
+    count, work = len(record.run["ranks"]), record.spec.workload
+    seen = {(step.step, step.rank) for step in record.steps}
+    if seen == {(step, rank) for step in range(work.steps) for rank in range(count)}:
+        return None
+    return f"steps.jsonl: {len(record.steps)} lines are not {work.steps} steps x {count} ranks"
+
+
+def timed(record: RunRecord) -> str | None:
+    """Steps are timed from the end of the warm-up on, which a run that resumed makes anew."""
+    work, done = record.spec.workload, record.run["execution"].get("resumed_from_step", 0)
+    if done >= work.steps:
+        return f"run.json at $.execution.resumed_from_step: {done} of {work.steps} steps"
+    first = work.first_timed(done)
+    for step in record.steps:
+        # When the steps before were timed, the attempts knew that are gone.
+        if step.step >= done and step.timed != (step.step >= first):
+            kind = "timed" if step.timed else "not timed"
+            return f"{_of(step)} is {kind}; steps are timed from step {first} on"
+    return None
+
+
+def same_on_all_ranks(record: RunRecord) -> str | None:
+    """Loss and gradient norm are of the global batch, so every rank has those of rank 0."""
+    root = {step.step: step for step in record.steps if step.rank == 0}
+    for step in record.steps:
+        for name in ("loss", "grad_norm"):
+            own, first = getattr(step, name), getattr(root[step.step], name)
+            one_is_lost = (own is None) != (first is None)
+            if one_is_lost or (own is not None and not _alike(own, first)):
+                return f"{_of(step)}: {name} {own}, that of rank 0 is {first}"
+    return None
+
+
+def _alike(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=RANKS_TOLERANCE)
+
+
+def wall_time(record: RunRecord) -> str | None:
+    """No rank's steps took longer than the run; those before a resume were made earlier."""
+    execution = record.run["execution"]
+    done, spent = execution.get("resumed_from_step", 0), dict[int, float]()
+    dilation = execution.get("emulation", {}).get("dilation", 1)
+    for step in record.steps:
+        if step.step >= done:
+            spent[step.rank] = spent.get(step.rank, 0.0) + step.seconds * dilation
+    ends = (datetime.fromisoformat(record.run[name]) for name in ("ended_at", "started_at"))
+    wall = (next(ends) - next(ends)).total_seconds()
+    longest = max(spent.values(), default=0.0)
+    if longest <= wall + CLOCK_SECONDS:
+        return None
+    return f"run.json at $.ended_at: the run took {wall:g} s, the steps of a rank {longest:.4g} s"
+
+
+def phases(record: RunRecord) -> str | None:
+    """Every step of a profiled run has phases that add up to it, and none of a timed run."""
+    profile = record.spec.profile
+    for step in record.steps:
+        if (step.phases is not None) != profile:
+            return (
+                f"{_of(step)} has {'no phases' if profile else 'phases'}, but the run is "
+                f"{'a profiled one' if profile else 'none to profile'}"
+            )
+        total = sum(step.phases[name] for name in IN_STEP) if step.phases else step.seconds
+        if not math.isclose(total, step.seconds, rel_tol=PHASES_TOLERANCE):
+            return (
+                f"steps.jsonl: the phases of step {step.step} of rank {step.rank} are {total} s "
+                f"together, the step is {step.seconds} s"
+            )
+    return None
+
+
+def cpu_seconds(record: RunRecord) -> str | None:
+    """On emulated nodes no step or phase is shorter than the CPU seconds that it took."""
+    if "emulation" not in record.run["execution"]:
+        return None
+    for step in record.steps:
+        spent = {"step": (step.seconds, step.cpu_seconds)}
+        if step.phases and step.cpu_phases:
+            spent |= {name: (step.phases[name], cpu) for name, cpu in step.cpu_phases.items()}
+        for name, (seconds, cpu) in spent.items():
+            if cpu is not None and cpu > seconds * (1 + CPU_TOLERANCE) + CPU_TICK_SECONDS:
+                return (
+                    f"steps.jsonl: the {name} of step {step.step} of rank {step.rank} took {cpu} "
+                    f"CPU seconds of one thread in {seconds} s of an emulated node"
+                )
+    return None
+
+
+def step_lines(steps: Iterable[Step]) -> str:
+    """The text of steps.jsonl: a line for each step of each rank."""
+    return "".join(json.dumps(step.to_dict()) + "\n" for step in steps)
+
+
+def steps_sha256(steps: Iterable[Step]) -> str:
+    """SHA-256 of the text of steps.jsonl."""
+    return hashlib.sha256(step_lines(steps).encode()).hexdigest()
+
+
+def _of(step: Step) -> str:
+    return f"steps.jsonl: step {step.step} of rank {step.rank}"

@@ -1,0 +1,76 @@
+"""Do all cells of a study the same work? Asked of the study, before its first job.
+
+Figures and tables refuse to compare cells whose work differs in a field that the study does not
+declare in `compares`. Everything that they ask can be said of the specs already, so a study that
+would train for hours and then be refused is refused at once. Precision is no such field here: every
+figure that compares cells lets it differ, since their labels name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pipeline.errors import StudyError
+from pipeline.study.expansion import expand
+from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
+
+
+def check_equal_work(study: Study) -> None:
+    """Raise StudyError naming the first field in which two cells differ undeclared."""
+    specs = expand(study)
+    weak = all(spec.workload.scaling == "weak" for spec in specs)
+    fields: Mapping[str, Callable[[RunSpec], object]] = {
+        "global_batch": batch_per_rank if weak else global_batch,
+        "schedule": schedule_text,
+        "updates_per_step": updates_per_step,
+        "model": model_text,
+    }
+    for field, value in fields.items():
+        first = specs[0]
+        other = next((spec for spec in specs if value(spec) != value(first)), None)
+        if other is not None and field not in study.compares:
+            what = "batch per rank" if value is batch_per_rank else field
+            raise StudyError(
+                f"unequal work: {what} is {value(first)} in cell {first.cell!r} at "
+                f"{first.world.nodes} nodes and {value(other)} in {other.cell!r} at "
+                f"{other.world.nodes} nodes, so nothing could be compared; make them equal or "
+                f"declare `compares: [{field}]`"
+            )
+
+
+def global_batch(spec: RunSpec) -> int:
+    """Sequences per optimiser step over all ranks."""
+    return spec.workload.global_batch
+
+
+def batch_per_rank(spec: RunSpec) -> float:
+    """Sequences per optimiser step of one rank, which weak scaling keeps."""
+    return spec.workload.global_batch / spec.world.size
+
+
+def updates_per_step(spec: RunSpec) -> int:
+    """Optimiser updates per counted step, as the spec asks."""
+    return int(spec.options.get("optimiser_steps", 1))
+
+
+def schedule_text(spec: RunSpec) -> str:
+    """Everything that sets the update of a step but its number, comparable as one string."""
+    o, work = spec.optimiser, spec.workload
+    changes = ("clip_before_synchronise", "compression")
+    options = "".join(f" {k}={spec.options[k]}" for k in changes if k in spec.options)
+    return (
+        f"{o.name} lr={o.learning_rate:g} betas={o.beta1:g},{o.beta2:g} eps={o.eps:g} "
+        f"decay={o.weight_decay:g} clip={o.max_grad_norm:g} {o.schedule} "
+        f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps} steps={work.steps}"
+        f"{options}"
+    )
+
+
+def model_text(spec: RunSpec) -> str:
+    """Family and shape of the model, comparable as one string."""
+    m = spec.model
+    return (
+        f"{m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
+        f"context={m.context} vocabulary={m.vocab_size}"
+    )

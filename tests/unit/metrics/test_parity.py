@@ -1,0 +1,102 @@
+"""The verdict on equal training: the first steps decide, diverged is never equal."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.metrics.cells import group_runs
+from pipeline.metrics.parity import (
+    DIVERGED,
+    EQUAL,
+    FIRST_STEPS,
+    FULL,
+    NOT_EQUAL,
+    deviation_of,
+    parity_frames,
+    skipped_steps,
+)
+from pipeline.metrics.runs import Run, load_run
+from pipeline.records import RunRecord, Step
+from pipeline.study.expansion import expand
+from pipeline.study.study import Study
+from tests.fake_records import make_record, make_study
+
+NAN = float("nan")
+
+
+def run_of(
+    losses: Sequence[float],
+    norms: Sequence[float],
+    cell: str = "single",
+    seed: int = 20220613,
+    *,
+    scaled: bool = False,
+) -> Run:
+    """A run of one rank with these losses and norms."""
+    spec = next(r for r in expand(Study.of(make_study())) if r.cell == cell)
+    work = replace(spec.workload, steps=len(losses), untimed_steps=0)
+    made = make_record(replace(spec, workload=work, seed=seed))
+    run: dict[str, Any] = dict(made.run)
+    run["precision"] = {**run["precision"], "loss_scaling": scaled}
+    steps: list[Step] = [
+        replace(step, loss=None if np.isnan(loss) else loss,
+                grad_norm=None if np.isnan(norm) else norm)
+        for step, loss, norm in zip(made.steps, losses, norms, strict=True)
+    ]  # fmt: skip
+    label = {"label": cell, "arm": cell, "arm_label": cell, "cell_order": 0}
+    return load_run(RunRecord(run, steps), label | {"precision_ran": "torch fp32"})
+
+
+def verdict(run: Run, *others: Run) -> dict[str, Any]:
+    """All rows of parity of a cell against `others`, runs of the single device: metric -> row."""
+    frames = parity_frames(group_runs([*others, run]))
+    rows = [row for frame in frames for row in frame.to_dict("records")]
+    return {row["metric"]: row for row in rows if row["cell"] == run.context["cell"]}
+
+
+def test_drift_after_the_first_steps_is_reported_and_decides_nothing() -> None:
+    steps = FIRST_STEPS + 30
+    drifted = [1.0] * FIRST_STEPS + [1.5] * 30
+    found = verdict(run_of(drifted, [1.0] * steps, "dps"), run_of([1.0] * steps, [1.0] * steps))
+    assert found["parity_verdict"]["text"] == EQUAL
+    assert found["parity_loss_all"]["value"] == 0.5 and found["parity_loss_early"]["value"] == 0.0
+    assert found["parity_steps"]["value"] == FIRST_STEPS
+    early = [1.0] * (FIRST_STEPS - 1) + [1.5] * 31
+    found = verdict(run_of(early, [1.0] * steps, "dps"), run_of([1.0] * steps, [1.0] * steps))
+    assert found["parity_verdict"]["text"] == NOT_EQUAL
+
+
+@pytest.mark.parametrize(
+    ("losses", "norms"),
+    [([1.0, NAN, NAN], [1.0, 1.0, 1.0]), ([1.0, 1.0, 1.0], [1.0, NAN, 1.0])],
+)
+def test_what_is_not_finite_has_diverged_also_where_the_reference_has(losses, norms) -> None:
+    assert verdict(run_of(losses, norms, "dps"), run_of(losses, norms))["parity_verdict"][
+        "text"
+    ] == DIVERGED  # fmt: skip
+    sound = run_of([1.0] * 3, [1.0] * 3)
+    assert verdict(run_of(losses, norms, "dps"), sound)["parity_verdict"]["text"] == DIVERGED
+
+
+def test_steps_that_a_loss_scaler_skips_are_left_out_and_counted() -> None:
+    run = run_of([1.0, 1.0, 1.0], [NAN, 2.0, 3.0], "dps", scaled=True)
+    reference = run_of([9.0, 1.0, 1.0], [NAN, 2.0, 3.0], scaled=True)
+    assert list(skipped_steps(run)) == [True, False, False]
+    deviation = deviation_of(run, reference)
+    assert deviation is not None and deviation.within(FULL) and deviation.skipped == 1
+    found = verdict(run, reference)
+    assert found["parity_verdict"]["text"] == EQUAL and found["parity_skipped"]["value"] == 1.0
+    lost = run_of([1.0] * 2, [NAN] * 2, "dps", scaled=True)
+    assert deviation_of(lost, run_of([1.0] * 2, [NAN] * 2, scaled=True)) is None
+
+
+def test_a_later_drift_can_be_read_against_other_seeds() -> None:
+    one = run_of([1.0, 1.0], [1.0, 1.0])
+    found = verdict(run_of([1.0, 1.0], [1.0, 1.0], "dps"), one)
+    assert "parity_loss_seeds" not in found
+    other = run_of([1.0, 1.2], [1.0, 1.0], seed=7)
+    found = verdict(run_of([1.0, 1.0], [1.0, 1.0], "dps"), one, other)
+    assert found["parity_loss_seeds"]["value"] == pytest.approx(1 / 6)

@@ -1,0 +1,111 @@
+"""Runs that were made under different circumstances are never pooled in silence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.metrics.build import build
+from pipeline.metrics.pooling import circumstances, mixed
+from pipeline.metrics.select import mixed_notes, pick
+from pipeline.records import RunRecord, read_record, write_record
+from pipeline.study.expansion import expand
+from pipeline.study.study import Study
+from tests.fake_records import EMULATED, make_record, make_study, rank_environment, write_records
+
+
+def run_on(cluster: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The content of run.json of a run on two nodes."""
+    study = make_study(**({"cluster": cluster} if cluster else {}))
+    record = make_record(next(r for r in expand(Study.of(study)) if r.world.nodes == 2))
+    run: dict[str, Any] = json.loads(json.dumps(record.run))
+    return run
+
+
+def changed(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        for part in path[:-1]:
+            run = run[part]
+        run[path[-1]] = value
+
+    return change
+
+
+def on(**facts: Any) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        run["ranks"][1]["environment"] = rank_environment() | facts
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (changed("execution", "network", value="loopback"), "network emulated and loopback"),
+        (changed("execution", "emulation", "mtu", value=1500), "MTU 1500 and 9000"),
+        (changed("execution", "emulation", "dilation", value=4), "dilation 1 and 4"),
+        (changed("execution", "threads_per_rank", value=4), "threads per rank 1 and 4"),
+        (changed("hardware", "cpu_model", value="Other"), "processor Other and Synthetic CPU"),
+        (on(cpu_model="Other"), "processor Other and Synthetic CPU"),
+        (changed("hardware", "gpus", value=["V100", "V100"]), "GPU V100 and none"),
+        (changed("versions", "torch", value="2.12"), "torch 2.12 and 2.13.0"),
+        (changed("provenance", "git_commit", value="f" * 40), f"commit {'0' * 12} and {'f' * 12}"),
+        (changed("provenance", "git_dirty", value=True), f"{'0' * 12} and {'0' * 12} with changes"),
+        (
+            changed("provenance", "image_digest", value="sha256:a"),
+            "image none (on the host) and sh",
+        ),
+    ],
+)
+def test_what_differs_is_named(change: Callable[[dict[str, Any]], None], said: str) -> None:
+    run, other = run_on(EMULATED), run_on(EMULATED)
+    assert mixed([run, other]) == ""
+    change(other)
+    assert said in mixed([run, run, other])
+
+
+def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
+    run, other = run_on(), run_on()
+    on(kernel="Linux 7")(other)
+    assert "kernel" in circumstances(other) and mixed([run, other]) == ""
+
+
+def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    write_records(tmp_path, study)
+    folder = tmp_path / "dps/n2/r0"
+    record = read_record(folder)
+    run = json.loads(json.dumps(record.run))
+    for rank, share in zip(run["ranks"], (0.01, 0.2), strict=True):
+        rank |= {"environment": rank_environment(), "steal_share": share}
+    write_record(folder, RunRecord(run, record.steps))
+    table = build(Study.of(study), tmp_path)
+    told = pick(table, "run", "kernel", "steal_share")
+    assert set(told["run_id"]) == {"fake/dps/n2/r0"}
+    assert told.set_index("metric")["text"].to_dict() == {
+        "kernel": "Linux 6.1.0", "steal_share": "0.2",
+    }  # fmt: skip
+
+
+def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:
+    study = make_study(repeats=2)
+    write_records(tmp_path, study)
+    folder = tmp_path / "dps/n2/r1"
+    record = read_record(folder)
+    run = json.loads(json.dumps(record.run))
+    run["versions"]["torch"] = "2.12.0"
+    write_record(folder, RunRecord(run, record.steps))
+    table = build(Study.of(study), tmp_path)
+    rows = pick(table, "cell", "mixed")
+    marked = rows[rows["value"] == 1]
+    assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
+    [note] = mixed_notes(table)
+    assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")
+    told = pick(table, "comparison", "circumstances_differ")
+    differ = told[told["value"] == 1]
+    assert set(differ["text"]) == {"torch 2.12.0 and 2.13.0"}
+    pairs = {frozenset(pair) for pair in differ[["cell", "other"]].to_numpy().tolist()}
+    assert all("dps" in pair for pair in pairs) and len(pairs) >= 3
+    assert set(differ["nodes"]) == {2}

@@ -1,0 +1,213 @@
+"""Records that contradict themselves: every rule with a table of what it refuses."""
+
+import copy
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from pipeline.records import RunRecord, run_rules, step_rules
+from pipeline.records.contradictions import ALWAYS, FINISHED, Rule, contradiction, numbers
+from pipeline.records.step_rules import steps_sha256
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
+from pipeline.study.study import Study
+from tests.fake_records import EMULATED, make_record, make_study, rank_environment
+
+Edit = Callable[[RunRecord], RunRecord]
+
+
+@cache
+def made(kind: str) -> RunRecord:
+    """A sound record on two ranks: `timed`, `profiled`, `emulated` or `resumed`."""
+    study = Study.of(
+        make_study(
+            repeats=1,
+            profile={"steps": 4},
+            **({"cluster": EMULATED} if kind == "emulated" else {}),
+        )
+    )
+    runs = profiled(study) if kind == "profiled" else expand(study)
+    record = make_record(next(r for r in runs if r.world.nodes == 2))
+    run = copy.deepcopy(dict(record.run)) | {"steps_sha256": steps_sha256(record.steps)}
+    steps = record.steps
+    if kind == "resumed":
+        run["execution"]["resumed_from_step"] = 10
+        warm = {*range(5), *range(10, 15)}
+        steps = [replace(step, timed=step.step not in warm) for step in steps]
+        run["steps_sha256"] = steps_sha256(steps)
+    return RunRecord(run, steps)
+
+
+def put(path: str, value: Any) -> Edit:
+    """An edit of run.json: the value at a path such as `ranks.0.node`; DROP takes it away."""
+
+    def edit(record: RunRecord) -> RunRecord:
+        run = json.loads(json.dumps(record.run))
+        *way, last = (int(part) if part.isdigit() else part for part in path.split("."))
+        place: Any = run
+        for part in way:
+            place = place[part]
+        if value is DROP:
+            del place[last]
+        else:
+            place[last] = value
+        return RunRecord(run, record.steps)
+
+    return edit
+
+
+DROP = object()
+
+
+def line(number: int, **changes: Any) -> Edit:
+    """An edit of a line of steps.jsonl; run.json then has the hash of the edited lines."""
+
+    def edit(record: RunRecord) -> RunRecord:
+        steps = list(record.steps)
+        steps[number] = replace(steps[number], **changes)
+        return RunRecord({**record.run, "steps_sha256": steps_sha256(steps)}, steps)
+
+    return edit
+
+
+def times(factor: float) -> Edit:
+    def edit(record: RunRecord) -> RunRecord:
+        return RunRecord(record.run, [replace(s, seconds=factor * s.seconds) for s in record.steps])
+
+    return edit
+
+
+def without_line(record: RunRecord) -> RunRecord:
+    return RunRecord(record.run, record.steps[:-1])
+
+
+def environment(*hosts: str | None) -> Edit:
+    """The ranks say that they were on these hosts; None is a rank that says nothing."""
+
+    def edit(record: RunRecord) -> RunRecord:
+        for rank, host in enumerate(hosts):
+            if host is not None:
+                record = put(f"ranks.{rank}.environment", rank_environment(host))(record)
+        return put("execution.num_hosts", 1)(record)
+
+    return edit
+
+
+CASES: list[tuple[Rule, str, Edit, str]] = [
+    (numbers, "timed", line(3, seconds=math.inf), "step 1 of rank 1 at ..seconds: inf"),
+    (numbers, "timed", line(3, loss=math.nan), "loss: nan is no possible number"),
+    (numbers, "timed", put("model.flops_per_token", math.nan), r"\$.model.flops_per_token: nan"),
+    (numbers, "timed", put("ranks.0.peak_memory_bytes", 10**400), r"ranks\[0\].peak_memory_bytes"),
+    (run_rules.spec, "timed", put("spec.seed", 7), "does not hash to spec_sha256"),
+    (run_rules.spec, "timed", put("run_id", "fake/single/n1/r0"), "does not hash .* and run_id"),
+    (run_rules.spec, "timed", put("spec.workload.global_batch", 15), r"\$.spec: .*divide"),
+    (run_rules.dates, "timed", put("started_at", "2026-02-30T00:00:00+00:00"), "is no date"),
+    (run_rules.dates, "timed", put("ended_at", "2026-01-02T25:00:00+00:00"), "is no date"),
+    (run_rules.dates, "timed", put("ended_at", "2026-01-02T03:00:00+00:00"), "is before started"),
+    (run_rules.world, "timed", put("execution.world_size", 4), "world_size: 4, the spec says 2"),
+    (run_rules.world, "timed", put("execution.backend", "nccl"), "backend: 'nccl'"),
+    (run_rules.world, "timed", put("precision.name", "bf16"), "precision.name: 'bf16'"),
+    (run_rules.network, "timed", put("execution.network", "real"), "real, the spec says loopback"),
+    (run_rules.network, "timed", put("execution.network_reason", "no"), "with a network_reason"),
+    (run_rules.network, "timed", put("execution.emulation", {}), "with an emulation beside it"),
+    (run_rules.network, "timed", put("ranks.1.tcp", {}), "counters of TCP"),
+    (run_rules.network, "emulated", put("execution.emulation", DROP), "with no emulation beside"),
+    (run_rules.network, "emulated", put("execution.network", "loopback"), "without a network_re"),
+    (run_rules.network, "emulated", put("execution.emulation.cores_per_node", 2), "expected 1 by"),
+    (run_rules.network, "emulated", put("execution.emulation.link.rate_mbits", 1), "link: .*expec"),
+    (run_rules.network, "emulated", put("execution.emulation.measured_cores", [1.0]), "expected 2"),
+    (run_rules.network, "emulated", put("execution.emulation.measured_mbits", []), "expected 2 by"),
+    (run_rules.ranks, "timed", put("ranks.1.rank", 0), "ranks 0, 0, the layout has 0 to 1 once"),
+    (run_rules.ranks, "timed", put("ranks.1", DROP), "ranks 0, the layout"),
+    (run_rules.ranks, "timed", put("ranks.1.node", 0), "rank 1 on node 0"),
+    (run_rules.ranks, "timed", put("execution.layout.devices_per_process", 2), "not the 2 devices"),
+    (run_rules.ranks, "timed", put("execution.num_hosts", 2), "num_hosts: 2, the spec says 1"),
+    (run_rules.utilisation, "timed", put("ranks.0.mean_utilisation", 9.0), "utilisation of 9.0"),
+    (
+        run_rules.utilisation,
+        "emulated",
+        put("ranks.0.mean_utilisation", 9.0),
+        "mean_utilisation of 9",
+    ),
+    (run_rules.environments, "timed", environment("a", None), "1 of 2 ranks have an environment"),
+    (run_rules.environments, "timed", environment("a", "b"), "2 hosts, num_hosts says 1"),
+    (
+        step_rules.steps_hash,
+        "timed",
+        put("steps_sha256", "0" * 64),
+        "does not hash to the steps_sh",
+    ),
+    (step_rules.steps_hash, "timed", times(1.01), "one of the two was edited"),
+    (step_rules.steps_of_the_spec, "timed", line(3, tokens=1), "1 tokens, the spec says 2048"),
+    (step_rules.steps_of_the_spec, "timed", line(3, learning_rate=0.1), "learning rate 0.1, the"),
+    (step_rules.steps_of_the_spec, "timed", line(3, timed=True), "is timed, the spec leaves 5"),
+    (step_rules.steps_of_the_spec, "timed", line(3, step=30), "the spec has 30 steps on 2 ranks"),
+    (step_rules.steps_of_the_spec, "timed", line(3, rank=2), "the spec has 30 steps on 2 ranks"),
+    (step_rules.steps_of_the_spec, "timed", line(3, rank=0), "step 1 of rank 0 stands twice"),
+    (step_rules.grid, "timed", without_line, "59 lines are not 30 steps x 2 ranks"),
+    (step_rules.timed, "timed", line(-1, timed=False), "step 29 of rank 1 is not timed"),
+    (step_rules.timed, "timed", put("execution.resumed_from_step", 10), "is timed; .* step 15 on"),
+    (step_rules.timed, "timed", put("execution.resumed_from_step", 30), "30 of 30 steps"),
+    (
+        step_rules.timed,
+        "resumed",
+        put("execution.resumed_from_step", 9),
+        "step 9 of rank 0 is timed",
+    ),
+    (step_rules.same_on_all_ranks, "timed", line(3, loss=1.0), "step 1 of rank 1: loss 1.0, that"),
+    (step_rules.same_on_all_ranks, "timed", line(3, loss=None), "loss None, that of rank 0 is"),
+    (step_rules.same_on_all_ranks, "timed", line(3, grad_norm=1.0), "grad_norm 1.0, that of rank"),
+    (step_rules.wall_time, "timed", times(100), "the run took 30 s, the steps of a rank"),
+    (step_rules.wall_time, "timed", put("ended_at", "2026-01-02T03:04:05+00:00"), "took 0 s"),
+    (step_rules.wall_time, "emulated", put("execution.emulation.dilation", 50), "the run took 30"),
+    (step_rules.phases, "profiled", line(7, phases=None), "has no phases"),
+    (step_rules.phases, "profiled", line(7, seconds=9.0), "together, the step is 9.0 s"),
+    (step_rules.cpu_seconds, "emulated", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
+]
+
+
+@pytest.mark.parametrize(("rule", "kind", "edit", "message"), CASES)
+def test_a_rule_refuses(rule: Rule, kind: str, edit: Edit, message: str) -> None:
+    said = rule(edit(made(kind)))
+    assert said is not None and re.search(message, said), said
+    assert said.startswith(("run.json", "steps.jsonl")) and "\n" not in said
+    assert contradiction(edit(made(kind))) is not None
+
+
+def test_every_rule_has_its_cases() -> None:
+    assert {rule for rule, *_ in CASES} == {*ALWAYS, *FINISHED}
+
+
+SOUND: dict[str, tuple[str, Edit]] = {
+    "timed": ("timed", lambda record: record),
+    "profiled": ("profiled", lambda record: record),
+    "emulated": ("emulated", lambda record: record),
+    "resumed": ("resumed", lambda record: record),
+    "of earlier versions": ("timed", put("steps_sha256", DROP)),
+    "with environments": ("timed", environment("a", "a")),
+    "ranks that differ in the last bit": (
+        "timed",
+        lambda record: line(3, loss=math.nextafter(record.steps[3].loss or 0, 9))(record),
+    ),
+    "a device without a figure": ("timed", put("ranks.0.mean_utilisation", None)),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_record_passes(name: str) -> None:
+    kind, edit = SOUND[name]
+    assert contradiction(edit(made(kind))) is None
+
+
+def test_what_a_run_that_failed_left_is_checked_where_it_can_be() -> None:
+    run = {**made("timed").run, "status": "failed", "reason": "killed", "ranks": []}
+    cut = made("timed").steps[:7]
+    failed = RunRecord(run | {"steps_sha256": steps_sha256(cut)}, cut)
+    assert contradiction(failed) is None
+    assert "tokens" in str(contradiction(line(3, tokens=1)(failed)))

@@ -1,0 +1,59 @@
+"""Unequal work is refused before the first job, unless the study declares that it compares it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.__main__ import main
+from pipeline.errors import StudyError
+from pipeline.study.equal_work import check_equal_work
+from pipeline.study.load import CONFIG, load_study
+from pipeline.study.study import Study
+from tests.fake_records import make_study
+
+
+def with_cell(**changes: Any) -> dict[str, Any]:
+    """A study of which the last cell does something else."""
+    study = make_study()
+    *cells, last = study["cells"]
+    return {**study, "cells": [*cells, {**last, **changes}]}
+
+
+UNEQUAL: dict[str, dict[str, Any]] = {
+    "global_batch": with_cell(workload={"global_batch": 32}),
+    "schedule": with_cell(optimiser={"learning_rate": 5e-4}),
+    "updates_per_step": with_cell(options={"optimiser_steps": 2}),
+}
+
+
+@pytest.mark.parametrize("field", UNEQUAL)
+def test_a_field_that_differs_is_named_unless_declared(field: str) -> None:
+    with pytest.raises(StudyError, match=rf"unequal work: {field} is .* `compares: \[{field}\]`"):
+        check_equal_work(Study.of(UNEQUAL[field]))
+    check_equal_work(Study.of(UNEQUAL[field] | {"compares": [field]}))
+
+
+def test_weak_scaling_keeps_the_batch_per_rank() -> None:
+    study = make_study()
+    study["workload"] = {**study["workload"], "scaling": "weak", "global_batch": 4}
+    check_equal_work(Study.of(study))
+    *cells, last = study["cells"]
+    study["cells"] = [*cells, {**last, "workload": {"global_batch": 8}}]
+    with pytest.raises(StudyError, match=r"batch per rank is 4.0 in cell 'single'"):
+        check_equal_work(Study.of(study))
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_the_stages_refuse_it_in_one_line(tmp_path: Path, capsys, command: str) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(UNEQUAL["schedule"]))
+    assert main([command, "--study", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert "unequal work: schedule is" in shown and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", sorted(CONFIG.glob("*/study.yaml")), ids=lambda p: p.parent.name)
+def test_the_shipped_studies_do_equal_work_or_declare_it(path: Path) -> None:
+    check_equal_work(load_study(path))
