@@ -2,13 +2,15 @@
 
 A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, targets)` returns the
 mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
-`num_parameters(model)`, `flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
-`logit_bytes(model, sequences)`.
+`num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
+`flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
+`logit_bytes(model, sequences)`. A model with `tensor_cuts` may be cut over a tensor axis.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -26,6 +28,16 @@ def num_parameters(model: ModelSpec) -> int:
     return int(arithmetic(model).num_parameters(model))
 
 
+def layer_parameters(model: ModelSpec) -> int:
+    """Parameters of one of the layers that repeat."""
+    return int(arithmetic(model).layer_parameters(model))
+
+
+def product_weights(model: ModelSpec) -> int:
+    """Weights that are used in matrix products; the output layer counts once."""
+    return int(arithmetic(model).product_weights(model))
+
+
 def flops_per_token(model: ModelSpec) -> float:
     """Model FLOPs of one forward and backward pass, per token."""
     return float(arithmetic(model).flops_per_token(model))
@@ -40,6 +52,22 @@ def family_module(family: str, part: str) -> ModuleType:
             f"model family {family!r} has no file pipeline/models/{family}/{part}.py; "
             "add it or fix model.family"
         ) from None
+
+
+@dataclass(frozen=True)
+class TensorCuts:
+    """Layers of a model that may be cut over ranks, as ends of their names.
+
+    `columns` are linear layers cut by output features, each with the number of runs that are cut by
+    themselves (three for fused query, key and value); their `rows` follow, cut by input features.
+    `embedding` and `head` are cut over the vocabulary; the model calls its own `cross_entropy` on
+    the logits.
+    """
+
+    columns: Mapping[str, int]
+    rows: tuple[str, ...]
+    embedding: str
+    head: str
 
 
 FP32, HALF, INT64 = 4, 2, 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,20 +11,35 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import StudyError
+from pipeline.parallel.cut import cut_of
 from pipeline.parallel.types import TrainState
 from pipeline.precision import Precision
-from pipeline.precision.master import MasterWeights
 
 
-def capture(model: nn.Module, optimiser: Optimizer, precision: Precision) -> TrainState:
-    """Copies, on the host, of the weights, every optimiser slot and the loss scaler's numbers."""
+def capture(
+    model: nn.Module, optimiser: Optimizer, precision: Precision, *, keep: bool = True
+) -> TrainState:
+    """Copies, on the host, of the weights, every optimiser slot and the loss scaler's numbers.
+
+    Shards are put together, tensor by tensor, which is collective; a rank that does not `keep` the
+    whole ones drops each at once. So a state has no layout and may be loaded under another one.
+    """
     slots: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
+
+    def copy(to: dict[str, Tensor], name: str, tensor: Tensor, like: Tensor) -> None:
+        complete = whole(tensor, like)
+        if keep:
+            to[name] = complete.detach().to("cpu", copy=True)
+
     for name, weight, owner in precision.owners(model, optimiser):
-        kept = {k: v for k, v in _state_of(optimiser)[owner].items() if isinstance(v, Tensor)}
-        if owner is not weight:
-            kept["master"] = owner
-        slots |= {f"{name}.{slot}": _on_host(value) for slot, value in kept.items()}
-    weights = {name: _on_host(p) for name, p in model.named_parameters()}
+        for slot, value in _state_of(optimiser).get(owner, {}).items():
+            if isinstance(value, Tensor):
+                copy(slots, f"{name}.{slot}", value, owner)
+        if _is_master(owner, weight):
+            copy(slots, f"{name}.master", owner, owner)
+    for name, parameter in model.named_parameters():
+        copy(weights, name, parameter, parameter)
     return TrainState(weights, slots, precision.scalars())
 
 
@@ -37,14 +54,16 @@ def restore(
     try:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(state.weights[name])
+                parameter.copy_(placed_as(parameter, state.weights[name]))
             for name, weight, owner in precision.owners(model, optimiser):
                 kept = dict(slots[name])
-                if owner is not weight:
-                    owner.copy_(kept.pop("master"))
-                # the fused AdamW wants its step counter on the parameter's device too
-                moved = {slot: value.to(owner.device).clone() for slot, value in kept.items()}
-                _state_of(optimiser)[owner].update(moved)
+                if _is_master(owner, weight):
+                    owner.copy_(placed_as(owner, kept.pop("master")))
+                elif owner is not weight:
+                    owner.copy_(placed_as(owner, state.weights[name]))
+                _state_of(optimiser)[owner].update(
+                    {slot: placed_as(owner, value) for slot, value in kept.items()}
+                )
     except KeyError as error:
         raise StudyError(
             f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
@@ -52,10 +71,47 @@ def restore(
     precision.load_scalars(dict(state.scalars))
 
 
-def _on_host(tensor: Tensor) -> Tensor:
-    """A copy; the device has no room for a second set of weights and slots."""
-    return tensor.detach().to("cpu", copy=True)
+def weights_sha256(model: nn.Module) -> str:
+    """Hash of all weights, names and types included; equal on two ranks only if bit-equal."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        complete = whole(parameter.detach(), parameter)
+        raw = complete.cpu().contiguous().view(torch.uint8).numpy()
+        digest.update(f"{name}{parameter.dtype}{tuple(complete.shape)}".encode())
+        digest.update(raw.tobytes())
+    return digest.hexdigest()
+
+
+def whole(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor, put together where this rank holds a part of it, cut as `like` is. Collective.
+
+    A scalar, such as AdamW's step counter, belongs to the optimiser and is never cut.
+    """
+    cut = cut_of(like)
+    if cut is not None and tensor.dim():
+        return cut.whole(tensor)
+    put_together: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
+    return tensor if put_together is None else put_together()
+
+
+def placed_as(like: Tensor, value: Tensor) -> Tensor:
+    """A copy of the whole `value` on the device of `like`, cut as `like` is; nothing is sent."""
+    moved = value.to(like.device).clone()
+    cut = cut_of(like)
+    if cut is not None and moved.dim():
+        return cut.part(moved)
+    if not hasattr(like, "full_tensor") or not moved.dim():
+        return moved
+    from torch.distributed.tensor import DTensor, distribute_tensor  # slow, and seldom needed
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _is_master(owner: Tensor, weight: Tensor) -> bool:
+    """Whether the optimiser's own tensor is a wider copy of the weight, and not just rows of it."""
+    return owner is not weight and owner.dtype != weight.dtype
 
 
 def _state_of(optimiser: Optimizer) -> Any:
-    return (optimiser.inner if isinstance(optimiser, MasterWeights) else optimiser).state
+    return getattr(optimiser, "inner", optimiser).state

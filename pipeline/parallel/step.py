@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.parallel.faults import NO_FAULTS, Faults
-from pipeline.parallel.state import capture, restore
-from pipeline.parallel.types import Batch, Parts, StepResult, TrainState
+from pipeline.parallel.state import capture, restore, weights_sha256
+from pipeline.parallel.types import Batch, Prepared, StepResult, TrainState
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
 
@@ -35,7 +35,7 @@ class Stepper:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: Prepared,
         *,
         forward: Callable[[Tensor, Tensor], Tensor] | None = None,
         data_parallel: int = 1,
@@ -106,25 +106,29 @@ class Stepper:
 
     def update(self) -> Tensor:
         """Clip and step; returns the L2 norm of the gradient before clipping."""
-        parameters = list(self.precision.clip_parameters(self.optimiser))
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+        norm = self.clip(list(self.precision.clip_parameters(self.optimiser)))
         for _ in range(self.faults.optimiser_steps):
             self.precision.step(self.optimiser)
         return norm
 
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip the gradients in place by their global L2 norm; returns it."""
+        return torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+
     def state(self) -> TrainState | None:
-        """Weights, optimiser slots and loss scale on the root rank."""
-        if not self.is_root:
-            return None
-        return capture(self.model, self.optimiser, self.precision)
+        """Whole weights, optimiser slots and loss scale on the root rank. Collective."""
+        state = capture(self.model, self.optimiser, self.precision, keep=self.is_root)
+        return state if self.is_root else None
 
     def load(self, state: TrainState) -> None:
         """Continue from `state` on every rank."""
         restore(state, self.model, self.optimiser, self.precision)
 
-    def close(self) -> None:
-        """Leave the group of ranks."""
+    def close(self) -> str:
+        """Hash the final weights and leave the group of ranks."""
+        digest = weights_sha256(self.model)
         self.leave()
+        return digest
 
 
 def within(model: nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> nn.Module:

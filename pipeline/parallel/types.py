@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.parallel.mesh import Layout
@@ -72,19 +72,34 @@ NOT_PROFILED = Phases()
 class Parts:
     """What a strategy gets to spread over ranks.
 
+    `model` holds the same whole weights on every rank. `make_optimiser` makes the optimiser of
+    these parameters; a strategy that cuts the weights calls it on what is left of them.
     `max_grad_norm` is the L2 norm to which the global mean gradient is clipped.
     """
 
     model: nn.Module
-    optimiser: Optimizer
+    make_optimiser: Callable[[Iterable[nn.Parameter]], Optimizer]
     layout: Layout
     precision: Precision
     max_grad_norm: float
     phases: Phases = NOT_PROFILED
 
-    def prepare(self) -> Parts:
-        """Let the precision narrow the weights and wrap the optimiser."""
-        return replace(self, optimiser=self.precision.prepare(self.model, self.optimiser))
+    def prepare(self) -> Prepared:
+        """Make the optimiser of the model as it is now; the precision narrows the weights."""
+        optimiser = self.make_optimiser(self.model.parameters())
+        return self.prepared(self.precision.prepare(self.model, optimiser))
+
+    def prepared(self, optimiser: Optimizer) -> Prepared:
+        """The parts with this optimiser."""
+        kept = {part.name: getattr(self, part.name) for part in fields(Parts)}
+        return Prepared(**kept, optimiser=optimiser)
+
+
+@dataclass(frozen=True)
+class Prepared(Parts):
+    """Parts whose optimiser has been made, as the shared step takes them."""
+
+    optimiser: Optimizer = field(kw_only=True)
 
 
 class Trainable(Protocol):
@@ -105,10 +120,13 @@ class Trainable(Protocol):
         """What the last step was, the same on every rank. It comes after the clock."""
 
     def state(self) -> TrainState | None:
-        """The state after the last step, on rank 0; None on the others."""
+        """The whole state after the last step, on rank 0; None on the others."""
 
     def load(self, state: TrainState) -> None:
         """Continue from `state`, which every rank passes."""
 
-    def close(self) -> None:
-        """Leave the same final weights in the model on every rank, and the process group."""
+    def close(self) -> str:
+        """Leave the process group; returns a hash of the final weights as this rank has them.
+
+        Shards are put together for it, so that it is the same on every rank of a sound run.
+        """

@@ -94,17 +94,20 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     layout = strategy.layout(spec.world)
     footprint = strategy.footprint(spec, layout, rank, gradients)
     held = gradients if accumulates or footprint.holds_gradients else 0
+    own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
+    weights_kept, gradients_kept, slots_kept = own
     sequences = sequences_at_once(spec, layout)
+    activations = sizes.activation_bytes(spec.model, sequences, formats(spec))
     cpu = spec.world.device == "cpu"
     return Memory(
-        parameters=weight * count + masters,
-        gradients=gradients + masters,
+        parameters=int(weights_kept * (weight * count + masters)) + footprint.gathered_bytes,
+        gradients=int(gradients_kept * (gradients + masters)),
         # torch's O2 drops the masters' gradients before a forward pass; Apex is taken to keep them.
         held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
-        optimiser=2 * FP32 * count if footprint.has_optimiser_state else 0,
+        optimiser=int(slots_kept * 2 * FP32 * count),
         buffers=footprint.buffer_bytes,
-        activations=sizes.activation_bytes(spec.model, sequences, formats(spec)),
-        logits=sizes.logit_bytes(spec.model, sequences),
+        activations=int(footprint.activation_share * activations),
+        logits=int(footprint.logit_share * sizes.logit_bytes(spec.model, sequences)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated") if cpu else CUDA_BASE,
     )
 

@@ -101,6 +101,10 @@ class ApexAmp(Precision):
         for parameter in stash.all_fp32_from_fp32_params:
             yield names[parameter], parameter, parameter
 
+    def overflowed(self, optimiser: Optimizer, norm: Tensor) -> None:
+        """Refuse: Apex decides by a rank's own gradients whether it skips a step."""
+        raise UnsupportedError("Apex cannot train weights that are cut over ranks; use amp_o1")
+
     def scalars(self) -> dict[str, float]:
         """Scale and unskipped count of Apex's single loss scaler."""
         state = self.amp.state_dict()["loss_scaler0"]

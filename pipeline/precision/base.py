@@ -69,12 +69,19 @@ class Precision(ABC):
     def step(self, optimiser: Optimizer) -> None:
         """Let the optimiser step, unless scaled gradients overflowed."""
 
+    @abstractmethod
+    def overflowed(self, optimiser: Optimizer, norm: Tensor) -> None:
+        """Skip the coming `step` where the norm over all ranks is not finite.
+
+        For a rank whose own part of the gradients has no infinity, but another's has.
+        """
+
     def owners(
         self, model: nn.Module, optimiser: Optimizer
     ) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Name, weight, and the tensor that the optimiser's state belongs to.
 
-        The last is the weight itself, or its master where one is kept.
+        The last is the weight itself, its master where one is kept, or this rank's rows of it.
         """
         names = {parameter: name for name, parameter in model.named_parameters()}
         for group in optimiser.param_groups:

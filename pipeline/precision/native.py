@@ -85,6 +85,13 @@ class Native(Precision):
         if isinstance(optimiser, MasterWeights):
             optimiser.publish()
 
+    def overflowed(self, optimiser: Optimizer, norm: Tensor) -> None:
+        """Tell the scaler, which has looked at this rank's gradients alone."""
+        if self.scaler is not None:
+            found = self.scaler._found_inf_per_device(_stepped(optimiser))
+            for flag in found.values():
+                flag.logical_or_(~norm.isfinite())
+
     def scalars(self) -> dict[str, float]:
         """The GradScaler's scale and growth tracker."""
         if self.scaler is None:

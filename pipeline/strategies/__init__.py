@@ -38,7 +38,7 @@ def table() -> str:
 def check(runs: Iterable[RunSpec]) -> None:
     """Raise StudyError for a run whose strategy, options or world do not go together."""
     for run in runs:
-        load(run.strategy, run.options).layout(run.world)
+        load(run.strategy, run.options).check_spec(run)
 
 
 def load(name: str, options: Mapping[str, Any]) -> Strategy:

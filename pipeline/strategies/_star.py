@@ -11,7 +11,7 @@ from torch import Tensor
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.group import Group
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts, StepResult
+from pipeline.parallel.types import Batch, Prepared, StepResult
 from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
@@ -23,7 +23,7 @@ class Star(Stepper):
     The root adds the gradients in the order of the ranks, so equal inputs give equal bits.
     """
 
-    def __init__(self, parts: Parts, group: Group, faults: Faults) -> None:
+    def __init__(self, parts: Prepared, group: Group, faults: Faults) -> None:
         super().__init__(
             parts,
             data_parallel=group.size,
@@ -85,10 +85,10 @@ class Star(Stepper):
                 flat += incoming
             _unflatten(flat, bucket)
 
-    def close(self) -> None:
+    def close(self) -> str:
         """Pull once more, so that every rank ends with the root's weights; then leave."""
         self.pull()
-        super().close()
+        return super().close()
 
     def _from_root(self, tensors: list[Tensor]) -> None:
         for bucket in _by_dtype(tensors):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import DATA, Layout
@@ -19,15 +20,21 @@ from pipeline.study.spec import RunSpec, WorldSpec
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a strategy adds to the memory of one rank.
+    """What a strategy makes of the memory of one rank.
 
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
-    to step. `has_optimiser_state`: this rank keeps the optimiser's slots.
+    to step. The shares (0 to 1) are what the rank keeps of each; `gathered_bytes` are weights
+    beyond its share while the passes run.
     """
 
     buffer_bytes: int
     holds_gradients: bool = False
-    has_optimiser_state: bool = True
+    weight_share: float = 1.0
+    gradient_share: float = 1.0
+    optimiser_share: float = 1.0
+    activation_share: float = 1.0
+    logit_share: float = 1.0
+    gathered_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,12 @@ class Strategy(ABC):
 
     launcher: ClassVar[str] = "torchrun"
 
+    precisions: ClassVar[tuple[str, ...]] = ()
+    """Precisions that it can train in; none named means all. The others are `unsupported`."""
+
+    variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Settings of its knobs, besides the defaults, with which it must take the same step."""
+
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device, all on the data axis, unless overridden."""
         return Layout(
@@ -75,6 +88,18 @@ class Strategy(ABC):
         for package in self.requires:
             if importlib.util.find_spec(package) is None:
                 raise UnsupportedError(f"package {package} is not installed; run `make setup`")
+
+    def check_spec(self, spec: RunSpec) -> None:
+        """Raise StudyError where the run's world or model cannot be laid out so."""
+        self.layout(spec.world)
+
+    def check_precision(self, name: str) -> None:
+        """Raise UnsupportedError for a precision in which this strategy cannot train."""
+        if self.precisions and name not in self.precisions:
+            raise UnsupportedError(
+                f"strategy {type(self).__name__.lower()} does not train in {name}; use one of "
+                + ", ".join(self.precisions)
+            )
 
     @abstractmethod
     def build(self, parts: Parts) -> Trainable:

@@ -40,12 +40,12 @@ class Ddp(Strategy):
         from pipeline.parallel.step import Stepper
 
         group = Group.join(parts.layout)
-        parts = parts.prepare()
+        prepared = parts.prepare()
         wrapped = DistributedDataParallel(
             parts.model, bucket_cap_mb=self.bucket_cap_mb, gradient_as_bucket_view=True
         )
         return Stepper(
-            parts,
+            prepared,
             forward=wrapped,
             data_parallel=group.size,
             is_root=group.rank == 0,

@@ -71,9 +71,7 @@ class Horovod(Strategy):
     def build(self, parts: Parts) -> Trainable:
         """Join, broadcast the weights, wrap the optimiser.
 
-        Weights are broadcast before they are narrowed, so that master weights are equal too. Apex
-        patches the very object that steps, so it comes after the wrapping; torch's own precisions
-        return an optimiser, which is then wrapped.
+        Weights are broadcast before they are narrowed, so that master weights are equal too.
         """
         import horovod.torch as hvd
 
@@ -91,9 +89,6 @@ class Horovod(Strategy):
         member = _horovod_env.Membership.join(parts.layout, settings)
         _horovod_step.broadcast_weights(parts.model)
         parts.phases.watch(parts.model)  # its hooks come before Horovod's
-        if parts.precision.info.library == "apex":
-            parts = _horovod_step.distribute(parts, self.compression).prepare()
-        else:
-            parts = _horovod_step.distribute(parts.prepare(), self.compression)
+        prepared = _horovod_step.distribute(parts, self.compression)
         faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
-        return _horovod_step.HorovodStepper(parts, member, faults)
+        return _horovod_step.HorovodStepper(prepared, member, faults)

@@ -60,7 +60,7 @@ class ParameterServer(Strategy):
         if self.engine == "data_parallel":
             return Footprint(gradients)
         is_root = rank == 0
-        return Footprint(gradients * (3 if is_root else 1), has_optimiser_state=is_root)
+        return Footprint(gradients * (3 if is_root else 1), optimiser_share=1.0 if is_root else 0.0)
 
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""
@@ -70,7 +70,7 @@ class ParameterServer(Strategy):
 
         faults = Faults(self.empty_cache)
         if self.engine == "data_parallel":
-            return _data_parallel(parts.prepare(), faults)
+            return _data_parallel(parts, faults)
         group = Group.join(parts.layout)
         return Star(parts.prepare(), group, faults)
 
@@ -94,4 +94,4 @@ def _data_parallel(parts: Parts, faults: Faults) -> Trainable:
     num_devices = parts.layout.devices_per_process
     casting = within(parts.model, parts.precision.autocast)
     wrapped = DataParallel(casting, device_ids=list(range(num_devices)))
-    return Stepper(parts, forward=wrapped, faults=faults)
+    return Stepper(parts.prepare(), forward=wrapped, faults=faults)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ class Hooks:
 
 
 class Loop:
-    """One run on one rank; after `run`, `model` holds the final weights on every rank."""
+    """One run on one rank; after `run`, `model` holds what this rank has of the final weights."""
 
     def __init__(
         self,
@@ -51,6 +50,7 @@ class Loop:
         self.strategy = strategy
         self.device = device = clock.device
         self.layout = strategy.layout(spec.world)
+        strategy.check_precision(spec.precision)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
         self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
@@ -59,11 +59,13 @@ class Loop:
         self.sampler = Sampler(device, clock.pacer.dilation)
         self.tcp: dict[str, int] | None = None
         """What TCP of an emulated node counted over the timed steps."""
+        self.weights_sha256 = ""
+        """Of the final weights, once `run` is done."""
         self.phases = PhaseTimer(self.clock) if spec.profile else None
         self.trainable = strategy.build(
             Parts(
                 self.model,
-                make_optimiser(self.model, spec),
+                partial(make_optimiser, spec.optimiser),
                 self.layout,
                 self.precision,
                 spec.optimiser.max_grad_norm,
@@ -110,7 +112,7 @@ class Loop:
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
                 hooks.on_checkpoint(step + 1, self.trainable.state())
         self.tcp = tcp.since(before)
-        self.trainable.close()
+        self.weights_sha256 = self.trainable.close()
 
     def read(self, step: int) -> list[Batch]:
         """This rank's slice of the global batch of `step`, cut into micro-batches."""
@@ -156,27 +158,16 @@ def first_timed(work: WorkloadSpec, done: int) -> int:
     return work.first_timed(done)
 
 
-def make_optimiser(model: nn.Module, spec: RunSpec) -> Optimizer:
-    """Fused AdamW over all parameters, as in the study (Loshchilov & Hutter 2019)."""
-    chosen = spec.optimiser
+def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Fused AdamW over these parameters, as in the study (Loshchilov & Hutter 2019)."""
     return AdamW(
-        model.parameters(),
+        parameters,
         lr=chosen.learning_rate,
         betas=(chosen.beta1, chosen.beta2),
         eps=chosen.eps,
         weight_decay=chosen.weight_decay,
         fused=True,
     )
-
-
-def weights_sha256(model: nn.Module) -> str:
-    """Hash of all weights, names and types included; equal on two ranks only if bit-equal."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        raw = parameter.detach().cpu().contiguous().view(torch.uint8).numpy()
-        digest.update(f"{name}{parameter.dtype}{tuple(parameter.shape)}".encode())
-        digest.update(raw.tobytes())
-    return digest.hexdigest()
 
 
 def learning_rate(step: int, total_steps: int, spec: OptimiserSpec) -> float:

@@ -205,7 +205,6 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     from pipeline.machine.environment import rank_environment
     from pipeline.machine.facts import loaded_versions
     from pipeline.models import flops_per_token
-    from pipeline.training.loop import weights_sha256
     from pipeline.training.peak import measured_flops_per_second
 
     rank, spec = _rank(), loop.spec
@@ -218,7 +217,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "rank": rank,
             "node": rank // local,
             "device": str(loop.device),
-            "weights_sha256": weights_sha256(loop.model),
+            "weights_sha256": loop.weights_sha256,
             "base_memory_bytes": loop.base_memory_bytes,
             "timer_overhead_seconds": loop.clock.overhead(),
             "peak_flops_per_second": peak,

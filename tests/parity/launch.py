@@ -17,7 +17,9 @@ from safetensors.torch import load_file
 
 from pipeline.emulation import pacing
 from pipeline.machine.control_groups import usable_cores
-from tests.parity.cases import Case
+from pipeline.parallel.types import TrainState
+from pipeline.training.checkpoint import load
+from tests.parity.cases import STEPS, Case
 
 SECONDS = 600
 """For all cases of a strategy in one world."""
@@ -38,6 +40,10 @@ class Runs:
 
     def ranks(self, case: Case) -> list[dict[str, Any]]:
         return [self.rank(case, rank) for rank in range(self.world)]
+
+    def checkpoint(self, case: Case) -> TrainState:
+        """What a run that was resumed half-way had left there."""
+        return load(self.folder / f"{case.name}.checkpoints", STEPS // 2)
 
     def weights(self, case: Case) -> dict[str, torch.Tensor]:
         return load_file(self.folder / f"{case.name}.safetensors")

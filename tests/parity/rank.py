@@ -25,14 +25,17 @@ from safetensors.torch import save_file
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.machine.processes import die_with_parent
+from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.mesh import Layout
+from pipeline.parallel.state import whole
+from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import TrainState
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop, weights_sha256
+from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
 from tests.parity import apex_standin
-from tests.parity.cases import STEPS, Case, cases_of
+from tests.parity.cases import OPTIONS, STEPS, Case, cases_of
 
 
 def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
@@ -41,7 +44,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
     rank = int(os.environ["RANK"])
     # One group for all cases: torch cannot leave torchrun's store and join it again under one name.
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    for case in cases_of(strategy):
+    for case in cases_of(strategy, world):
         try:
             with precision_of(case), broken(case.mutation):
                 steps, loop = train(case, world, tokens, out / f"{case.name}.checkpoints", rank)
@@ -51,13 +54,13 @@ def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
             raise
         about = {
             "steps": steps,
-            "weights_sha256": weights_sha256(loop.model),
+            "weights_sha256": loop.weights_sha256,
             "tied": loop.model.lm_head.weight is loop.model.wte.weight,
             "precision": loop.precision.info.to_dict(),
         }
         (out / f"{case.name}.rank{rank}.json").write_text(json.dumps(about))
+        weights = {name: whole(p.detach(), p) for name, p in loop.model.named_parameters()}
         if rank == 0:
-            weights = {name: p.detach() for name, p in loop.model.named_parameters()}
             save_file(weights, out / f"{case.name}.safetensors")
     dist.barrier()
     dist.destroy_process_group()
@@ -86,7 +89,7 @@ def train(
             checkpoint.save(checkpoints, done, state, "parity")
 
     def make() -> Loop:
-        strategy = strategies.load(case.strategy, OPTIONS.get(case.mutation, {}))
+        strategy = strategies.load(case.strategy, case.options)
         batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
         return Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
 
@@ -139,16 +142,44 @@ def broken(mutation: str | None) -> Any:
     if mutation == "same_shard":
         real = Layout.batch_slice
         return mock.patch.object(Layout, "batch_slice", lambda self, rank, n: real(self, 0, n))
+    if mutation == "local_norm":
+        return mock.patch("torch.nn.utils.get_total_norm", own_norm)
+    if mutation == "no_reduction":
+        return mock.patch("pipeline.parallel.sharded.ring_reduce_scatter", own_piece)
+    if mutation in CUT:
+        name, wrong = CUT[mutation]
+        return mock.patch(f"pipeline.parallel.tensor.{name}", wrong)
     if mutation == "sum":
         return mock.patch("pipeline.precision.native.Native.scaled", summed())
     raise ValueError(mutation)
 
 
-OPTIONS: dict[str | None, dict[str, Any]] = {
-    "optimiser_steps": {"optimiser_steps": 2},
-    "clip_before_synchronise": {"clip_before_synchronise": True},
-}
+real_norm = torch.nn.utils.get_total_norm
 real_clip = torch.nn.utils.clip_grad_norm_
+
+
+def one_run(parameter: Any, dim: int, runs: int, ranks: Any) -> Any:
+    """Cut query, key and value as if they were one."""
+    return real_cut(parameter, dim, 1, ranks)
+
+
+CUT: dict[str, tuple[str, Any]] = {
+    "no_enter": ("_Enter.backward", staticmethod(lambda ctx, *gradients: (gradients[0], None))),
+    "no_leave": ("_Leave.forward", staticmethod(lambda ctx, x, axis: x.clone())),
+    "part_norm": ("TensorStepper.clip", Stepper.clip),
+    "one_run": ("cut", one_run),
+}
+"""What a broken tensor axis has in place of the right thing, by mutation."""
+
+
+def own_norm(gradients: list[Any]) -> torch.Tensor:
+    """The norm over this rank's shards, as if there were no others."""
+    return real_norm([gradient.to_local() for gradient in gradients])
+
+
+def own_piece(whole: torch.Tensor, group: Any) -> torch.Tensor:
+    """This rank's piece of its own gradients, as if nothing were sent."""
+    return whole.view(group.size(), -1)[group.rank()] * group.size()
 
 
 def summed() -> Callable[..., Any]:

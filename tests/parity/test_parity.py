@@ -31,7 +31,16 @@ import torch
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
 from tests.parity import cases
-from tests.parity.cases import MUTATIONS, PRECISIONS, STEPS, Case, launches, worlds_of
+from tests.parity.cases import (
+    MUTATIONS,
+    PRECISIONS,
+    STEPS,
+    Case,
+    launches,
+    precisions_of,
+    variants_of,
+    worlds_of,
+)
 from tests.parity.launch import LaunchFailed, Runs, launch
 
 pytestmark = pytest.mark.system
@@ -87,13 +96,17 @@ def assert_same_steps(run: Any, reference: Any, first: float, later: float) -> N
         assert largest_deviation(steps, expected, key) <= later, key
 
 
-LAUNCHES = [pytest.param(s, w, id=f"{s}-{w}") for s, w in launches() if s != "single"]
+PLACES = [(s, w, v) for s, w in launches() for v in variants_of(s, w) if s != "single"]
+"""Strategy, ranks, and the number of the setting of its knobs."""
+LAUNCHES = [pytest.param(s, w, v, id=f"{s}-{w}" + (f"-v{v}" if v else "")) for s, w, v in PLACES]
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize(("strategy", "world"), LAUNCHES)
-def test_fp32_takes_the_same_steps_as_single(launched, strategy, world, accumulation) -> None:
-    case = Case(strategy, accumulation=accumulation)
+@pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
+def test_fp32_takes_the_same_steps_as_single(
+    launched, strategy, world, variant, accumulation
+) -> None:
+    case = Case(strategy, accumulation=accumulation, variant=variant)
     runs, single = launched(strategy, world), launched("single", 1)
     assert_same_steps(
         runs.rank(case), single.rank(case.reference()), first=FIRST_STEP, later=TWENTY_STEPS
@@ -103,13 +116,15 @@ def test_fp32_takes_the_same_steps_as_single(launched, strategy, world, accumula
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
 
 
-@pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
-@pytest.mark.parametrize(("strategy", "world"), LAUNCHES)
+@pytest.mark.parametrize(
+    ("strategy", "world", "variant", "precision"),
+    [(s, w, v, p) for s, w, v in PLACES for p in precisions_of(s, v) if p != "fp32"],
+)
 def test_mixed_precision_follows_its_own_single_device_run(
-    launched, strategy, world, precision
+    launched, strategy, world, variant, precision
 ) -> None:
     for accumulation in (1, 2):
-        case = Case(strategy, precision, accumulation)
+        case = Case(strategy, precision, accumulation, variant=variant)
         run = launched(strategy, world).rank(case)
         reference = launched("single", 1).rank(case.reference())
         assert run["precision"] == reference["precision"]
@@ -127,22 +142,30 @@ def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> N
     assert losses[0] != losses[1], "low precision gave fp32's very bits: it did not run"
 
 
-@pytest.mark.parametrize(("strategy", "world"), LAUNCHES)
-def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world) -> None:
-    for precision in PRECISIONS:
+@pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
+def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, variant) -> None:
+    for precision in precisions_of(strategy, variant):
         for accumulation in (1, 2):
-            ranks = launched(strategy, world).ranks(Case(strategy, precision, accumulation))
+            case = Case(strategy, precision, accumulation, variant=variant)
+            ranks = launched(strategy, world).ranks(case)
             assert len({rank["weights_sha256"] for rank in ranks}) == 1, precision
             assert all(rank["tied"] for rank in ranks)
 
 
-@pytest.mark.parametrize("precision", cases.RESUMED)
-@pytest.mark.parametrize(("strategy", "world"), [("single", 1), *[p.values for p in LAUNCHES]])
-def test_resuming_half_way_changes_nothing(launched, strategy, world, precision) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "world", "variant", "precision"),
+    [
+        (s, w, v, p)
+        for s, w, v in [("single", 1, 0), *PLACES]
+        for p in precisions_of(s, v)
+        if p in cases.RESUMED
+    ],
+)
+def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, precision) -> None:
     runs = launched(strategy, world)
     whole, halves = (
-        runs.rank(Case(strategy, precision)),
-        runs.rank(Case(strategy, precision, resume=True)),
+        runs.rank(Case(strategy, precision, variant=variant)),
+        runs.rank(Case(strategy, precision, resume=True, variant=variant)),
     )
     assert [s["step"] for s in halves["steps"]] == list(range(STEPS))
     if world <= 2:
@@ -152,6 +175,21 @@ def test_resuming_half_way_changes_nothing(launched, strategy, world, precision)
     else:
         first, later = (FIRST_STEP, RESUMED) if precision == "fp32" else (MIXED_FIRST, MIXED)
         assert_same_steps(halves, whole, first=first, later=later)
+
+
+@pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
+def test_a_checkpoint_is_that_of_a_single_device(launched, strategy, world, variant) -> None:
+    """So it may be resumed under any other layout: it names whole tensors, and no ranks."""
+    case = Case(strategy, resume=True, variant=variant)
+    kept = launched(strategy, world).checkpoint(case)
+    single = launched("single", 1).checkpoint(Case("single", resume=True))
+    for found, expected in (
+        (kept.weights, single.weights),
+        (kept.optimiser, single.optimiser),
+    ):
+        assert {n: t.shape for n, t in found.items()} == {n: t.shape for n, t in expected.items()}
+        for name, tensor in found.items():
+            torch.testing.assert_close(tensor, expected[name], rtol=0, atol=WEIGHTS, msg=name)
 
 
 @pytest.mark.parametrize(("strategy", "mutation"), MUTATIONS)

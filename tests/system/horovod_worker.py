@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -88,7 +89,7 @@ class Run:
         model = Tied()
         if self.apart and self.rank:
             nn.init.normal_(model.mix.weight)
-        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        optimiser = partial(torch.optim.AdamW, lr=1e-2, fused=True)
         strategy = strategies.load(self.name, {})
         strategy.check()
         layout = strategy.layout(WorldSpec(1, self.world_size, "cpu", "gloo", "loopback"))

@@ -13,9 +13,13 @@ from pipeline.study.spec import ModelSpec
 
 def num_parameters(model: ModelSpec) -> int:
     """Parameters of GPT-2 with tied embeddings: 12 w^2 + 13 w a layer, the rest outside of them."""
-    layer = 12 * model.width**2 + 13 * model.width
     embeddings = (model.vocab_size + model.context) * model.width
-    return model.num_layers * layer + embeddings + 2 * model.width
+    return model.num_layers * layer_parameters(model) + embeddings + 2 * model.width
+
+
+def layer_parameters(model: ModelSpec) -> int:
+    """Parameters of one block."""
+    return 12 * model.width**2 + 13 * model.width
 
 
 def flops_per_token(model: ModelSpec) -> float:

@@ -10,13 +10,14 @@ names and layouts of transformers' GPT2LMHeadModel.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.errors import StudyError
+from pipeline.models import TensorCuts
 from pipeline.study.spec import ModelSpec
 
 # transformers stores these as Conv1D, (in, out); nn.Linear stores (out, in).
@@ -33,17 +34,17 @@ class Attention(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.num_heads = spec.num_heads
+        self.head_width = spec.width // spec.num_heads
         self.c_attn = nn.Linear(spec.width, 3 * spec.width)
         self.c_proj = nn.Linear(spec.width, spec.width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend to earlier positions only."""
-        batch, context, width = x.shape
-        heads = (batch, context, self.num_heads, width // self.num_heads)
-        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2))
+        # As many heads as this rank has: a tensor axis cuts the projections.
+        heads = (*x.shape[:2], -1, self.head_width)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).chunk(3, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.c_proj(y.transpose(1, 2).reshape(batch, context, width))
+        out: Tensor = self.c_proj(y.transpose(1, 2).flatten(2))
         return out
 
 
@@ -79,11 +80,22 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """The language model; the output layer shares its weight with the token embedding."""
+    """The language model; the output layer shares its weight with the token embedding.
+
+    `cross_entropy` is the loss of logits (tokens, vocab_size) and targets (tokens,).
+    """
+
+    tensor_cuts = TensorCuts(
+        columns={"attn.c_attn": 3, "mlp.c_fc": 1},
+        rows=("attn.c_proj", "mlp.c_proj"),
+        embedding="wte",
+        head="lm_head",
+    )
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
         self.wte = nn.Embedding(spec.vocab_size, spec.width)
         self.wpe = nn.Embedding(spec.context, spec.width)
         self.h = nn.ModuleList(Block(spec) for _ in range(spec.num_layers))
@@ -118,7 +130,7 @@ class Gpt2(nn.Module):
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
         logits = self.logits(inputs).flatten(0, 1).float()
-        return F.cross_entropy(logits, targets.flatten())
+        return self.cross_entropy(logits, targets.flatten())
 
 
 def build(spec: ModelSpec) -> Gpt2:

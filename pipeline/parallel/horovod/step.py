@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pipeline.emulation import pacing
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.horovod.environment import Membership
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts, TrainState
+from pipeline.parallel.types import Batch, Parts, Prepared, TrainState
 from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
@@ -39,15 +39,28 @@ class WireBfloat16:
 COMPRESSIONS: dict[str, Any] = {"none": WireBfloat16, "fp16": hvd.Compression.fp16}
 
 
-def distribute(parts: Parts, compression: str) -> Parts:
-    """The parts with Horovod's optimiser, which averages gradients during the backward pass."""
-    wrapped = hvd.DistributedOptimizer(
-        parts.optimiser,
+def distribute(parts: Parts, compression: str) -> Prepared:
+    """The parts with Horovod's optimiser, which averages gradients during the backward pass.
+
+    Apex patches the very object that steps, so it comes after the wrapping; torch's own precisions
+    return an optimiser, which is then wrapped.
+    """
+    optimiser = parts.make_optimiser(parts.model.parameters())
+    if parts.precision.info.library == "apex":
+        wrapped = _wrap(parts, optimiser, compression)
+        return parts.prepared(parts.precision.prepare(parts.model, wrapped))
+    narrowed = parts.precision.prepare(parts.model, optimiser)
+    return parts.prepared(_wrap(parts, narrowed, compression))
+
+
+def _wrap(parts: Parts, optimiser: Optimizer, compression: str) -> Optimizer:
+    wrapped: Optimizer = hvd.DistributedOptimizer(
+        optimiser,
         named_parameters=parts.model.named_parameters(),
         compression=COMPRESSIONS[compression],
         op=hvd.Average,
     )
-    return replace(parts, optimiser=wrapped)
+    return wrapped
 
 
 def broadcast_weights(model: nn.Module) -> None:
@@ -66,7 +79,7 @@ def _bits(tensor: Tensor) -> Tensor:
 class HorovodStepper(Stepper):
     """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
 
-    def __init__(self, parts: Parts, member: Membership, faults: Faults) -> None:
+    def __init__(self, parts: Prepared, member: Membership, faults: Faults) -> None:
         super().__init__(
             parts,
             data_parallel=member.size,

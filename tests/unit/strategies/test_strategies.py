@@ -9,7 +9,9 @@ import torch
 from pipeline import strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.parallel.faults import Faults
+from pipeline.parallel.mesh import DATA
 from pipeline.parallel.types import Parts
+from pipeline.planner.memory import predict
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.expansion import expand
@@ -53,7 +55,7 @@ def test_an_option_of_another_type_is_refused() -> None:
 @pytest.mark.parametrize("name", [n for n in strategies.names() if n != "single"])
 def test_slices_cover_the_global_batch_once(name) -> None:
     layout = strategies.load(name, {}).layout(WORLD)
-    slices = [layout.batch_slice(rank, 16) for rank in range(layout.num_processes)]
+    slices = [layout.batch_slice(rank, 16) for rank in layout.along(DATA, 0)]
     assert [i for start, stop in slices for i in range(start, stop)] == list(range(16))
 
 
@@ -110,9 +112,8 @@ def test_data_parallel_refuses_compiled_modules() -> None:
     model[0].compile()
     server = strategies.load("parameter_server", {"engine": "data_parallel"})
     layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
-    optimiser = torch.optim.AdamW(model.parameters())
     with pytest.raises(UnsupportedError, match="set compile to false"):
-        server.build(Parts(model, optimiser, layout, make_precision("fp32", "cpu"), 1.0))
+        server.build(Parts(model, torch.optim.AdamW, layout, make_precision("fp32", "cpu"), 1.0))
 
 
 def test_a_strategy_s_memory_is_its_own_to_say() -> None:
@@ -124,7 +125,50 @@ def test_a_strategy_s_memory_is_its_own_to_say() -> None:
     }
     assert found == {
         "single": Footprint(0),
-        "parameter_server": Footprint(100, has_optimiser_state=False),
+        "parameter_server": Footprint(100, optimiser_share=0.0),
         "ddp": Footprint(0, holds_gradients=True),
         "horovod": Footprint(100),
     }
+
+
+def test_an_unknown_stage_of_sharding_is_refused() -> None:
+    with pytest.raises(StudyError, match="stage 4 is unknown; use one of 1, 2, 3"):
+        strategies.load("sharded", {"stage": 4}).layout(WORLD)
+
+
+def test_tensor_ranks_are_neighbours_on_the_last_axis() -> None:
+    layout = strategies.load("tensor", {"ranks": 2}).layout(WorldSpec(2, 2, "cpu", "gloo", "real"))
+    assert layout.axes == (("data", 2), ("tensor", 2))
+    assert layout.along("tensor", 0) == [0, 1]
+
+
+def test_a_tensor_axis_that_does_not_fit_names_its_factors() -> None:
+    with pytest.raises(StudyError, match=r"3 tensor ranks do not divide 4 ranks; set .* divisor"):
+        strategies.load("tensor", {"ranks": 3}).layout(WorldSpec(2, 2, "cpu", "gloo", "real"))
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    wide = WorldSpec(1, 8, "cpu", "gloo", "loopback")
+    assert run.model.num_heads % 8
+    with pytest.raises(StudyError, match="8 tensor ranks do not divide 2 attention heads"):
+        strategies.check([replace(run, strategy="tensor", world=wide)])
+
+
+def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported() -> None:
+    with pytest.raises(
+        UnsupportedError, match="sharded does not train in apex_o2; use one of fp32"
+    ):
+        strategies.load("sharded", {}).check_precision("apex_o2")
+    strategies.load("ddp", {}).check_precision("apex_o2")
+
+
+def test_what_is_sharded_is_a_share_of_a_rank_s_memory() -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="fp32")
+    four = WorldSpec(1, 4, "cpu", "gloo", "loopback")
+    needs = {
+        stage: predict(replace(run, strategy="sharded", options={"stage": stage}, world=four))
+        for stage in (1, 2, 3)
+    }
+    whole = predict(replace(run, strategy="ddp", world=four))
+    assert all(4 * need.optimiser == whole.optimiser for need in needs.values())
+    assert needs[1].gradients == whole.gradients == 4 * needs[2].gradients
+    assert needs[3].parameters < needs[2].parameters

@@ -268,7 +268,7 @@ class Unmarked:
     """What a stranger may write: a step that names no phase."""
 
     def __init__(self, parts: Parts) -> None:
-        self.model, self.optimiser = parts.model, parts.optimiser
+        self.model, self.optimiser = parts.model, parts.prepare().optimiser
 
     def barrier(self) -> None:
         pass
@@ -289,8 +289,8 @@ class Unmarked:
     def load(self, state: Any) -> None:
         raise NotImplementedError
 
-    def close(self) -> None:
-        pass
+    def close(self) -> str:
+        return "0" * 64
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,214 @@
+"""Weights, gradients and optimiser state cut into shards along the data axis (ZeRO, FSDP2).
+
+The stages are those of Rajbhandari et al. 2020 (arXiv 1910.02054): stage 1 shards the optimiser's
+state, stage 2 the gradients too, stage 3 the weights too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.optim import Optimizer
+
+from pipeline.parallel.group import Group
+from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Phases, Prepared
+from pipeline.study.profiling import COMMUNICATION
+
+ROWS = Shard(0)
+"""A tensor's rows are cut into as many runs as there are ranks; the last ranks may get fewer."""
+
+
+def data_mesh(layout: Layout) -> DeviceMesh:
+    """All ranks on one data axis. Collective."""
+    return init_device_mesh(layout.device, (layout.num_processes,), mesh_dim_names=(DATA,))
+
+
+def shard(model: nn.Module, mesh: DeviceMesh, phases: Phases, *, reshard: bool) -> FSDPModule:
+    """Cut the weights in place: one group of parameters for each block, one for the rest.
+
+    A group's weights are gathered before its forward pass; `reshard` frees them after it and
+    gathers them again for the backward pass, after which its gradients are reduced and scattered.
+    """
+    blocks: Any = model.blocks
+    for block in blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    if mesh.device_type == "cpu":
+        for module in (*blocks, root):
+            module.set_custom_all_gather(Gather(phases))
+            module.set_custom_reduce_scatter(RingReduceScatter(phases))
+    return root
+
+
+class _Allocates:
+    """The buffers of a collective as torch makes them by default."""
+
+    def __init__(self, phases: Phases) -> None:
+        self.phases = phases
+
+    def allocate(
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """An uninitialised tensor."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class Gather(_Allocates, AllGather):
+    """An all-gather that is waited for, and counted as communication."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> None:
+        """Every rank gets the concatenated inputs of all."""
+        with self.phases.during(COMMUNICATION):
+            dist.all_gather_into_tensor(output_tensor, input_tensor, group)
+
+
+class RingReduceScatter(_Allocates, ReduceScatter):
+    """A ring of sends and receives, which sends (n-1)/n of the input from each of n ranks.
+
+    Gloo's own reduce-scatter is an all-reduce and a cut: twice the bytes (pytorch issue 118911).
+    """
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """Every rank gets its own piece of the sum of all inputs, or of their mean."""
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            raise ValueError(f"the ring adds or averages, given {op}")
+        with self.phases.during(COMMUNICATION):
+            output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
+            if op == dist.ReduceOp.AVG:
+                output_tensor /= group.size()
+
+
+def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """This rank's piece of the sum over all ranks of `whole`, whose length they divide.
+
+    The sum of a piece starts on the rank after its owner and travels around the ring (Patarasuk and
+    Yuan 2009), so its order is fixed and equal inputs give equal bits. Collective.
+    """
+    size, rank = group.size(), group.rank()
+    pieces = whole.view(size, -1)
+    after, before = (dist.get_global_rank(group, (rank + step) % size) for step in (1, -1))
+    total = pieces[(rank - 1) % size].clone()
+    for step in range(size - 1):
+        incoming = torch.empty_like(total)
+        sent = dist.isend(total, after, group)
+        dist.recv(incoming, before, group)
+        if sent is not None:
+            sent.wait()
+        total = incoming.add_(pieces[(rank - 2 - step) % size])
+    return total
+
+
+class ShardedOptimiser(Optimizer):
+    """Stage 1: every rank updates its rows of each whole parameter, then all gather the rows.
+
+    The parameter group is the model's; its `masters` are the rows as DTensors, to which the state
+    of the optimiser belongs that `make` gives.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        make: Callable[[Iterable[nn.Parameter]], Optimizer],
+        mesh: DeviceMesh,
+        phases: Phases,
+    ) -> None:
+        whole = list(parameters)
+        shards = [nn.Parameter(_rows(parameter.detach(), mesh)) for parameter in whole]
+        super().__init__([{"params": whole, "masters": shards}], {})
+        self.mesh, self.phases = mesh, phases
+        self.inner = make(shards)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Step this rank's rows, then gather those of all ranks into the whole parameters."""
+        (group,) = self.param_groups
+        for inner in self.inner.param_groups:
+            inner["lr"] = group["lr"]
+        for parameter, rows in zip(group["params"], group["masters"], strict=True):
+            rows.grad = _rows(parameter.grad, self.mesh)
+        self.inner.step()
+        self.inner.zero_grad()
+        self.publish()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copy the rows of all ranks into the whole parameters. Collective, one message a rank."""
+        (group,) = self.param_groups
+        size = self.mesh.size()
+        pieces = [parameter.detach().chunk(size) for parameter in group["params"]]
+        lengths = [sum(p[rank].numel() for p in pieces if rank < len(p)) for rank in range(size)]
+        own = torch.cat([rows.to_local().reshape(-1) for rows in group["masters"]])
+        sent = own.new_zeros(max(lengths))
+        sent[: own.numel()] = own
+        gathered = sent.new_empty(size * sent.numel())
+        with self.phases.during(COMMUNICATION):
+            dist.all_gather_into_tensor(gathered, sent, self.mesh.get_group())
+        for rank, flat in enumerate(gathered.chunk(size)):
+            targets = [p[rank] for p in pieces if rank < len(p)]
+            sizes = [target.numel() for target in targets]
+            parts = torch.split(flat[: lengths[rank]], sizes)
+            for target, part in zip(targets, parts, strict=True):
+                target.copy_(part.view_as(target))
+
+
+def _rows(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
+    """This rank's rows of a tensor that every rank holds whole; nothing is sent."""
+    return distribute_tensor(tensor, mesh, [ROWS], src_data_rank=None)
+
+
+class ShardedStepper(Stepper):
+    """The shared step where gradients or weights are shards, or the optimiser's state is."""
+
+    def __init__(self, parts: Prepared, group: Group, **options: Any) -> None:
+        super().__init__(
+            parts,
+            data_parallel=group.size,
+            is_root=group.rank == 0,
+            mean_over_ranks=group.mean,
+            barrier=group.barrier,
+            leave=group.leave,
+            **options,
+        )
+
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip by the norm over the shards of all ranks, which one all-reduce adds up."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        with self.phases.during(COMMUNICATION):
+            norm = torch.nn.utils.get_total_norm(gradients)
+            if isinstance(norm, DTensor):
+                norm = norm.full_tensor()
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
+        return norm
+
+
+@contextmanager
+def without_reduction(root: FSDPModule) -> Iterator[None]:
+    """Gradients stay whole and are added up on their own rank within this context."""
+    root.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        root.set_requires_gradient_sync(True)

@@ -1,0 +1,93 @@
+"""Sharded data parallelism: ZeRO's stages 1 to 3 (Rajbhandari et al. 2020), 2 and 3 by FSDP2.
+
+Stage 1 all-reduces gradients as DDP does and gathers the updated weights. Stages 2 and 3 gather
+weights before each block and reduce-scatter its gradients after it; stage 3 gathers them twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline import models
+from pipeline.errors import StudyError
+from pipeline.models import FP32
+from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
+from pipeline.strategies.base import Footprint, Strategy
+
+if TYPE_CHECKING:
+    from pipeline.parallel.mesh import Layout
+    from pipeline.study.spec import RunSpec, WorldSpec
+
+STAGES = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Sharded(Strategy):
+    """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights."""
+
+    modules: ClassVar[tuple[str, ...]] = ("torch.distributed.fsdp", "torch.distributed.tensor")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
+
+    stage: int = 3
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; raises StudyError on an unknown stage."""
+        if self.stage not in STAGES:
+            raise StudyError(f"sharded stage {self.stage} is unknown; use one of 1, 2, 3")
+        return super().layout(world)
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
+        share = 1 / layout.num_processes
+        if self.stage == 1:
+            # rows of the weights beside the whole ones, and the two ends of the all-gather
+            rows = int(gradients * share)
+            return Footprint(
+                buffer_bytes=2 * rows + gradients,
+                holds_gradients=True,
+                optimiser_share=share,
+                gathered_bytes=rows,
+            )
+        count = models.num_parameters(spec.model)
+        block = FP32 * models.layer_parameters(spec.model)
+        rest = FP32 * count - spec.model.num_layers * block
+        whole = FP32 * count if self.stage == 2 else rest + min(2, spec.model.num_layers) * block
+        return Footprint(
+            # the last group's whole gradients and their copy in the order of the ranks
+            buffer_bytes=2 * max(rest, block),
+            optimiser_share=share,
+            weight_share=share,
+            gradient_share=share,
+            gathered_bytes=whole,
+        )
+
+    def build(self, parts: Parts) -> Trainable:
+        """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        from pipeline.parallel import sharded
+        from pipeline.parallel.group import Group
+
+        group = Group.join(parts.layout)
+        mesh = sharded.data_mesh(parts.layout)
+        if self.stage == 1:
+            optimiser = sharded.ShardedOptimiser(
+                parts.model.parameters(), parts.make_optimiser, mesh, parts.phases
+            )
+            wrapped = DistributedDataParallel(parts.model, gradient_as_bucket_view=True)
+            return sharded.ShardedStepper(
+                parts.prepared(optimiser),
+                group,
+                forward=wrapped,
+                accumulating=wrapped.no_sync,
+                reduces_in_backward=True,
+            )
+        if parts.layout.device == "cuda":
+            # Collectives run on streams of their own, which marks between phases do not see.
+            parts = replace(parts, phases=NOT_PROFILED)
+        root = sharded.shard(parts.model, mesh, parts.phases, reshard=self.stage == 3)
+        return sharded.ShardedStepper(
+            parts.prepare(), group, accumulating=lambda: sharded.without_reduction(root)
+        )
