@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OK, MISSING, NOTE = "ok", "missing", "note"
+OK, MISSING, NOTE, BROKEN = "ok", "missing", "note", "broken"
 
 
 @dataclass(frozen=True)
 class Finding:
     """One line: whether it is there, what was seen, and how to get it where it is missing.
 
-    A `note` is neither: a fact to know, or a probe that could not look.
+    `broken`: a file of this checkout, such as a strategy or a study, cannot be used. A `note` is a
+    fact to know, or a probe that failed.
     """
 
     status: str
@@ -32,3 +33,8 @@ def missing(text: str, fix: str) -> Finding:
 def note(text: str, fix: str = "") -> Finding:
     """A fact to know."""
     return Finding(NOTE, text, fix)
+
+
+def broken(text: str, fix: str) -> Finding:
+    """A file of this checkout cannot be used; `fix` says how to mend it."""
+    return Finding(BROKEN, text, fix)

@@ -54,13 +54,7 @@ def make_record(
 ) -> RunRecord:
     """The run's record; raises LaunchError where the input was wrong, so that no record is due."""
     ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
-    if launch.unsupported is not None:
-        verdict = Verdict("unsupported", launch.unsupported)
-    else:
-        verdict = judge(spec, paths, ended)
-    if verdict.status == "ok" and len(ranks) != layout.num_processes:
-        said = f"{len(ranks)} of {layout.num_processes} ranks left their part"
-        verdict = Verdict("failed", f"{said}; see {paths.log.name}")
+    verdict = _verdict(spec, layout, launch, paths, ended, len(ranks))
     if verdict.status == "ok":
         _check_hosts(spec, ranks)
     complete = ranks if verdict.status == "ok" else []
@@ -91,6 +85,19 @@ def make_record(
         "provenance": provenance() | _image(ranks),
     }
     return RunRecord(run=run, steps=steps)
+
+
+def _verdict(
+    spec: RunSpec, layout: Layout, launch: Launch, paths: RunPaths, ended: Ended, num_parts: int
+) -> Verdict:
+    """How the run came out; `num_parts` ranks left their part of the record."""
+    if launch.unsupported is not None:
+        return Verdict("unsupported", launch.unsupported)
+    verdict = judge(spec, paths, ended)
+    if verdict.status == "ok" and num_parts != layout.num_processes:
+        said = f"{num_parts} of {layout.num_processes} ranks left their part"
+        return Verdict("failed", f"{said}; see {paths.log.name}")
+    return verdict
 
 
 def _emulation(paths: RunPaths, stall: str | None) -> Any:

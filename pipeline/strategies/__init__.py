@@ -42,7 +42,10 @@ def check(runs: Iterable[RunSpec]) -> None:
 
 
 def load(name: str, options: Mapping[str, Any]) -> Strategy:
-    """The strategy of that name with its knobs set; raises StudyError for an unknown one."""
+    """The strategy of that name with its knobs set.
+
+    Raises StudyError for an unknown one, and for one whose file cannot be imported or makes none.
+    """
     if name not in names():
         raise StudyError(
             f"strategy {name!r} has no file pipeline/strategies/{name}.py; use one of "
@@ -65,7 +68,10 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 f"strategy {name} has no option {option!r}; "
                 f"use one of {', '.join(sorted(knobs)) or 'none'}"
             )
-    strategy = kinds[0](**options)
+    try:
+        strategy = kinds[0](**options)
+    except TypeError as error:
+        raise _broken(name, "makes no strategy", error) from error
     for option, value in options.items():
         wanted = type(getattr(kinds[0], option))
         if type(value) is not wanted and not (wanted is float and type(value) is int):
@@ -77,4 +83,16 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
 
 
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{name}")
+    """The module of a strategy; raises StudyError where its file cannot be imported."""
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except Exception as error:  # whatever a file does wrong, it is named
+        raise _broken(name, "cannot be imported", error) from error
+
+
+def _broken(name: str, what: str, error: Exception) -> StudyError:
+    said = " ".join(str(error).split())[:200]
+    return StudyError(
+        f"pipeline/strategies/{name}.py {what} ({type(error).__name__}: {said}); "
+        "mend that file, or move it out of the folder"
+    )

@@ -58,8 +58,8 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """The nodes of all copies, as the ranks of one run see them."""
+class EmulatedRun:
+    """One run on the nodes of all copies: forks its ranks, each into the network of its node."""
 
     spec: RunSpec
     layout: Layout

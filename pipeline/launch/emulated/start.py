@@ -26,7 +26,7 @@ from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
 from pipeline.launch.emulated import preloaded
-from pipeline.launch.emulated.ranks import Cluster, follow, stay_with
+from pipeline.launch.emulated.ranks import EmulatedRun, follow, stay_with
 from pipeline.machine import control_groups
 from pipeline.machine.processes import die_with_parent
 from pipeline.study.spec import RunSpec
@@ -73,7 +73,7 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
         check_rates(measured)
         _import_heavy(spec)
         layout = strategies.load(spec.strategy, spec.options).layout(world)
-        with Cluster(spec, layout, nodes, shares, dilation).running(args) as ranks:
+        with EmulatedRun(spec, layout, nodes, shares, dilation).running(args) as ranks:
             return follow(ranks)
 
 

@@ -1,4 +1,4 @@
-"""Adding a strategy is adding one file: everything else finds it."""
+"""Adding a strategy is adding one file: everything else finds it, and says where it is broken."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,12 @@ cells:
   - {name: mine, label: Mine, strategy: mine, precision: fp32, nodes: [2], options: {echo: 3}}
 """
 SEEN = """
+import importlib
 import json
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
+from pipeline.__main__ import main
 from pipeline.doctor import examine
 from pipeline.planner.memory import predict
 from pipeline.planner.plan import plan_study
@@ -47,18 +52,45 @@ from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from tests.parity.cases import launches
 
-plan = plan_study(expand(load_study(Path("mine.yaml"))))[-1]
+def said(*arguments):
+    with redirect_stderr(StringIO()) as shown:
+        return [main(arguments), shown.getvalue()]
+
+runs = expand(load_study(Path("mine.yaml")))
+plan = plan_study(runs)[-1]
 found = dict(examine.probes())["mine"]()
-print(json.dumps({
+seen = {
     "names": names(), "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
     "gradients": plan.memory.gradients, "doctor": [found.status, found.fix],
     "parity": sorted({name for name, _ in launches()}),
-}))
+}
+text = Path("mine.yaml").read_text()
+for name, source in BROKEN.items():
+    Path("pipeline/strategies", f"{name}.py").write_text(source)
+    importlib.invalidate_caches()
+    Path("broken.yaml").write_text(text.replace("mine", name).replace(", options: {echo: 3}", ""))
+    spec = runs[-1].to_dict() | {"strategy": name, "options": {}, "cell": name}
+    Path("spec.json").write_text(json.dumps(spec))
+    probes = dict(examine.probes())
+    seen[name] = {
+        "doctor": vars(examine.examine(probes[name])),
+        "others": examine.examine(probes["mine"]).status,
+        "plan": said("plan", "--study", "broken.yaml"),
+        "train": said("train", "--spec", "spec.json", "--tokens", "tokens", "--out", "out"),
+        "sound": said("check", "--study", "workflow/config/smoke/study.yaml"),
+    }
+print(json.dumps(seen))
 """
+BROKEN = {
+    "unfound": "import nowhere",
+    "untyped": "def (:",
+    "abstract": MINE.partition("    def build")[0],
+}
+"""Files that are no strategies, each by its name."""
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the parts of a copy of this checkout say, with one file more."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("pipeline", "tests", "workflow"):
@@ -66,27 +98,49 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     (folder / "pipeline/strategies/mine.py").write_text(MINE.lstrip())
     (folder / "mine.yaml").write_text(STUDY)
     done = subprocess.run(
-        [sys.executable, "-c", SEEN],
+        [sys.executable, "-c", f"BROKEN = {BROKEN}\n{SEEN}"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    found: dict[str, object] = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_a_new_file_is_a_strategy_for_all(seen: dict[str, object]) -> None:
+def test_a_new_file_is_a_strategy_for_all(seen: dict[str, Any]) -> None:
     assert "mine" in str(seen["names"])
     assert seen["plan"] == ["mine", 5 * int(str(seen["gradients"]))]
     assert seen["doctor"] == ["missing", "ask me"]
     assert "mine" in str(seen["parity"])
 
 
-def test_its_row_is_in_the_table_of_the_docs(seen: dict[str, object]) -> None:
+def test_its_row_is_in_the_table_of_the_docs(seen: dict[str, Any]) -> None:
     row = "| `mine` | Mine: every rank trains for itself. | `echo` 2 | nowhere |"
     assert row in str(seen["table"]).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("unfound", "cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
+        ("untyped", "cannot be imported (SyntaxError: invalid syntax (untyped.py, line 1))"),
+        ("abstract", "makes no strategy (TypeError: Can't instantiate abstract class Mine"),
+    ],
+)
+def test_a_broken_file_is_named_and_takes_nothing_else_down(
+    seen: dict[str, Any], name: str, error: str
+) -> None:
+    found = seen[name]
+    assert found["doctor"]["status"] == "broken" and "mend that file" in found["doctor"]["fix"]
+    assert found["doctor"]["text"].startswith(f"pipeline/strategies/{name}.py {error}")
+    assert found["others"] == "missing" and found["sound"] == [0, ""]
+    for stage in ("plan", "train"):
+        status, said = found[stage]
+        assert status == 2 and said.count("\n") == 1
+        assert said.startswith(f"error: pipeline/strategies/{name}.py {error}")
 
 
 def test_the_docs_have_the_table_of_this_checkout() -> None:
