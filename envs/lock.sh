@@ -3,8 +3,9 @@
 #
 #   sh envs/lock.sh [options of pip-compile, such as --upgrade]
 #
-# A lock names no index and no path, and torch without the local tag of one index's build
-# (`2.13.0+cpu`), so that any index can serve it.
+# A lock names no index and no path, and the hashes of all files that PyPI has of a version, so that it
+# holds on every platform. torch alone stands without hashes and without the local tag of one index's
+# build (`2.13.0+cpu`): each index serves builds of its own of the same version.
 set -eu
 
 work=$(mktemp -d)
@@ -15,9 +16,12 @@ for name in requirements validator; do
     # An existing lock holds versions still unless they are asked to move.
     cp "$lock" "$work/$name.lock" 2>/dev/null || :
     CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/pip-compile "$@" --quiet --allow-unsafe --strip-extras \
+        --generate-hashes \
         --no-emit-find-links --no-emit-index-url --no-emit-trusted-host --no-emit-options \
         --output-file="$work/$name.lock" "envs/$name.in"
-    sed -E 's/^([a-z0-9-]+==[^ +]+)\+[a-z0-9.]+/\1/' "$work/$name.lock" >"$work/clean.lock"
+    awk '/^torch==/ { sub(/\+[a-z0-9.]+/, ""); sub(/ \\$/, ""); torch = 1; print; next }
+         torch && /^ +--hash=/ { next }
+         { torch = 0; print }' "$work/$name.lock" >"$work/clean.lock"
     if grep -nE '(^--|://|@ file)|^[^#]*[[:space:]]/' "$work/clean.lock"; then
         echo "error: the lines above tie $lock to one machine; install from a plain index" >&2
         exit 1

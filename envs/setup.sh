@@ -29,7 +29,15 @@ echo "setup: installing envs/requirements.lock into $venv (minutes the first tim
 pwd >"$venv/.home"
 : >"$venv/.installing"
 # shellcheck disable=SC2086  # PIP_ARGS is a list of options
-"$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check \
-    ${PIP_ARGS:-} --requirement envs/requirements.lock
+install() {
+    "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check ${PIP_ARGS:-} "$@"
+}
+
+# pip takes hashes for all packages or for none, and torch has none (envs/lock.sh): it comes second, when
+# all that it needs is there but the libraries of CUDA, which its own metadata pins.
+torch=$(sed -n '/^torch==/p' envs/requirements.lock)
+sed '/^torch==/d' envs/requirements.lock >"$venv/.hashed.txt"
+install --require-hashes --requirement "$venv/.hashed.txt"
+install "$torch"
 rm -f "$venv/.installing" "$venv"/.stamp-*
 : >"$stamp"

@@ -19,12 +19,13 @@ python3 -m venv $share "$venv"
 # shellcheck disable=SC2086  # PIP_ARGS is a list of options
 install() { "$venv/bin/python" -m pip install ${PIP_ARGS:-} "$@"; }
 
-# The lock is complete, but for the libraries that torch's build for CUDA pins itself.
+# The lock is complete, but for the libraries that torch's build for CUDA pins itself, and has hashes of
+# all but torch, whose builds differ from index to index; pip takes hashes for all packages or for none.
 torch=$(sed -n '/^torch==/p' "$rest")
 sed -i '/^torch==/d' "$rest"
-install --no-deps --requirement "$rest"
+install --no-deps --require-hashes --requirement "$rest"
 if [ -n "$torch" ]; then
-    install --constraint "$lock" "$torch"
+    install "$torch"
 elif ! "$venv/bin/python" -c 'import numpy, torch; torch.from_numpy(numpy.arange(3))'; then
     # A torch that was compiled against NumPy 1 knows nothing of NumPy 2. What then misses a newer
     # one is listed by the last step.

@@ -3,7 +3,7 @@
     python -m envs.image.lock envs/requirements.lock
 
 run by the Python of the new environment before anything is installed there: a torch that it already
-finds is the base image's and stays. Prints one `name==version` a line.
+finds is the base image's and stays. Prints one `name==version` per line, with its hashes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
+_HASH = re.compile(r"^\s+(--hash=sha256:[0-9a-f]{64})")
 _NEEDED_BY = re.compile(r"^\s+#\s+(?:via\s+)?([A-Za-z0-9._-]+)\s*$")
 
 
@@ -38,16 +39,32 @@ def read_lock(text: str) -> tuple[dict[str, str], dict[str, set[str]]]:
     return versions, needed_by
 
 
+def hashes(text: str) -> dict[str, list[str]]:
+    """Package -> options `--hash=sha256:...` of all its files; none for torch, see envs/lock.sh."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if pin := _PIN.match(line):
+            found[pin[1].lower()] = one = []
+        elif option := _HASH.match(line):
+            one.append(option[1])
+    return found
+
+
 def without(text: str, kept: Iterable[str]) -> list[str]:
-    """Lines `name==version` of the lock without `kept` and without what only these need.
+    """Lines `name==version --hash=...` of the lock without `kept` and what only these need.
 
     So the base's torch keeps the SymPy that it asks for.
     """
     versions, needed_by = read_lock(text)
+    of_files = hashes(text)
     dropped = set(kept)
     while more := {n for n, by in needed_by.items() if by and by <= dropped} - dropped:
         dropped |= more
-    return [f"{name}=={version}" for name, version in versions.items() if name not in dropped]
+    return [
+        " ".join([f"{name}=={version}", *of_files[name]])
+        for name, version in versions.items()
+        if name not in dropped
+    ]
 
 
 def main(arguments: list[str]) -> int:
