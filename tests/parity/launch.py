@@ -51,11 +51,10 @@ class Runs:
 
 def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
     """Train all cases of a strategy; raises LaunchFailed."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={world}", str(Path(__file__).with_name("rank.py"))]
+    script = str(Path(__file__).with_name("rank.py"))
     try:
         done = subprocess.run(
-            [*command, strategy, str(world), str(tokens), str(out)],
+            [sys.executable, script, strategy, str(world), str(tokens), str(out)],
             env=_environment(world),
             capture_output=True,
             text=True,

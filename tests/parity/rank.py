@@ -1,7 +1,8 @@
-"""One rank of the parity suite: trains every case of a strategy through the real loop.
+"""The ranks of the parity suite: each trains every case of a strategy through the real loop.
 
-`python rank.py STRATEGY WORLD TOKENS OUT`, started by torchrun. A rank that fails leaves
-`rank<r>.error.json`: when, how, and whether it only lost a peer.
+`python rank.py STRATEGY WORLD TOKENS OUT` forks them, as runs on emulated nodes are, with what
+torchrun would set; torch is loaded once. A rank that fails leaves `rank<r>.error.json`: when, how,
+and whether it only lost a peer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +26,8 @@ from safetensors.torch import save_file
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
+from pipeline.launch.emulated.ranks import Rank, _fork
+from pipeline.launch.torchrun import free_port
 from pipeline.machine.processes import die_with_parent
 from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.mesh import Layout
@@ -38,8 +42,40 @@ from tests.parity import apex_standin
 from tests.parity.cases import OPTIONS, STEPS, Case, cases_of
 
 
-def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
+def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
+    """Fork the ranks and wait for them; 1 where one failed, which ends the others."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    port = free_port()
+    ranks = []
+    try:
+        for rank in range(world):
+            work = partial(main, strategy, world, tokens, out, variables(rank, world, port))
+            ranks.append(Rank(0, _fork(work)))
+        # After the forks: it has a thread.
+        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
+            time.sleep(0.02)
+        del store
+        return 1 if any(codes) else 0
+    finally:
+        for one in ranks:
+            one.kill()
+
+
+def variables(rank: int, world: int, port: int) -> dict[str, str]:
+    """What torchrun sets."""
+    found = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    return {name: str(value) for name, value in found.items()} | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
+def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[str, str]) -> int:
     """Leave `<case>.rank<r>.json` for each case, and rank 0's weights."""
+    os.environ.update(environment)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     # One group for all cases: torch cannot leave torchrun's store and join it again under one name.
@@ -64,6 +100,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path) -> None:
             save_file(weights, out / f"{case.name}.safetensors")
     dist.barrier()
     dist.destroy_process_group()
+    return 0
 
 
 def leave_error(error: Exception, rank: int, out: Path) -> None:
@@ -192,4 +229,4 @@ def summed() -> Callable[..., Any]:
 
 if __name__ == "__main__":
     die_with_parent()
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
+    sys.exit(start(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])))
