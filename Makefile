@@ -54,7 +54,8 @@ archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=s
 	@$(PIPELINE) archive --study=$(STUDY_FILE) $${PARTIAL:+--partial}
 
 test: setup check ## set up, check, and run all tests but those of the next line
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile $(SLOWEST)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile \
+	    --no-loadscope-reorder $(SLOWEST)
 
 # Each has the machine to itself.
 test-system: setup ## the tests that start a cluster, an image, a browser or emulated nodes

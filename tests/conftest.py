@@ -8,12 +8,32 @@ from tests.system.image import image, singularity
 
 __all__ = ["image", "singularity"]
 
+LONGEST = (
+    "workflow/test_workflow.py",
+    "parity/test_parity.py",
+    "workflow/test_archive.py",
+    "workflow/test_adaptive.py",
+    "parity/test_suite.py",
+    "golden/test_golden.py",
+)
+"""Begun first: where a worker gets one of these files last, the others wait for it."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The one way to move golden files."""
     parser.addoption(
         "--write-golden", action="store_true", help="write tests/golden/*.json anew, then compare"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files of LONGEST first, in their order; all others keep theirs."""
+
+    def place(item: pytest.Item) -> int:
+        file = item.path.relative_to(Path(__file__).parent).as_posix()
+        return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
