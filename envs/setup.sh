@@ -20,6 +20,11 @@ flock 8
 # Packages of an interrupted installation can look whole, and scripts of a moved checkout start
 # another Python: both begin anew, which pip's cache makes quick.
 home=$(cat "$venv/.home" 2>/dev/null || pwd)
+if [ -L "$venv" ] && [ "$home" != "$(pwd)" ]; then
+    echo "error: $venv is a symlink to $(readlink "$venv"), the environment of $home, which set-up" \
+        "would clear; remove the symlink and run make again" >&2
+    exit 1
+fi
 if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd)" ] ||
     ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     "$python" -m venv --clear "$venv"
