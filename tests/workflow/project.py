@@ -103,7 +103,12 @@ class Project:
     def environment(self) -> dict[str, str]:
         """That of a shell of its own, also where these tests were started by make."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-        return inherited | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        ours = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            # Timed runs wait for one another by a lock in there, and no test asks for their time.
+            ours["TMPDIR"] = str(self.folder / "tmp")
+            (self.folder / "tmp").mkdir(exist_ok=True)
+        return inherited | ours
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

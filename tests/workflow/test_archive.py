@@ -12,23 +12,13 @@ import pytest
 
 from pipeline.archive.layout import PRODUCT
 from tests.workflow.crate_validator import environment, issues
-from tests.workflow.project import STUDY, Project, make_project
+from tests.workflow.project import Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 # What only the person who publishes an archive can say, or what would need an address on the web.
 UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url", "absolute URI",
                 "Bioschemas ComputationalWorkflow profile")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Two strategies, and one that cannot run here: `test_workflow.py` trains the others."""
-    cells = STUDY["cells"]
-    assert isinstance(cells, list)
-    project = make_project(tmp_path_factory.mktemp("first"), cells=[*cells[:2], cells[3]])
-    project.run("--cores", "2")
-    return project
 
 
 @pytest.fixture(scope="module")

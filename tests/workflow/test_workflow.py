@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,39 +20,23 @@ from tests.workflow.project import Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A workflow that was killed without warning while a run was training."""
-    project = make_project(tmp_path_factory.mktemp("project"))
-    process = subprocess.Popen(
-        project.command("--cores", "2"),
-        cwd=project.folder,
-        env=project.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 240
-    while not any(p.stat().st_size for p in project.results.glob("runs/*/*/*/ranks/rank0.jsonl")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return project
+CLAIMS = "workflow/config/bai2022/claims.yaml"
+FIGURE_MODULE = "pipeline/figures/speedup.py"
+TEMPLATE = "pipeline/page/page.html.j2"
+AFTER_FIGURES = {"figures": 1, "manuscript": 1, "page": 1, "all": 1}
+AFTER_CLAIMS = {"tables": 1, **AFTER_FIGURES}
 
 
-@pytest.fixture(scope="module")
-def said(interrupted: Project) -> str:
-    """What Snakemake says when the same workflow is started again and run to its end."""
-    done = interrupted.run("--cores", "2", "--verbose")
-    return done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def finished(interrupted: Project, said: str) -> Project:
-    """The workflow at its end."""
-    return interrupted
+@contextmanager
+def changed(file: Path, text: str) -> Iterator[None]:
+    """Another text in a file for a while; then text and time are those of before."""
+    before, times = file.read_text(), file.stat()
+    file.write_text(text)
+    try:
+        yield
+    finally:
+        file.write_text(before)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def test_snakemake_looks_at_its_jobs_when_one_ends_and_not_all_the_time(said: str) -> None:
@@ -90,11 +74,9 @@ def test_every_claim_that_the_study_names_has_a_verdict(finished: Project) -> No
 
 
 def test_a_changed_claim_is_judged_anew_and_trains_nothing(finished: Project) -> None:
-    claims = finished.folder / "workflow/config/bai2022/claims.yaml"
-    claims.write_text(claims.read_text() + "\n# changed\n")
-    jobs = finished.jobs()
-    assert jobs == {"claims": 1, "figures": 1, "tables": 1, "manuscript": 1, "page": 1, "all": 1}
-    finished.run("--cores", "2")
+    claims = finished.folder / CLAIMS
+    with changed(claims, claims.read_text() + "\n# changed\n"):
+        assert finished.jobs() == {"claims": 1, **AFTER_CLAIMS}
 
 
 def test_a_study_without_claims_has_no_verdicts(tmp_path: Path) -> None:
@@ -116,29 +98,38 @@ def test_a_removed_record_is_made_again(finished: Project) -> None:
 
 def test_a_deleted_figure_draws_the_figures(finished: Project) -> None:
     figure = finished.results / "figures/speedup.png"
-    before = figure.read_bytes()
-    figure.unlink()
-    assert finished.jobs() == {"figures": 1, "manuscript": 1, "page": 1, "all": 1}
-    finished.run("--cores", "2")
-    assert figure.read_bytes() == before
+    aside = figure.rename(finished.folder / "aside.png")
+    jobs = finished.jobs()
+    aside.rename(figure)
+    assert jobs == AFTER_FIGURES
 
 
 def test_a_changed_figure_module_draws_the_figures_and_trains_nothing(finished: Project) -> None:
-    module = finished.folder / "pipeline/figures/speedup.py"
-    module.write_text(module.read_text() + "\n# changed\n")
-    assert finished.jobs() == {"figures": 1, "manuscript": 1, "page": 1, "all": 1}
-    finished.run("--cores", "2")
+    module = finished.folder / FIGURE_MODULE
+    with changed(module, module.read_text() + "\n# changed\n"):
+        assert finished.jobs() == AFTER_FIGURES
 
 
 def test_a_changed_template_makes_the_page_anew_and_nothing_else(finished: Project) -> None:
-    template = finished.folder / "pipeline/page/page.html.j2"
-    text = template.read_text()
-    template.write_text(text.replace("</body>", "<p>changed</p></body>"))
-    assert finished.jobs() == {"page": 1, "all": 1}
+    template = finished.folder / TEMPLATE
+    with changed(template, template.read_text().replace("</body>", "<p>changed</p></body>")):
+        assert finished.jobs() == {"page": 1, "all": 1}
+
+
+def test_all_these_changes_are_carried_out_at_once(finished: Project) -> None:
+    figure = finished.results / "figures/speedup.png"
+    before = figure.read_bytes()
+    figure.unlink()
+    for name in (CLAIMS, FIGURE_MODULE):
+        with (finished.folder / name).open("a") as file:
+            file.write("\n# changed\n")
+    template = finished.folder / TEMPLATE
+    template.write_text(template.read_text().replace("</body>", "<p>changed</p></body>"))
+    assert finished.jobs() == {"claims": 1, **AFTER_CLAIMS}
     finished.run("--cores", "2")
+    assert figure.read_bytes() == before
     assert "<p>changed</p>" in (finished.results / "report.html").read_text()
-    template.write_text(text)
-    finished.run("--cores", "2")
+    assert "Nothing to be done" in finished.run("--cores", "2").stderr
 
 
 def test_another_time_limit_trains_only_what_ran_out_of_it(tmp_path: Path) -> None:
