@@ -9,7 +9,6 @@
 #   make image BASE_IMAGE=...     another base than NVIDIA's; BUILDER=docker|buildah|apptainer,
 #                                 BUILD_OPTIONS='--volume ...' and FORCE=--force are passed on
 
-SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -18,14 +17,16 @@ SHELL := /bin/sh
 $(foreach name,STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS BASE_IMAGE BUILDER \
     BUILD_OPTIONS FORCE UPGRADE,$(if $(filter-out undefined,$(origin $(name))),\
     $(eval override export $(name) := $$(value $(name)))))
-STUDY_FILE = "$${CONFIGFILE-workflow/config/$${STUDY-smoke}/study.yaml}"
-
-BIN := .venv/bin
-LOCK := envs/requirements.lock
+# What follows is the Makefile's own, and nothing that is given takes its place.
+override SHELL := /bin/sh
+override STUDY_FILE = "$${CONFIGFILE-workflow/config/$${STUDY-smoke}/study.yaml}"
+override BIN := .venv/bin
+override LOCK := envs/requirements.lock
+# Not held fast: `STAMP=` says that the environment is there, as tests in a copy of the checkout do.
 STAMP := .venv/.stamp-$(shell { cat $(LOCK); pwd; } | sha256sum | cut -c1-16)
-PIPELINE := $(BIN)/python -m pipeline
+override PIPELINE := $(BIN)/python -m pipeline
 # What a session of tests spent its time on.
-SLOWEST = --durations=15 --durations-min=10
+override SLOWEST := --durations=15 --durations-min=10
 
 .PHONY: help paper archive test test-system check bench image setup lock clean clean-results
 
@@ -33,7 +34,7 @@ help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
 	    while IFS='|' read -r name text; do printf '%-22s %s\n' "$$name" "$$text"; done
 
-ifdef FROM
+ifneq ($(origin FROM),undefined)
 # Nothing is trained, so Horovod is not built; results/<study> is not touched.
 paper: $(STAMP)
 	@folder=$$($(PIPELINE) unpack --archive="$$FROM" --into results/from_archive) && \
@@ -51,7 +52,7 @@ paper: setup ## set up, run the study, build its report; STUDY=smoke
 endif
 
 archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=smoke
-	@$(PIPELINE) archive --study=$(STUDY_FILE) $${PARTIAL:+--partial}
+	@$(PIPELINE) archive --study=$(STUDY_FILE) $${PARTIAL+--partial="$$PARTIAL"}
 
 test: setup check ## set up, check, and run all tests but those of the next line
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile \

@@ -27,6 +27,12 @@ if [ -L "$venv" ] && [ "$home" != "$(pwd)" ]; then
 fi
 if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd)" ] ||
     ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    # Clearing goes through a symlink and empties the environment of whoever it belongs to.
+    if [ -L "$venv" ]; then
+        echo "error: $venv is a symlink to $(readlink "$venv"), which is not cleared;" \
+            "remove the symlink or set the environment up where it lies" >&2
+        exit 2
+    fi
     "$python" -m venv --clear "$venv"
 fi
 

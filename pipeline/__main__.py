@@ -1,14 +1,21 @@
 """The only command line of Samestep: `python -m pipeline STAGE ...`, one subcommand per stage.
 
-Only the stage that is called is imported, so `figure` never pays for torch.
+Only the stage that is called is imported, so `figure` never pays for torch. The exit status is 0, 1
+where a stage found what it looks for (a difference, an unmet requirement), 2 for an error of the
+input or the machine, 70 for a bug of this program, and 128 and the signal's number for a signal.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
 import sys
-from types import ModuleType
+import tempfile
+import traceback
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
 
 from pipeline.errors import SamestepError
 
@@ -36,9 +43,56 @@ STAGES = (
 """In the order of a study; each is a file of `pipeline.commands`."""
 
 
+BUG = 70
+"""Exit status of an internal error (EX_SOFTWARE of sysexits.h)."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line and go the way of all others; no option may be shortened."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise SamestepError."""
+        raise SamestepError(f"{message}; see {self.prog} --help")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """As it was, but `--option=--` is no value; Python 3.11 makes an empty list of it."""
+        if action.option_strings and "--" in arg_strings:
+            self.error(f"argument {action.option_strings[0]}: '--' is no value; give one")
+        return super()._get_values(action, arg_strings)
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Run one stage; expected errors become one line on stderr and exit status 2."""
+    """Run one stage; whatever goes wrong becomes one line on stderr and an exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    try:
+        status = _run(argv)
+        # What cannot be printed (a full disk, a reader that is gone) is found here and not at exit.
+        sys.stdout.flush()
+        return status
+    except SamestepError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt as error:
+        print("interrupted", *error.args, file=sys.stderr)
+        return 128 + int(signal.SIGTERM if error.args else signal.SIGINT)
+    except BrokenPipeError:
+        # Python would print a warning when it flushes what it still has.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print("interrupted: who read the output closed it", file=sys.stderr)
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{name}{error.strerror or error}; fix the path, its permissions or the disk")
+    except MemoryError:
+        return _fail("out of memory; give the command more, or a smaller study or file")
+    except RecursionError as error:
+        return _fail(f"nested too deep ({error}); give a plainer file;", _save(error))
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error)[:300]}"
+        _fail(f"{argv[:1]} has a bug ({said}); please report it with", _save(error))
+        return BUG
+
+
+def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__)
         for name in STAGES:
@@ -46,29 +100,44 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     name, *rest = argv
     if name not in STAGES:
-        print(
-            f"error: unknown stage {name!r}; use one of {', '.join(STAGES)}",
-            file=sys.stderr,
-        )
-        return 2
+        raise SamestepError(f"unknown stage {name[:60]!r}; use one of {', '.join(STAGES)}")
     stage = _stage(name)
-    parser = argparse.ArgumentParser(prog=f"python -m pipeline {name}", description=stage.SUMMARY)
+    parser = _Parser(
+        prog=f"python -m pipeline {name}", description=stage.SUMMARY, allow_abbrev=False
+    )
     stage.add_arguments(parser)
-    args = parser.parse_args(rest)
+    return int(stage.run(parser.parse_args(rest)))
+
+
+def _fail(text: str, *further: str) -> int:
+    # A path may hold a line end; an error is one line whatever was given.
+    print("error:", " ".join(" ".join([text, *further]).split()), file=sys.stderr)
+    return 2
+
+
+def _save(error: BaseException) -> str:
+    """The name of a file with the traceback, which is of use to who mends it and to nobody else."""
     try:
-        return int(stage.run(args))
-    except SamestepError as error:
-        # A path may hold a line end; an error is one line whatever was given.
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="samestep-traceback-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            traceback.print_exception(error, file=file)
+    except OSError as fault:
+        return f"its traceback, which could not be saved ({fault.strerror})"
+    return f"its traceback in {file.name}"
 
 
 def _stage(name: str) -> ModuleType:
     return importlib.import_module(f"pipeline.commands.{name}")
 
 
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    """End as Control-C does, so that what was begun is removed and children are stopped."""
+    raise KeyboardInterrupt(f"by signal {signum}")
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminate)
+    # Pools end their processes by this signal, which is no fault of them.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     sys.exit(main())

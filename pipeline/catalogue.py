@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import options
 from pipeline.study.expansion import compares_conditions
 from pipeline.study.study import Study
 
@@ -52,9 +53,13 @@ class Catalogue:
         names = self.names()
         about = f"files in pipeline/{self.kind}s: {', '.join(names)}"
         parser.add_argument("names", choices=names, metavar="NAME", nargs="+", help=about)
-        parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
-        parser.add_argument("--verdicts", type=Path, help="verdicts.json, for one on claims")
-        parser.add_argument("--out", type=Path, required=True, help=f"folder for NAME.{formats}")
+        parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
+        parser.add_argument(
+            "--verdicts", type=options.file, help="verdicts.json, for one on claims"
+        )
+        parser.add_argument(
+            "--out", type=options.new_folder, required=True, help=f"folder for NAME.{formats}"
+        )
 
     def load(
         self, names: Sequence[str], metrics: Path, verdicts: Path | None

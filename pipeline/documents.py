@@ -1,14 +1,17 @@
-"""Read YAML and JSON files that anyone may have written: the one door for them.
+"""Read the YAML, JSON, JSON lines and text that anyone may have written: the one door for files.
 
 What comes through is plain and small: mappings with string keys, lists, strings, finite numbers,
-booleans and null, as JSON has them. Everything else is one line: what is no regular file, too
-large, not UTF-8, has a key twice, is nested too deep, or grows by aliases beyond measure.
+booleans and null, as JSON has them. Everything else is one line that names the file, the place, the
+value and the fix: what is no regular file, too large, not UTF-8, has a key twice, is nested too
+deep, or grows by aliases beyond measure.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,14 @@ from pipeline.files import open_regular
 
 # The largest shipped study has 3 KiB, 250 values and a depth of 4.
 MAX_BYTES = 128 * 1024
+"""Of a file that a person writes."""
+
+MAX_MADE_BYTES = 64 * 2**20
+"""Of a JSON document that a stage wrote: the record of some 100,000 ranks."""
+
+MAX_LINE_BYTES = 64 * 1024
+"""Of one line of JSON lines; a step has some hundred."""
+
 MAX_VALUES = 20_000
 MAX_DEPTH = 20
 # An integer in any other program that reads our JSON.
@@ -30,23 +41,85 @@ class _Refused(ValueError):
 
 
 def read_document(
-    path: Path, what: str, error: type[SamestepError], max_bytes: int = MAX_BYTES
+    path: Path,
+    what: str,
+    error: type[SamestepError],
+    fix: str = "",
+    max_bytes: int = MAX_BYTES,
 ) -> Any:
     """The content of `path`, JSON where its suffix says so and YAML elsewhere.
 
-    `what` names the kind of file in the message of `error`, which is raised for all that is wrong.
+    `what` names the kind of file in the message of `error`, which is raised for all that is wrong;
+    `fix` says what to do about a file that is missing or damaged.
     """
-    name = f"{what} {path}"
+    text = read_text(path, what, error, fix, max_bytes)
     form = "JSON" if path.suffix == ".json" else "YAML"
-    try:
-        text = _read_text(path, max_bytes)
+    return parse(text, f"{what} {path}".lstrip(), error, form, fix)
+
+
+def read_made(path: Path, what: str, error: type[SamestepError], made_by: str) -> Any:
+    """The content of a JSON file that the command `made_by` wrote; otherwise as `read_document`."""
+    return read_document(path, what, error, f"run `{made_by}` first", MAX_MADE_BYTES)
+
+
+def read_text(
+    path: Path,
+    what: str,
+    error: type[SamestepError],
+    fix: str = "",
+    max_bytes: int = MAX_BYTES,
+) -> str:
+    """The text of a regular file in UTF-8, a byte order mark dropped; raises `error`."""
+    name = f"{what} {path}".lstrip()
+    with _named(name, error, "UTF-8 text", fix):
+        with open_regular(path) as stream:
+            content = stream.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise _Refused(f"the file is over {_size(max_bytes)}; is it the right one?")
+        return content.decode("utf-8-sig")
+
+
+def parse(
+    text: str, name: str, error: type[SamestepError], form: str = "JSON", fix: str = ""
+) -> Any:
+    """The content of a document's text; raises `error`, whose message begins with `name`."""
+    with _named(name, error, form, fix):
         content = _parse_json(text) if form == "JSON" else _parse_yaml(text)
-        _check_plain(content, "$", 0)
+        if not _is_plain(content, 0):
+            _check_plain(content, "$", 0)
+    return content
+
+
+def read_lines(
+    path: Path, what: str, error: type[SamestepError], fix: str = ""
+) -> Iterator[tuple[int, Any]]:
+    """Number, from 1, and content of each line of a file of JSON lines; raises `error`.
+
+    One line is in memory at a time. A blank line is no JSON.
+    """
+    name = f"{what} {path}".lstrip()
+    with _named(name, error, "JSON lines", fix), open_regular(path) as stream:
+        number = 0
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            at = f"{name}:{number}"
+            if len(line) > MAX_LINE_BYTES:
+                raise error(f"{at}: the line is over {_size(MAX_LINE_BYTES)}; is it a step?")
+            with _named(at, error, "JSON", fix):
+                text = line.decode("utf-8")
+            yield number, parse(text, at, error, "JSON", fix)
+
+
+@contextmanager
+def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterator[None]:
+    """Turn whatever is wrong with a file into one line of `error`."""
+    try:
+        yield
     except FileNotFoundError:
-        raise error(f"{name} does not exist; give the path of a file") from None
+        raise error(f"{name} does not exist; {fix or 'give the path of a file'}") from None
     except OSError as fault:
         raise error(
-            f"{name} cannot be read: {fault.strerror or fault}; give a {form} file"
+            f"{name} cannot be read: {fault.strerror or fault}; give a file of {form}"
         ) from None
     except UnicodeDecodeError as fault:
         byte = fault.object[fault.start]
@@ -55,18 +128,17 @@ def read_document(
         raise error(f"{name}: {fault}") from None
     except RecursionError:
         raise error(f"{name}: {_too_deep('$')}") from None
+    except MemoryError:
+        raise error(f"{name} does not fit into memory; is it the right one?") from None
     except (yaml.YAMLError, ValueError) as fault:
         # ValueError: also dates that do not exist, and numbers too long for Python to read.
-        raise error(f"{name} is not {form}: {' '.join(str(fault).split())[:300]}") from None
-    return content
+        said = " ".join(str(fault).split())[:300]
+        raise error(f"{name} is not {form}: {said}; {fix or 'correct the file'}") from None
 
 
-def _read_text(path: Path, max_bytes: int) -> str:
-    with open_regular(path) as stream:
-        content = stream.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise _Refused(f"the file is over {max_bytes // 1024} KiB; is it the right one?")
-    return content.decode("utf-8-sig")
+def _size(num_bytes: int) -> str:
+    kib = num_bytes // 1024
+    return f"{kib} KiB" if kib < 1024 else f"{kib // 1024} MiB"
 
 
 def _parse_json(text: str) -> Any:
@@ -140,6 +212,25 @@ def _too_deep(where: str) -> str:
     return f"at {where[:80]} it is nested over {MAX_DEPTH} deep; expected a study's few levels"
 
 
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether `_check_plain` finds nothing, for a document of many values: no place is made."""
+    kind = type(value)
+    if kind is dict or kind is list:
+        if depth >= MAX_DEPTH:
+            return not value
+        if kind is list:
+            return all(_is_plain(child, depth + 1) for child in value)
+        return all(
+            type(key) is str and key.isascii() and _is_plain(child, depth + 1)
+            for key, child in value.items()
+        )
+    if kind is str:
+        return bool(value.isascii())
+    if kind is int:
+        return bool(value.bit_length() <= MAX_BITS)
+    return math.isfinite(value) if kind is float else value is None or kind is bool
+
+
 def _check_plain(value: Any, where: str, depth: int) -> None:
     """Raise _Refused, naming the place, unless `value` is what JSON can hold and we can write."""
     if depth > MAX_DEPTH:
@@ -148,7 +239,7 @@ def _check_plain(value: Any, where: str, depth: int) -> None:
         case dict():
             for key, child in value.items():
                 if not isinstance(key, str):
-                    raise _Refused(f"at {where}: the key {str(key)[:80]} is no text; quote it")
+                    raise _Refused(f"at {where[:80]}: the key {str(key)[:80]} is no text; quote it")
                 _check_plain(key, where, depth)
                 _check_plain(child, f"{where}.{key}", depth + 1)
         case list():
@@ -156,18 +247,22 @@ def _check_plain(value: Any, where: str, depth: int) -> None:
                 _check_plain(child, f"{where}[{place}]", depth + 1)
         case str():
             if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-                raise _Refused(f"at {where}: half a character ({value[:80]!a}); write it whole")
+                raise _Refused(
+                    f"at {where[:80]}: half a character ({value[:80]!a}); write it whole"
+                )
         case bool() | None:
             pass
         case int():
             if value.bit_length() > MAX_BITS:
                 raise _Refused(
-                    f"at {where}: an integer of {value.bit_length()} bits; the most is {MAX_BITS}"
+                    f"at {where[:80]}: an integer of {value.bit_length()} bits; "
+                    f"the most is {MAX_BITS}"
                 )
         case float():
             if not math.isfinite(value):
-                raise _Refused(f"at {where}: {value} is no finite number; write one")
+                raise _Refused(f"at {where[:80]}: {value} is no finite number; write one")
         case _:
             raise _Refused(
-                f"at {where}: a {type(value).__name__} is nothing that JSON has; put it in quotes"
+                f"at {where[:80]}: a {type(value).__name__} is nothing that JSON has; "
+                "put it in quotes"
             )

@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -38,22 +38,47 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 @contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make `folder` with those above it; on error remove what was made and is still empty.
+
+    Raises SamestepError where it cannot be made.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SamestepError(
+            f"could not make {folder}: {error.strerror or error}; give another place or fix the "
+            "permissions"
+        ) from error
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for path in missing:
+                path.rmdir()
+        raise
+
+
+@contextmanager
 def atomic_path(final: Path) -> Iterator[Path]:
     """Yield a temporary path beside `final`; rename it to `final` on success, remove it on error.
 
     Raises SamestepError when the disk refuses (full, read-only), naming the file.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp{final.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, final)
-    except OSError as error:
-        raise SamestepError(
-            f"could not write {final}: {error.strerror or error}; free space or fix the permissions"
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with made_folder(final.parent):
+        try:
+            yield temporary
+            os.replace(temporary, final)
+        except OSError as error:
+            raise SamestepError(
+                f"could not write {final}: {error.strerror or error}; free space or fix the "
+                "permissions"
+            ) from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def write_text(final: Path, text: str) -> None:
@@ -86,7 +111,12 @@ def replace_marked(path: Path, name: str, text: str) -> None:
     Raises SamestepError where the file has none.
     """
     first, last = marks(name)
-    before, begin, rest = path.read_text(encoding="utf-8").partition(first)
+    try:
+        with open_regular(path) as stream:
+            content = stream.read().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SamestepError(f"{path} cannot be read: {error}; give a Markdown file") from None
+    before, begin, rest = content.partition(first)
     _, end, after = rest.partition(last)
     if not begin or not end:
         raise SamestepError(f"{path} has no lines {first} and {last}; add them where it is due")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.archive.layout import MANIFEST_FILE
+from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError
 from pipeline.files import sha256_of_file
 from pipeline.records import RunRecord
@@ -17,10 +17,8 @@ def check_inputs(records: Sequence[RunRecord], results: Path) -> None:
     """Raise ArchiveError where a spec or the manifest is missing or not what the runs had."""
     manifest = results / MANIFEST_FILE
     _exists(manifest)
-    try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ArchiveError(f"{manifest} is not JSON; it must be that of the runs") from None
+    fix = "it must be that of the runs"
+    content = read_document(manifest, "", ArchiveError, fix, MAX_MADE_BYTES)
     validate(content, "manifest", manifest)
     tokens = sha256_of_file(manifest)
     for record in records:
@@ -28,7 +26,7 @@ def check_inputs(records: Sequence[RunRecord], results: Path) -> None:
         spec = results / "runs" / run_id.partition("/")[2] / "spec.json"
         _exists(spec)
         _exists(spec.with_name("steps.jsonl"))
-        if spec.read_text(encoding="utf-8") != record.spec.to_json():
+        if read_text(spec, "", ArchiveError) != record.spec.to_json():
             raise ArchiveError(
                 f"{spec} is not the spec in run.json beside it; train {run_id} again"
             )

@@ -26,6 +26,9 @@ PAPER_FILES = tuple(f"paper/paper.{kind}" for kind in ("pdf", "tex", "html"))
 # More than any study that is trained by this project leaves; a guard against zip bombs.
 MAX_BYTES = 4 << 30
 
+MAX_FILES = 100_000
+"""Ten times the files of a study of `pipeline.study.expansion.MAX_RUNS` runs, nearly."""
+
 _SOURCES = (
     "Snakefile",
     "from_archive.smk",

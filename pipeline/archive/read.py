@@ -7,7 +7,7 @@ in an archive can choose where it goes.
 from __future__ import annotations
 
 import hashlib
-import json
+import lzma
 import re
 import stat
 import zipfile
@@ -18,7 +18,9 @@ from typing import Any
 
 from pipeline.archive import layout
 from pipeline.archive.inputs import check_inputs
+from pipeline.documents import MAX_MADE_BYTES, read_document
 from pipeline.errors import ArchiveError
+from pipeline.files import open_regular
 from pipeline.metrics.collect import collect, collect_profiled
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
@@ -26,6 +28,9 @@ from pipeline.study.load import load_study
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
 _AGAIN = "fetch the archive again"
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
+            RuntimeError, ValueError)  # fmt: skip
+"""What zipfile raises for bytes that are no sound zip file."""
 
 
 def extract(archive: Path, folder: Path) -> None:
@@ -34,11 +39,11 @@ def extract(archive: Path, folder: Path) -> None:
     Raises ArchiveError naming the archive and the file that is damaged, missing or not expected.
     """
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with open_regular(archive) as stream, zipfile.ZipFile(stream) as opened:
             entries = _checked_entries(opened, archive)
             for name, total in _checksums(opened, entries, archive).items():
                 target = folder / name if layout.is_needed(name) else None
-                if _copy(opened, entries[name], target) != total:
+                if _member(opened, entries[name], target, archive) != total:
                     raise ArchiveError(
                         f"{archive}: {name} is not the file that its {layout.SUMS_FILE} states; "
                         + _AGAIN
@@ -46,15 +51,15 @@ def extract(archive: Path, folder: Path) -> None:
             _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE)
     except FileNotFoundError:
         raise ArchiveError(f"there is no archive {archive}; `make archive` writes one") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+    except _DAMAGED as error:
         reason = " ".join(str(error).split())[:120]
         raise ArchiveError(
             f"{archive} is no zip file, or damaged or cut short ({reason}); {_AGAIN}"
         ) from None
     except OSError as error:
         raise ArchiveError(
-            f"could not unpack {archive}: {error.strerror or error}; free space or fix the "
-            "permissions"
+            f"could not unpack {archive}: {error.strerror or error}; give a zip file, free space "
+            "or fix the permissions"
         ) from error
 
 
@@ -70,7 +75,8 @@ def check_records(folder: Path) -> str:
             f"it is partial, with {facts['num_recorded']} of {facts['num_runs']} runs, and no "
             "results can be rebuilt from it; finish the study and pack it again"
         )
-    if "extends" in _json(folder / layout.STUDY_FILE):
+    content = _json(folder / layout.STUDY_FILE)
+    if isinstance(content, dict) and "extends" in content:
         raise ArchiveError(f"{layout.STUDY_FILE} extends another study; {_AGAIN}")
     study = load_study(folder / layout.STUDY_FILE)
     if study.name != facts["study"]:
@@ -92,6 +98,8 @@ def check_records(folder: Path) -> str:
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
     """Entries by name; raises ArchiveError unless each is an expected, plain, single file."""
     found: dict[str, zipfile.ZipInfo] = {}
+    if len(opened.infolist()) > layout.MAX_FILES:
+        raise ArchiveError(f"{archive} holds over {layout.MAX_FILES} files; it is not one of ours")
     for entry in opened.infolist():
         name = entry.orig_filename
         kind = stat.S_IFMT(entry.external_attr >> 16)
@@ -117,6 +125,8 @@ def _checksums(
     """Name -> SHA-256 of all files but the sums; raises ArchiveError where they do not match."""
     if layout.SUMS_FILE not in entries:
         raise ArchiveError(f"{archive} lacks {layout.SUMS_FILE}; it is not an archive of a study")
+    if entries[layout.SUMS_FILE].file_size > MAX_MADE_BYTES:
+        raise ArchiveError(f"{archive}: its {layout.SUMS_FILE} is too large; {_AGAIN}")
     text = opened.read(entries[layout.SUMS_FILE]).decode("utf-8")
     sums = parse_sums(text, f"{archive}: {layout.SUMS_FILE}")
     present = set(entries) - {layout.SUMS_FILE}
@@ -130,6 +140,19 @@ def _checksums(
             f"{archive} holds {min(unlisted)}, which its {layout.SUMS_FILE} does not list; {_AGAIN}"
         )
     return sums
+
+
+def _member(
+    opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None, archive: Path
+) -> str:
+    """`_copy`, which names the file that is damaged; zipfile does not always."""
+    try:
+        return _copy(opened, entry, target)
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ArchiveError(
+            f"{archive}: its {entry.filename} is damaged ({reason}); {_AGAIN}"
+        ) from None
 
 
 def _copy(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None) -> str:
@@ -152,10 +175,7 @@ def _copy(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None) 
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ArchiveError(f"{path} is not JSON; {_AGAIN}") from None
+    return read_document(path, "", ArchiveError, _AGAIN)
 
 
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)", re.ASCII)

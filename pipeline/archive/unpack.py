@@ -6,9 +6,15 @@ leaves what was there before.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
+
+_PREFIX = ".unpack."
 
 
 def unpack(archive: Path, into: Path) -> Path:
@@ -19,10 +25,10 @@ def unpack(archive: Path, into: Path) -> Path:
     from pipeline.archive.layout import SUMS_FILE
     from pipeline.archive.read import check_records, extract
     from pipeline.errors import ArchiveError, SamestepError
+    from pipeline.files import made_folder
 
-    into.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=into, prefix=".unpack.") as place:
-        fresh = Path(place) / "study"
+    with made_folder(into), _work_folder(into) as place:
+        fresh = place / "study"
         extract(archive, fresh)
         try:
             study = check_records(fresh)
@@ -34,6 +40,26 @@ def unpack(archive: Path, into: Path) -> Path:
         if final.exists() and not (final / SUMS_FILE).is_file():
             raise ArchiveError(f"{final} was not unpacked from an archive; move it away first")
         if final.exists():
-            os.replace(final, Path(place) / "old")
+            os.replace(final, place / "old")
         os.replace(fresh, final)
     return final
+
+
+@contextmanager
+def _work_folder(into: Path) -> Iterator[Path]:
+    """A folder inside `into`, gone afterwards; so are those of earlier calls that were killed.
+
+    The kernel's lock on `into`, which ends with its process, tells these from one that works.
+    """
+    lock = os.open(into, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in into.glob(f"{_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        place = Path(mkdtemp(dir=into, prefix=_PREFIX))
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+    finally:
+        os.close(lock)

@@ -18,12 +18,19 @@ def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
     ]
 
 
+def unlisted(listed: Mapping[str, str], results: Path) -> list[str]:
+    """Products of the study in `results` of which the archive states no checksum."""
+    from pipeline.archive.layout import STUDY_FILE, products
+    from pipeline.study.load import load_study
+
+    return [name for name in products(load_study(results / STUDY_FILE)) if name not in listed]
+
+
 def reason(listed: Mapping[str, str], results: Path) -> str:
     """What in this checkout is not as it was when the archive was made."""
-    import json
-
     from pipeline.archive.layout import ARCHIVE_FILE, LOCK_FILE, ROOT
     from pipeline.machine.facts import provenance
+    from pipeline.schemas import read
 
     inside = {
         "envs/requirements.lock" if name == LOCK_FILE else name.removeprefix("source/"): total
@@ -33,7 +40,7 @@ def reason(listed: Mapping[str, str], results: Path) -> str:
     changed = differing(inside, ROOT)
     if changed:
         return f"this checkout has another {', '.join(changed)}"
-    made = json.loads((results / ARCHIVE_FILE).read_text(encoding="utf-8"))
+    made = read(results / ARCHIVE_FILE, "archive", "python -m pipeline unpack")
     here = provenance()["git_commit"]
     if made["git_commit"] != here:
         return f"the archive was made by commit {made['git_commit']}, this checkout is {here}"

@@ -7,14 +7,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
-
 from pipeline import reference
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
+from pipeline.documents import read_document
 from pipeline.errors import ClaimError
-from pipeline.schemas import describe
+from pipeline.schemas import describe, first_error
 from pipeline.study.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -27,19 +24,12 @@ _ONE, _SEVERAL = ("a", "b", "c", "d", "fits", "too_large"), ("others", "cells")
 
 def load_claims(path: Path) -> list[Claim]:
     """The claims of a file in its order; raises ClaimError naming the key, value and rule."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ClaimError(f"{path} does not exist; see workflow/config") from None
-    except yaml.YAMLError as error:
-        raise ClaimError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    return parse(content, path)
+    return parse(read_document(path, "", ClaimError, "see workflow/config"), path)
 
 
 def parse(content: Any, where: Path | str) -> list[Claim]:
     """The claims of a file's mapping; raises ClaimError."""
-    schema = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
-    error = best_match(Draft202012Validator(schema).iter_errors(content))
+    error = first_error(content, "claims")
     if error is not None:
         raise ClaimError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
     names = [entry["id"] for entry in content["claims"]]

@@ -18,6 +18,7 @@ from pipeline.claims.types import (
     Selector,
     Verdict,
 )
+from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import write_text
 from pipeline.metrics.ranks import ALPHA
@@ -89,12 +90,7 @@ def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> None
 
 def read_verdicts(path: Path) -> list[dict[str, Any]]:
     """The verdicts of a file; raises ClaimError when it is missing, RecordError when unfit."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ClaimError(f"{path} does not exist; run `python -m pipeline claims` first") from None
-    except json.JSONDecodeError as error:
-        raise ClaimError(f"{path} is not JSON ({error}); delete it and run the claims") from None
+    content = read_made(path, "", ClaimError, "python -m pipeline claims")
     validate(content, "verdicts", path)
     return list(content["verdicts"])
 

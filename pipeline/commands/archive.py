@@ -8,18 +8,24 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pipeline import options
+
 SUMMARY = "a finished study with all that belongs to it as one file, a Workflow Run RO-Crate"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--study", type=Path, help="study file, which names its results")
-    place.add_argument("--results", type=Path, help="folder results/<study>")
-    parser.add_argument("--out", type=Path, help="zip file to write; archives/<study>.zip")
+    place.add_argument("--study", type=options.path, help="study file, which names its results")
+    place.add_argument("--results", type=options.folder, help="folder results/<study>")
+    parser.add_argument(
+        "--out", type=options.new_file, help="zip file to write; archives/<study>.zip"
+    )
     parser.add_argument(
         "--partial",
-        action="store_true",
+        nargs="?",
+        const="yes",
+        choices=["yes"],
         help="pack the records of an unfinished study, without results",
     )
 
@@ -37,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or Path("archives", f"{results.name}.zip")
     if not (results / STUDY_FILE).is_file():
         raise ArchiveError(f"there is no {results / STUDY_FILE}; run the study with make paper")
-    parts = contents(results, partial=args.partial)
+    parts = contents(results, partial=args.partial is not None)
     write_zip(parts, out)
     size = out.stat().st_size / 1e6
     print(f"{out}: {len(parts) + 1} files, {size:.1f} MB, sha256 {sha256_of_file(out)}")

@@ -9,27 +9,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pipeline import options
+
 SUMMARY = "check a study file and the files of its corpus, and print where its results lie"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file")
+    parser.add_argument("--study", type=options.path, required=True, help="study file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Everything that can be said before a first job; raises SamestepError."""
-    from pipeline import strategies
-    from pipeline.claims.load import files_of
-    from pipeline.corpus.sources import check_files
-    from pipeline.study.equal_work import check_equal_work
-    from pipeline.study.expansion import expand
+    from pipeline.accept import accept
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
-    strategies.check(expand(study))
-    check_equal_work(study)
-    files_of(study)
-    check_files(dict(study.corpus))
+    accept(study)
     print(Path("results", study.name))
     return 0

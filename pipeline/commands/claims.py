@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from pipeline import options
 
 SUMMARY = "verdicts on the published claims that a study names"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file")
-    parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
+    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
     parser.add_argument(
         "--claims",
-        type=Path,
+        type=options.path,
         nargs="+",
         help="files of claims; without it those that the study names",
     )
-    parser.add_argument("--validation", type=Path, help="emulation.json that `make bench` wrote")
-    parser.add_argument("--out", type=Path, required=True, help="verdicts.json to write")
-    parser.add_argument("--readme", type=Path, help="Markdown file whose marked table is renewed")
+    parser.add_argument(
+        "--validation", type=options.path, help="emulation.json that `make bench` wrote"
+    )
+    parser.add_argument(
+        "--out", type=options.new_file, required=True, help="verdicts.json to write"
+    )
+    parser.add_argument(
+        "--readme", type=options.path, help="Markdown file whose marked table is renewed"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from pathlib import Path
+
+from pipeline import options
 
 SUMMARY = "remove the results of one study, measured runs included"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file, which names results")
+    parser.add_argument(
+        "--study", type=options.path, required=True, help="study file, which names results"
+    )
     parser.add_argument("--confirm", default="", help="`yes`, since runs cannot be brought back")
 
 

@@ -11,7 +11,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from pipeline import strategies
+from pipeline import options, strategies
 from pipeline.launch.slurm.request import request
 from pipeline.launch.torchrun import Place, RunPaths, commands
 from pipeline.machine import image as container
@@ -25,8 +25,8 @@ SUMMARY = "print the commands that the runs of a study start"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file")
-    parser.add_argument("--image", type=Path, help="container image that the ranks run in")
+    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--image", type=options.path, help="container image that the ranks run in")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
+from pipeline import options
 from pipeline.errors import ComparisonError
 
 SUMMARY = "hold two result sets against one another: losses, times, environment"
@@ -17,8 +17,12 @@ TIMES = ("ignore", "interval")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("one", type=Path, metavar="A", help="results of a study: results/smoke")
-    parser.add_argument("other", type=Path, metavar="B", help="the results to hold against A")
+    parser.add_argument(
+        "one", type=options.folder, metavar="A", help="results of a study: results/smoke"
+    )
+    parser.add_argument(
+        "other", type=options.folder, metavar="B", help="the results to hold against A"
+    )
     parser.add_argument(
         "--losses",
         default="bit",
@@ -37,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RELATIVE",
         help="step times this close are the same (default: 0.05)",
     )
-    parser.add_argument("--out", type=Path, help="folder for compare.{md,csv,pdf,svg,png}")
+    parser.add_argument(
+        "--out", type=options.new_folder, help="folder for compare.{md,csv,pdf,svg,png}"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

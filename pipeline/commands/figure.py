@@ -7,7 +7,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from pipeline.errors import SamestepError
+from pipeline import options
 from pipeline.figures import catalogue
 
 SUMMARY = "figures as PDF, SVG and PNG from the table of metrics"
@@ -16,13 +16,13 @@ SUMMARY = "figures as PDF, SVG and PNG from the table of metrics"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
     catalogue.add_arguments(parser, "{pdf,svg,png}")
-    parser.add_argument("--processes", type=int, default=1, help="figures drawn at once")
+    parser.add_argument(
+        "--processes", type=options.count(1, 1_000_000), default=1, help="figures drawn at once"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Check equal work, draw, and write all three formats."""
-    if args.processes < 1:
-        raise SamestepError(f"--processes {args.processes} is not at least 1; leave it out for 1")
     # All of them are forked at once, and Snakemake may give as many as it has no limit for.
     processes = min(args.processes, len(args.names), os.cpu_count() or 1)
     if processes == 1:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pipeline import options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,10 +17,16 @@ SUMMARY = "run records -> one validated tidy table (Parquet)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file (YAML)")
-    parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
-    parser.add_argument("--out", type=Path, required=True, help="metrics.parquet to write")
-    parser.add_argument("--validation", type=Path, help="emulation.json that `make bench` wrote")
+    parser.add_argument("--study", type=options.path, required=True, help="study file (YAML)")
+    parser.add_argument(
+        "--runs", type=options.folder, required=True, help="folder <cell>/n<nodes>/r<repeat>"
+    )
+    parser.add_argument(
+        "--out", type=options.new_file, required=True, help="metrics.parquet to write"
+    )
+    parser.add_argument(
+        "--validation", type=options.file, help="emulation.json that `make bench` wrote"
+    )
     parser.add_argument(
         "--require-parity",
         action="store_true",

@@ -6,20 +6,27 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from pipeline import options
 
 SUMMARY = "one self-contained HTML page: verdicts, figures, tables and every run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file")
-    parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
-    parser.add_argument("--verdicts", type=Path, help="verdicts.json, where the study has claims")
-    parser.add_argument("--figures", type=Path, required=True, help="folder of the figures")
-    parser.add_argument("--tables", type=Path, required=True, help="folder of the tables")
-    parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
-    parser.add_argument("--out", type=Path, required=True, help="report.html to write")
+    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
+    parser.add_argument(
+        "--verdicts", type=options.path, help="verdicts.json, where the study has claims"
+    )
+    parser.add_argument(
+        "--figures", type=options.folder, required=True, help="folder of the figures"
+    )
+    parser.add_argument("--tables", type=options.folder, required=True, help="folder of the tables")
+    parser.add_argument(
+        "--runs", type=options.folder, required=True, help="folder <cell>/n<nodes>/r<repeat>"
+    )
+    parser.add_argument("--out", type=options.new_file, required=True, help="report.html to write")
 
 
 def run(args: argparse.Namespace) -> int:

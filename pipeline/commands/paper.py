@@ -12,22 +12,34 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pipeline import options
+
 SUMMARY = "the manuscript with all its generated parts as PDF, LaTeX and HTML"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file")
-    parser.add_argument("--metrics", type=Path, required=True, help="metrics.parquet")
-    parser.add_argument("--figures", type=Path, required=True, help="folder of the figures")
-    parser.add_argument("--tables", type=Path, required=True, help="folder of the tables")
-    parser.add_argument("--verdicts", type=Path, help="verdicts.json, where the study has claims")
-    parser.add_argument("--manifest", type=Path, help="manifest.json of the tokens, for their size")
-    parser.add_argument("--validation", type=Path, help="emulation.json that `make bench` wrote")
+    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
     parser.add_argument(
-        "--generated", type=Path, required=True, help="folder for numbers and copies"
+        "--figures", type=options.folder, required=True, help="folder of the figures"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for paper.{pdf,tex,html}")
+    parser.add_argument("--tables", type=options.folder, required=True, help="folder of the tables")
+    parser.add_argument(
+        "--verdicts", type=options.path, help="verdicts.json, where the study has claims"
+    )
+    parser.add_argument(
+        "--manifest", type=options.path, help="manifest.json of the tokens, for their size"
+    )
+    parser.add_argument(
+        "--validation", type=options.path, help="emulation.json that `make bench` wrote"
+    )
+    parser.add_argument(
+        "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
+    )
+    parser.add_argument(
+        "--out", type=options.new_folder, required=True, help="folder for paper.{pdf,tex,html}"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,10 +10,10 @@ import argparse
 import re
 from collections.abc import Sequence
 
-from pipeline.errors import StudyError
+from pipeline.accept import accept
+from pipeline.errors import CorpusError, StudyError
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
-from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.profiling import profiled
@@ -25,7 +25,9 @@ DEVICES = {
     "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
 }  # fmt: skip
 _UNITS = {"MB": 10**6, "GB": 10**9, "MIB": MEBIBYTE, "GIB": GIBIBYTE}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE | re.ASCII)
+MAX_SIZE = 2**60
+"""Bytes: more than any machine has."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs."""
-    study = load_study(find_study(args.study))
     limit = _limit(args)
-    check_equal_work(study)
+    study = load_study(find_study(args.study))
+    # A study is planned where its corpus need not be.
+    accept(study, has_tokens=True)
     plans = plan_study([*expand(study), *profiled(study)])
     if args.device and plans[0].spec.world.device == "cpu":
         raise StudyError(
@@ -52,17 +55,20 @@ def run(args: argparse.Namespace) -> int:
     print(f"{study.name}: {study.title}\n")
     for line in _align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
         print(line)
-    print("\n" + "\n".join([*_notes(plans, limit), *_repeats_note(study)]))
+    notes = [*_notes(plans, limit), *_repeats_note(study), *_corpus_note(study)]
+    print("\n" + "\n".join(notes))
     return 0
 
 
 def parse_size(text: str) -> int:
     """Bytes of `16GiB`, `512 MiB` or `16GB`; raises StudyError on anything else."""
     found = _SIZE.fullmatch(text.strip())
-    size = round(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
-    if size <= 0:
-        raise StudyError(f"memory {text!r} is no size; write a number over 0 and a unit, as 16GiB")
-    return size
+    size = float(found[1]) * _UNITS[found[2].upper()] if found else 0.0
+    if not 1 <= size <= MAX_SIZE:
+        raise StudyError(
+            f"memory {text[:60]!r} is no size; write a number over 0 and a unit, as 16GiB"
+        )
+    return round(size)
 
 
 def _limit(args: argparse.Namespace) -> int | None:
@@ -123,6 +129,15 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
     share = f"{100 * MARGIN[plans[0].spec.world.device]:g} %"
     count = f"{len(plans) - len(bad)} of {len(plans)} fit {limit / GIBIBYTE:.4g} GiB"
     return [*notes, f"{count}; within {share} of it is tight."]
+
+
+def _corpus_note(study: Study) -> list[str]:
+    """What keeps the workflow from starting here, as `check` says it too."""
+    try:
+        accept(study)
+    except CorpusError as error:
+        return [f"warning: the study cannot start here: {error}"]
+    return []
 
 
 def _repeats_note(study: Study) -> list[str]:

@@ -5,17 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
+
+from pipeline import options
 
 SUMMARY = "which cells call for one more repeat, for studies with adaptive repeats"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=Path, required=True, help="study file")
-    parser.add_argument("--runs", type=Path, required=True, help="folder <cell>/n<nodes>/r<repeat>")
-    parser.add_argument("--repeat", type=int, required=True, help="the repeat to decide on, from 0")
-    parser.add_argument("--out", type=Path, required=True, help="JSON list of run ids to write")
+    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument(
+        "--runs", type=options.folder, required=True, help="folder <cell>/n<nodes>/r<repeat>"
+    )
+    parser.add_argument(
+        "--repeat",
+        type=options.count(0, 199),
+        required=True,
+        help="the repeat to decide on, from 0",
+    )
+    parser.add_argument(
+        "--out", type=options.new_file, required=True, help="JSON list of run ids to write"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from pipeline import options
 
 SUMMARY = "every strategy: what it is, its knobs, the packages that it needs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--readme", type=Path, help="Markdown file whose marked table is renewed")
+    parser.add_argument(
+        "--readme", type=options.path, help="Markdown file whose marked table is renewed"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

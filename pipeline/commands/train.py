@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
+from pipeline import options
 from pipeline.launch.run import train
 from pipeline.launch.torchrun import RunPaths
 
@@ -14,11 +14,15 @@ SUMMARY = "train one run (cell x nodes x repeat) and write its validated record"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--spec", type=Path, required=True, help="spec.json of the run")
-    parser.add_argument("--tokens", type=Path, required=True, help="folder of token shards")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the record")
-    parser.add_argument("--image", type=Path, help="container image that the ranks run in")
-    parser.add_argument("--attempt", type=int, default=1, help="how often the run was started")
+    parser.add_argument("--spec", type=options.path, required=True, help="spec.json of the run")
+    parser.add_argument("--tokens", type=options.path, required=True, help="folder of token shards")
+    parser.add_argument(
+        "--out", type=options.new_folder, required=True, help="folder for the record"
+    )
+    parser.add_argument("--image", type=options.path, help="container image that the ranks run in")
+    parser.add_argument(
+        "--attempt", type=options.count(1, 1000), default=1, help="how often the run was started"
+    )
     parser.add_argument(
         "scheduler",
         nargs="*",

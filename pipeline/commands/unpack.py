@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from pipeline import options
 
 SUMMARY = "check an archive and lay its records where results are rebuilt from them"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--archive", type=Path, required=True, help="zip file of `archive`")
-    parser.add_argument("--into", type=Path, required=True, help="folder of the study's folder")
+    parser.add_argument("--archive", type=options.path, required=True, help="zip file of `archive`")
+    parser.add_argument(
+        "--into", type=options.new_folder, required=True, help="folder of the study's folder"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FI
 from pipeline.corpus.shards import ShardWriter, smallest_dtype
 from pipeline.corpus.sources import Source, source_of
 from pipeline.errors import CorpusError
-from pipeline.files import sha256_of_file
+from pipeline.files import made_folder, sha256_of_file
+from pipeline.schemas import describe, first_error
 
 if TYPE_CHECKING:
     from pipeline.corpus.text_store import Survey
@@ -41,13 +42,10 @@ class TokensSpec:
 
     @classmethod
     def from_dict(cls, data: Any) -> TokensSpec:
-        """Raises CorpusError on a missing or unknown key."""
-        names = {field.name for field in fields(cls)}
-        found = set(data) if isinstance(data, dict) else set()
-        if found != names:
-            raise CorpusError(
-                f"tokens spec has keys {sorted(found)}; expected exactly {sorted(names)}"
-            )
+        """Raises CorpusError naming the key, value and rule."""
+        error = first_error(data, "tokens")
+        if error is not None:
+            raise CorpusError(f"tokens spec {describe(error)}; run snakemake, which writes it")
         return cls(**data)
 
 
@@ -59,14 +57,14 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
     source = source_of(spec.corpus)
     offline = source.is_local and not _is_remote(spec.tokenizer)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _clean(folder)
-        with _work_folder(folder) as work, settings(work, offline=offline, num_proc=num_proc):
-            manifest = _make(spec, source, work, num_proc)
-            manifest.write(work)
-            names = [TOKENIZER_FILE, *(shard.file for shard in manifest.shards), MANIFEST_FILE]
-            for name in names:
-                (work / name).replace(folder / name)
+        with made_folder(folder):
+            _clean(folder)
+            with _work_folder(folder) as work, settings(work, offline=offline, num_proc=num_proc):
+                manifest = _make(spec, source, work, num_proc)
+                manifest.write(work)
+                names = [TOKENIZER_FILE, *(shard.file for shard in manifest.shards), MANIFEST_FILE]
+                for name in names:
+                    (work / name).replace(folder / name)
     except OSError as error:
         raise CorpusError(
             f"could not write tokens below {folder} ({error.strerror or error}); "

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.documents import MAX_MADE_BYTES, parse, read_made, read_text
 from pipeline.errors import CorpusError, RecordError, SamestepError
 from pipeline.files import sha256_of_file, write_text
 from pipeline.schemas import validate
@@ -82,15 +83,9 @@ class Manifest:
         CorpusError naming the file that is missing, truncated or changed.
         """
         path = folder / MANIFEST_FILE
-        try:
-            text = path.read_text(encoding="utf-8")
-            data = json.loads(text)
-        except OSError as error:
-            raise CorpusError(
-                f"{path}: {error.strerror}; expected the manifest of token shards, {_AGAIN}"
-            ) from None
-        except ValueError as error:
-            raise CorpusError(f"{path} is not JSON ({error}); {_AGAIN}") from None
+        what = "manifest of token shards"
+        text = read_text(path, what, CorpusError, _AGAIN, MAX_MADE_BYTES)
+        data = parse(text, f"{what} {path}", CorpusError, "JSON", _AGAIN)
         _validate(data, path)
         manifest = cls(**{**data, "shards": tuple(Shard(**shard) for shard in data["shards"])})
         if manifest.to_json() != text:
@@ -146,8 +141,8 @@ class Manifest:
 def _verified(folder: Path) -> dict[str, Any]:
     """Size, time of change (ns) and hash of the files that were read; empty where none were."""
     try:
-        content = json.loads((folder / VERIFIED_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = read_made(folder / VERIFIED_FILE, "", CorpusError, "train")
+    except CorpusError:
         return {}
     return content if isinstance(content, dict) else {}
 

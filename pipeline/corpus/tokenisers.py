@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,9 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.corpus.text_store import Survey, TextStore
+from pipeline.documents import MAX_MADE_BYTES, read_document
 from pipeline.errors import CorpusError
+from pipeline.files import open_regular
 
 SEPARATOR, UNKNOWN = "<|endoftext|>", "<unk>"
 # Merges hardly change with more text than this, while time and memory would grow with the corpus.
@@ -121,10 +122,12 @@ def _pretrained(name: str, revision: str | None, cache: Path) -> Tokeniser:
     else:
         file, settings = _download(name, revision, cache)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # `tokenizers` raises the bare class for a missing and a bad file
+        with open_regular(file) as content:
+            tokenizer = Tokenizer.from_buffer(content.read())
+    except Exception as error:  # `tokenizers` raises the bare class for a bad file
+        said = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
         raise CorpusError(
-            f"{file.name} of tokeniser {name!r} cannot be read ({error}); expected a file of the "
+            f"{file.name} of tokeniser {name!r} cannot be read ({said}); expected a file of the "
             "`tokenizers` library, correct tokenizer.name"
         ) from None
     tokenizer.no_truncation()
@@ -160,11 +163,16 @@ def _download(name: str, revision: str | None, cache: Path) -> tuple[Path, Path]
 
 def _separator(tokenizer: Tokenizer, settings: Path, name: str) -> str:
     """The end-of-text token that the settings name, else the first usual one in the vocabulary."""
-    stated = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    fix = "mend it or remove it"
+    stated: Any = {}
+    if settings.exists():
+        stated = read_document(settings, "", CorpusError, fix, MAX_MADE_BYTES)
+    if not isinstance(stated, dict):
+        raise CorpusError(f"{settings} is no mapping; {fix}")
     tokens = [stated.get("eos_token"), stated.get("sep_token"), SEPARATOR, "</s>", "[SEP]"]
     for token in tokens:
         text = token.get("content") if isinstance(token, dict) else token
-        if text is not None and tokenizer.token_to_id(text) is not None:
+        if isinstance(text, str) and tokenizer.token_to_id(text) is not None:
             return str(text)
     raise CorpusError(
         f"tokeniser {name!r} has no end-of-text token; expected eos_token or sep_token in "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import sys
@@ -36,6 +35,7 @@ from pipeline.machine.facts import usable_cores
 from pipeline.machine.lock import timed_alone
 from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
+from pipeline.study.load import load_spec
 from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence
 
@@ -62,7 +62,7 @@ def train(
     allocation, and `image_file` is the container image that the ranks run in. Raises SamestepError
     where no record can be made.
     """
-    spec = read_spec(paths.spec)
+    spec = load_spec(paths.spec)
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
     layout.batch_slice(0, spec.workload.global_batch)
     place = here(spec, usable_cores(), tuple(scheduler), image_file)
@@ -123,14 +123,6 @@ def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
         )
     Batches(paths.tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     return manifest
-
-
-def read_spec(path: Path) -> RunSpec:
-    """The spec in a file; raises StudyError when it is not one."""
-    try:
-        return RunSpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, json.JSONDecodeError) as error:
-        raise StudyError(f"run spec {path} cannot be read ({error}); run snakemake again") from None
 
 
 def _follow_on_a_free_port(
@@ -277,7 +269,7 @@ def _torn(paths: RunPaths, layout: Layout, done: int) -> str | None:
 
 
 def _raise_interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(f"signal {signum}")
+    raise KeyboardInterrupt(f"by signal {signum}")
 
 
 def _now() -> str:

@@ -177,6 +177,8 @@ def commands(
         f"--nproc-per-node={layout.processes_per_node}",
         f"--master-addr={place.address if several else LOOPBACK}",
         f"--master-port={place.port}",
+        # By itself torchrun leaves a folder in the temporary one for each start.
+        f"--log-dir={paths.ranks / 'torchrun'}",
         "--max-restarts=0",
         *worker_arguments(paths, place, digest),
     )

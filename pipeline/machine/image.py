@@ -6,12 +6,12 @@ its content. The same digest stands in a file of the image, so a process inside 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.documents import read_made
 from pipeline.errors import LaunchError
 from pipeline.study.spec import RunSpec
 
@@ -66,9 +66,9 @@ def _facts(image: Path) -> dict[str, Any]:
     if digest_from_within() is None and not image.exists():
         raise LaunchError(f"there is no image {image}; {BUILD}")
     try:
-        facts = json.loads(lock.read_text(encoding="utf-8"))
+        facts = read_made(lock, "", LaunchError, "make image")
         return {"image_digest": facts["image_digest"], **facts}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (LaunchError, KeyError, TypeError):
         raise LaunchError(f"image {image} has no readable {lock.name} beside it; {BUILD}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -20,7 +21,14 @@ FILE = "timed.lock"
 def timed_alone(run_id: str) -> Iterator[None]:
     """Hold this user's machine-wide lock; waits, and says so, while another run is timed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    stream = os.open(_own_folder() / FILE, flags, 0o600)
+    path = _own_folder() / FILE
+    try:
+        stream = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise LaunchError(
+            f"the lock of timed runs {path} cannot be opened ({error.strerror}); remove what is "
+            "there or set TMPDIR"
+        ) from None
     try:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,7 +47,9 @@ def _own_folder() -> Path:
     LaunchError where somebody did.
     """
     path = Path(tempfile.gettempdir()) / f"samestep-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
+    # What is there and is no folder is told below.
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
     about = path.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise LaunchError(

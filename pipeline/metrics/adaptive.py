@@ -8,11 +8,12 @@ so that the same records always call for the same runs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.documents import read_made
+from pipeline.errors import RecordError
 from pipeline.records import RunRecord
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
@@ -70,7 +71,8 @@ def run_files(
     last = most if repeats is None else repeats
     ids = [spec.run_id for spec in expand(study) if spec.repeat < min(last, least)]
     for repeat in range(least, last):
-        called = json.loads(Path(get_round(repeat=repeat).output[0]).read_text(encoding="utf-8"))
+        chosen = Path(get_round(repeat=repeat).output[0])
+        called = read_made(chosen, "", RecordError, "python -m pipeline repeats")
         if not called:
             break
         ids += called

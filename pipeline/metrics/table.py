@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.errors import RecordError
-from pipeline.files import atomic_path
+from pipeline.files import atomic_path, open_regular
 
 LEVELS = ("study", "cell", "comparison", "run", "rank", "step", "profile")
 
@@ -107,12 +108,13 @@ def write(table: pd.DataFrame, final: Path) -> None:
 def read(path: Path) -> pd.DataFrame:
     """The table under `path`; raises RecordError when it is missing or not such a table."""
     try:
-        table = pd.read_parquet(path, engine="pyarrow")
+        with open_regular(path) as stream:
+            table = pd.read_parquet(stream, engine="pyarrow")
     except FileNotFoundError:
         raise RecordError(
             f"{path} does not exist; run `python -m pipeline metrics` first"
         ) from None
-    except (ValueError, OSError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:120]
         raise RecordError(
             f"{path} is not Parquet ({reason}); delete it and run `python -m pipeline metrics`"
@@ -123,4 +125,11 @@ def read(path: Path) -> pd.DataFrame:
             f"{path} has no column {missing[0]!r}; it is of another version, delete it and run "
             "`python -m pipeline metrics`"
         )
-    return table.astype(COLUMNS)
+    try:
+        return table.astype(COLUMNS)
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise RecordError(
+            f"{path} has a column of another type ({reason}); delete it and run "
+            "`python -m pipeline metrics`"
+        ) from None

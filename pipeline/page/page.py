@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from pipeline import figures, tables
 from pipeline.claims.write import OUTCOMES, count, outcome
+from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, repeats, setting
@@ -114,7 +115,7 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.html"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline table {name}` first")
-    parts = _TABLE.findall(path.read_text(encoding="utf-8"))
+    parts = _TABLE.findall(read_text(path, "table", SamestepError, max_bytes=MAX_MADE_BYTES))
     if len(parts) != 1:
         raise SamestepError(
             f"{path} holds {len(parts)} tables, not one; "

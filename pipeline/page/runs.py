@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.errors import SamestepError
+from pipeline.files import open_regular
 from pipeline.metrics.collect import collect, collect_profiled, run_folder
 from pipeline.metrics.format import NONE, with_interval
 from pipeline.metrics.select import pick, records
@@ -114,7 +115,7 @@ def _digest(digest: str | None) -> str:
 def log_end(path: Path) -> tuple[tuple[str, ...], str]:
     """The last lines of a log, fit to be shown, and one line that says what they are."""
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             stream.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
             text = stream.read().decode("utf-8", errors="replace")
     except FileNotFoundError:

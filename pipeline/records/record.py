@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.documents import MAX_MADE_BYTES, read_document, read_lines
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
 from pipeline.records.contradictions import contradiction
@@ -16,6 +17,7 @@ from pipeline.schemas import validate, validate_lines
 from pipeline.study.spec import RunSpec
 
 RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
+_AGAIN = "run the training again"
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,7 @@ def read_record(folder: Path) -> RunRecord:
     run = _load(folder / RUN_FILE)
     validate(run, "record", folder / RUN_FILE)
     path = folder / STEPS_FILE
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    numbered = [(i, _parse(line, f"{path}:{i}")) for i, line in enumerate(text.splitlines(), 1)]
+    numbered = list(read_lines(path, "", RecordError, _AGAIN)) if path.exists() else []
     validate_lines(numbered, "step", path)
     record = RunRecord(run=run, steps=[Step(**line) for _, line in numbered])
     _check_consistency(record, folder)
@@ -102,9 +103,9 @@ def spec_to_write(spec: RunSpec, folder: Path) -> RunSpec:
     `spec` gives it more. So a time limit that was raised repeats the runs that ended by it alone.
     """
     try:
-        run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        run = _load(folder / RUN_FILE)
         found, status = RunSpec.from_dict(run["spec"]), run["status"]
-    except (OSError, ValueError, KeyError, TypeError, StudyError):
+    except (RecordError, KeyError, TypeError, StudyError):
         return spec
     out_of_time = status == "timeout" and found.timeout_seconds < spec.timeout_seconds
     return spec if out_of_time or found.identity() != spec.identity() else found
@@ -130,18 +131,4 @@ def _check_consistency(record: RunRecord, folder: Path) -> None:
 
 
 def _load(path: Path) -> Any:
-    try:
-        return _parse(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        raise RecordError(
-            f"{path} does not exist; expected the record of a run, run the training first"
-        ) from None
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(
-            f"{where}: not JSON ({error.msg} at column {error.colno}); run the training again"
-        ) from None
+    return read_document(path, "", RecordError, _AGAIN, MAX_MADE_BYTES)

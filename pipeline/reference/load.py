@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.documents import MAX_MADE_BYTES, read_text
+from pipeline.documents import parse as parse_json
 from pipeline.errors import ClaimError
 from pipeline.schemas import describe, first_error
 
@@ -97,15 +98,13 @@ def load(study: str) -> Reference:
     if study not in ids():
         raise ClaimError(f"no published figures of {study!r}; use one of {', '.join(ids())}")
     path = FOLDER / study / "published.json"
-    return parse(path.read_text(encoding="utf-8"), f"{study}/{path.name}")
+    text = read_text(path, "", ClaimError, max_bytes=MAX_MADE_BYTES)
+    return parse(text, f"{study}/{path.name}")
 
 
 def parse(text: str, where: str) -> Reference:
     """The content of one file; raises ClaimError naming the place and the rule it breaks."""
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ClaimError(f"{where} is not JSON ({error}); mend the file") from None
+    content = parse_json(text, where, ClaimError)
     fault = first_error(content, "reference")
     if fault is not None:
         raise ClaimError(f"{where} {describe(fault)}")

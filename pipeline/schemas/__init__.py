@@ -1,36 +1,97 @@
 """JSON Schemas (draft 2020-12) of everything that is written to disk, and one `validate`.
 
 `validate(instance, "record", where)` raises RecordError with file, JSON path, value and rule.
+
+All schemas are read strictly, those that a person's files are held against too: a number is finite,
+a whole number is an integer in type (6, not 6.0), and the `$` of a pattern is the end of the text.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.validators import extend
 from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
 
+from pipeline.documents import read_made
 from pipeline.errors import RecordError
 
 SCHEMA_FOLDER = Path(__file__).parent
+CONFIG_SCHEMAS = SCHEMA_FOLDER.parents[1] / "workflow" / "schemas"
+"""Schemas of what a person writes: studies and claims."""
+
+
+def _is_integer(_: Any, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(_: Any, value: object) -> bool:
+    return _is_integer(_, value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _pattern(_: Any, pattern: str, instance: object, __: Any) -> Iterator[ValidationError]:
+    """Patterns as ECMA-262 has them: `$` is no place before a line end, and digits are ASCII."""
+    if isinstance(instance, str) and not _compiled(pattern).search(instance):
+        yield ValidationError(f"{instance[:80]!r} does not match {pattern!r}")
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"(?<!\\)\$", r"\\Z", pattern), re.ASCII)
+
+
+_Validator = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    validators={"pattern": _pattern},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer).redefine(
+        "number", _is_number
+    ),
+)
 
 
 @cache
 def validator(name: str) -> Draft202012Validator:
-    """The validator of `<name>.schema.json`, with references between our files resolved."""
-    schemas = {p.name: json.loads(p.read_text()) for p in SCHEMA_FOLDER.glob("*.schema.json")}
-    registry: Registry[Any] = Registry().with_resources(
-        (file, Resource.from_contents(schema)) for file, schema in schemas.items()
+    """The validator of a schema, with references between our files resolved.
+
+    `record` is `record.schema.json` beside this module, `config` and `claims` are those of
+    `workflow/schemas`, and `config#name` is a part of one: its `$defs`.
+    """
+    file, _, part = name.partition("#")
+    own = (CONFIG_SCHEMAS / f"{file}.schema.yaml").is_file()
+    schema = _load(f"{file}.schema.{'yaml' if own else 'json'}")
+    found: Draft202012Validator = _Validator(
+        schema["$defs"][part] if part else schema,
+        registry=Registry(retrieve=_resource),  # type: ignore[call-arg]
+        format_checker=FormatChecker(),
     )
-    return Draft202012Validator(
-        schemas[f"{name}.schema.json"], registry=registry, format_checker=FormatChecker()
-    )
+    return found
+
+
+def _resource(file: str) -> Resource[Any]:
+    return Resource.from_contents(_load(file), DRAFT202012)
+
+
+@cache
+def _load(file: str) -> Any:
+    """One of our schemas without the key `$schema`, for which jsonschema would take its own rules.
+
+    It does so for every schema that another refers to.
+    """
+    if file.endswith(".json"):
+        schema = json.loads((SCHEMA_FOLDER / file).read_text(encoding="utf-8"))
+    else:
+        schema = yaml.safe_load((CONFIG_SCHEMAS / file).read_text(encoding="utf-8"))
+    return {key: value for key, value in schema.items() if key != "$schema"}
 
 
 def describe(error: ValidationError) -> str:
@@ -41,7 +102,7 @@ def describe(error: ValidationError) -> str:
     rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
     if len(rule) > 120:
         rule = rule[:117] + "..."
-    return f"at {error.json_path}: {value} breaks {rule} ({error.message[:160]})"
+    return f"at {error.json_path[:120]}: {value} breaks {rule} ({error.message[:160]})"
 
 
 def first_error(instance: object, name: str) -> ValidationError | None:
@@ -59,10 +120,7 @@ def validate(instance: object, name: str, where: str | Path) -> None:
 
 def read(path: Path, name: str, made_by: str) -> dict[str, Any]:
     """The JSON file that fits the schema `name`; an error names the command that makes it."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path} cannot be read ({error}); run `{made_by}` first") from None
+    content = read_made(path, "", RecordError, made_by)
     validate(content, name, path)
     return dict(content)
 

@@ -16,6 +16,9 @@ from pipeline.errors import StudyError
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec
 
+MAX_KNOB = 1_000_000
+"""Of a strategy's numbers: MiB, milliseconds and counts."""
+
 
 def names() -> list[str]:
     """Names of all strategies: the stems of this folder's files but `base` and `_private` ones."""
@@ -78,6 +81,11 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
             raise StudyError(
                 f"strategy {name} option {option} = {value!r} is no {wanted.__name__}; "
                 "fix the cell's options"
+            )
+        if wanted in (int, float) and not 0 <= value <= MAX_KNOB:
+            raise StudyError(
+                f"strategy {name} option {option} = {value!r} is not from 0 to "
+                f"{MAX_KNOB}; fix the cell's options"
             )
     return strategy
 

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
-from jsonschema.validators import extend
-
-from pipeline.documents import read_document
+from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError
-from pipeline.schemas import describe
+from pipeline.schemas import CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.text import one_line, unprintable
 
-SCHEMA_FILE = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
-CONFIG = SCHEMA_FILE.parents[1] / "config"
+SCHEMA_FILE = CONFIG_SCHEMAS / "config.schema.yaml"
+CONFIG = CONFIG_SCHEMAS.parent / "config"
 MERGED = ("model", "optimiser", "workload", "cluster")
 """Parts of a study of which one that extends another may state some keys only."""
-
-
-# JSON Schema takes 6.0 for an integer, and NaN breaks no bound.
-_Validator = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
-    ).redefine(
-        "number",
-        lambda _, value: (
-            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        ),
-    ),
-)
 
 
 def load_study(path: Path) -> Study:
@@ -91,10 +71,13 @@ def find_study(given: str, folder: Path = Path()) -> Path:
     Raises StudyError for an unknown name.
     """
     path, named = folder / given, CONFIG / given / "study.yaml"
-    if path.is_file() or path.suffix:
-        return path
-    if "/" not in given and named.is_file():
-        return named
+    try:
+        if path.is_file() or path.suffix:
+            return path
+        if "/" not in given and named.is_file():
+            return named
+    except OSError as error:
+        raise StudyError(f"{given[:80]!r} is no path of a study ({error.strerror})") from None
     names = ", ".join(shipped_studies())
     raise StudyError(f"there is no study {given!r}; give a file or one of {names}")
 
@@ -111,7 +94,7 @@ def results_folder(study_file: Path) -> Path:
     """
     content = read_document(study_file, "study file", StudyError)
     name = content.get("study") if isinstance(content, dict) else None
-    if not _Validator(_schema()["$defs"]["name"]).is_valid(name):
+    if not validator("config#name").is_valid(name):
         raise StudyError(
             f"study file {study_file}: study {name!r} is no name of a study; expected lower-case "
             "letters, digits and hyphens"
@@ -121,7 +104,7 @@ def results_folder(study_file: Path) -> Path:
 
 def check_study(content: Any, where: Path | str) -> Study:
     """The study of a mapping; raises StudyError unless it fits and every run is possible."""
-    error = best_match(_Validator(_schema()).iter_errors(content))
+    error = first_error(content, "config")
     if error is not None:
         raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
     study = Study.of(content)
@@ -137,9 +120,13 @@ def check_study(content: Any, where: Path | str) -> Study:
     return study
 
 
-@cache
-def _schema() -> Any:
-    return yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
+def load_spec(path: Path) -> RunSpec:
+    """The run spec of a file; raises StudyError naming the key, value and rule."""
+    content = read_made(path, "run spec", StudyError, "snakemake")
+    error = first_error(content, "spec")
+    if error is not None:
+        raise StudyError(f"run spec {path} {describe(error)}; run snakemake again")
+    return RunSpec.from_dict(content)
 
 
 def _check_texts(study: Study, where: Path | str) -> None:

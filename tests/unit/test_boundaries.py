@@ -85,3 +85,82 @@ def test_every_way_to_import_is_seen(source: str) -> None:
 def test_relative_imports_are_resolved() -> None:
     found = imports("from . import gpt2\nfrom ..models.bert import Bert", "pipeline.models.x")
     assert {"pipeline.models.gpt2", "pipeline.models.bert"} <= found
+
+
+# Who opens files without `pipeline.documents`, and what they open.
+READERS = {
+    "pipeline.__main__": "the null device, to write to it",
+    "pipeline.archive.unpack": "a folder, to lock it",
+    "pipeline.corpus.manifest": "what it is about to write",
+    "pipeline.schemas": "the schemas of this package",
+    "pipeline.catalogue": "the modules of this package",
+    "pipeline.commands.paper": "what it has just written, and the manuscript",
+    "pipeline.page.page": "figures, as bytes, and files of this package",
+    "pipeline.paper.export": "what the stage has just written",
+    "pipeline.paper.manuscript": "what the stage has just written",
+    "pipeline.reference.devices": "a file of this package",
+    "pipeline.corpus.python_docs": "the standard library of Python",
+    "pipeline.corpus.shards": "shards, to write them",
+    "pipeline.archive.contents": "results, as bytes, to compare them",
+    "pipeline.archive.pack": "the files of an archive, as bytes",
+    "pipeline.archive.read": "a zip file, behind open_regular",
+    "pipeline.files": "it is below the door",
+    "pipeline.parallel.horovod.environment": "packages that are installed",
+    "pipeline.doctor.probes": "the kernel's files",
+    "pipeline.emulation.nodes": "the kernel's files",
+    "pipeline.emulation.tcp": "the kernel's files, and what a tool prints",
+    "pipeline.emulation.probes": "what a process of its own prints",
+    "pipeline.machine.control_groups": "the kernel's files",
+    "pipeline.machine.facts": "the kernel's files",
+    "pipeline.machine.image": "a file of the image",
+    "pipeline.machine.lock": "the lock",
+    "pipeline.machine.processes": "the kernel's files, and a log to write it",
+    "pipeline.launch.emulated.preloaded": "what its own process sends",
+    "pipeline.launch.outcome": "what ranks of this launch left",
+    "pipeline.launch.progress": "what ranks of this launch write",
+    "pipeline.launch.run": "the log, to write it",
+    "pipeline.launch.torchrun": "the log of this launch",
+    "pipeline.training.checkpoint": "checkpoints of this run",
+    "pipeline.training.fence": "the token of this launch",
+    "pipeline.training.worker": "a spec that the launcher has read, and steps, to write them",
+}
+
+
+def opened(source: str) -> bool:
+    """Whether a module opens or parses files by itself."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            function, name = node.func, _called(node)
+            owner = function.value if isinstance(function, ast.Attribute) else None
+            parser = owner.id if isinstance(owner, ast.Name) else ""
+            if name in ("load", "loads", "safe_load") and parser in ("json", "yaml", "pickle"):
+                return True
+            # Called by itself, `read_text` is that of the door.
+            if name in ("open", "read_bytes") or (name == "read_text" and owner is not None):
+                return True
+    return False
+
+
+def test_only_the_door_opens_what_a_person_gives() -> None:
+    """A file goes through `pipeline.documents`, which says in one line what is wrong with it."""
+    found = set()
+    for path in sorted(PIPELINE.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if opened(path.read_text(encoding="utf-8")):
+            found.add(name)
+    assert found - {"pipeline.documents"} == set(READERS)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_seen"),
+    [
+        ("path.read_text()", True),
+        ("open(path)", True),
+        ("json.loads(text)", True),
+        ("yaml.safe_load(text)", True),
+        ("read_text(path, 'record', RecordError)", False),
+        ("checkpoint.load(folder)", False),
+    ],
+)
+def test_every_way_to_open_is_seen(source: str, is_seen: bool) -> None:
+    assert opened(source) == is_seen

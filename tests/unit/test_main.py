@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from pipeline.__main__ import STAGES, main
+from pipeline.errors import StudyError
 
 
 def test_help_lists_every_stage(capsys) -> None:
@@ -24,6 +25,47 @@ def test_an_expected_error_is_one_line_and_status_2(capsys, tmp_path) -> None:
     assert main(["train", *arguments]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("error: run spec") and shown.count("\n") == 1
+
+
+def fail_with(monkeypatch, error: BaseException) -> int:
+    def run(args: object) -> int:
+        raise error
+
+    monkeypatch.setattr("pipeline.commands.strategies.run", run)
+    return main(["strategies"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (OSError(28, "No space left", "a\nb"), 2, "error: a b: No space left; fix the path"),
+        (PermissionError(13, "Permission denied", "x"), 2, "error: x: Permission denied"),
+        (MemoryError(), 2, "error: out of memory"),
+        (RecursionError("depth"), 2, "error: nested too deep (depth)"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyboardInterrupt("by signal 15"), 143, "interrupted by signal 15"),
+        (StudyError("two\nlines"), 2, "error: two lines"),
+        (ZeroDivisionError("oh"), 70, "error: ['strategies'] has a bug (ZeroDivisionError: oh)"),
+    ],
+)
+def test_whatever_goes_wrong_is_one_line(
+    monkeypatch, capsys, tmp_path, error: BaseException, status: int, said: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert fail_with(monkeypatch, error) == status
+    shown = capsys.readouterr().err
+    assert shown.startswith(said) and shown.count("\n") == 1
+    saved = list(tmp_path.glob("samestep-traceback-*.txt"))
+    assert len(saved) == ("traceback" in shown)
+    for path in saved:
+        assert str(path) in shown and type(error).__name__ in path.read_text()
+
+
+def test_wrong_options_are_one_line_too(capsys, tmp_path) -> None:
+    for arguments in (["train"], ["check", "--stduy", "x"], ["plan", "--stu", "smoke"]):
+        assert main(arguments) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith("error: ") and shown.count("\n") == 1 and "--help" in shown
 
 
 @pytest.mark.parametrize("stage", sorted(STAGES))

@@ -24,6 +24,8 @@ PROFILE = ("--profile", "workflow/profiles/slurm")
 def project(tmp_path_factory) -> Project:
     """The project with an image of a known digest; nothing is started in these tests."""
     made = make_project(tmp_path_factory.mktemp("cluster"))
+    (made.folder / "data").mkdir()
+    (made.folder / "data/bai2022.json").write_text('["text"]')
     images = made.folder / "images"
     images.mkdir()
     (images / "samestep.sif").write_bytes(b"not read by a dry run")

@@ -4,7 +4,7 @@ import sys
 
 from snakemake.settings.types import DeploymentMethod
 
-from pipeline import strategies
+from pipeline.accept import accept
 from pipeline.documents import read_document
 from pipeline.errors import SamestepError, StudyError
 from pipeline.metrics.adaptive import run_files
@@ -12,7 +12,6 @@ from pipeline.study.profiling import profiled
 from pipeline.study.expansion import expand as expand_study
 from pipeline.study.expansion import run_order, tokens_spec
 from pipeline.records import spec_to_write
-from pipeline.study.equal_work import check_equal_work
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image
 from pipeline.launch.slurm import job_states
@@ -27,8 +26,10 @@ try:
     config.clear()
     config.update(resolved)
     STUDY = check_study(config, "configuration")
-    strategies.check(expand_study(STUDY))
-    check_equal_work(STUDY)
+    if workflow.is_main_process:
+        # Tokens that are there are made from no corpus again, and an archive has none.
+        made = Path("results", STUDY.name, "tokens/manifest.json").is_file()
+        accept(STUDY, has_tokens=made or bool(UNDER))
 except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)

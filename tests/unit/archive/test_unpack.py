@@ -13,9 +13,11 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.archive.contents import contents
+from pipeline.archive.layout import PRODUCT
 from pipeline.archive.pack import write_zip
 from pipeline.archive.unpack import unpack
 from pipeline.errors import ArchiveError
+from pipeline.files import write_text
 
 Files = dict[str, bytes]
 RUN = "runs/single/n1/r0/run.json"
@@ -45,7 +47,7 @@ def refused(archive: Path, into: Path, match: str) -> None:
     with pytest.raises(ArchiveError, match=match) as caught:
         unpack(archive, into)
     assert "\n" not in str(caught.value) and archive.name in str(caught.value)
-    assert not list(into.iterdir())
+    assert not into.exists()
 
 
 def edited(name: str, old: bytes, new: bytes) -> Callable[[Files], object]:
@@ -175,8 +177,8 @@ def _stray(files: Files) -> None:
         (edited(RUN, b'"measured"', b'"guessed"'), r"\$\.origin"),
         (edited(RUN, b'"seed": 20220613', b'"seed": 7'), "does not hash to spec_sha256"),
         (lambda files: files.update({RUN: b"{"}), "not JSON"),
-        (lambda files: files.update({RUN: b"\xff"}), "utf-8"),
-        (lambda files: files.update({RUN: b"[" * 100_000}), "recursion"),
+        (lambda files: files.update({RUN: b"\xff"}), "is not UTF-8"),
+        (lambda files: files.update({RUN: b"[" * 100_000}), "nested over"),
         (edited("archive.json", b'"schema_version": 1', b'"schema_version": 2'), "2 breaks const"),
         (edited("archive.json", b'"fake"', b'"other"'), "is of study 'other'"),
         (edited("study.json", b'"repeats": 1', b'"repeats": 2'), "2 of 4 runs are missing"),
@@ -225,9 +227,34 @@ def test_the_stages_unpack_and_verify(results: Path, archive: Path, tmp_path: Pa
     assert "the code is the same" in said
 
 
+def test_verify_fails_where_the_archive_does_not_list_all_products(
+    archive: Path, tmp_path: Path, capsys
+) -> None:
+    """One that lists none was called identical before."""
+
+    def without_products(files: Files) -> None:
+        for name in [name for name in files if PRODUCT.fullmatch(name)]:
+            del files[name]
+
+    folder = unpack(repack(archive, without_products), tmp_path / "into")
+    assert main(["verify", "--results", str(folder)]) == 1
+    assert "states no checksum of" in capsys.readouterr().err
+    assert main(["verify", "--results", str(tmp_path)]) == 2
+    assert "SHA256SUMS does not exist; give a folder that" in capsys.readouterr().err
+
+
+def test_what_a_killed_call_left_is_removed(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "into/.unpack.dead/study").mkdir(parents=True)
+    unpack(archive, tmp_path / "into")
+    assert [path.name for path in (tmp_path / "into").iterdir()] == ["fake"]
+
+
 def test_verify_names_the_source_that_has_changed(archive: Path, tmp_path: Path, capsys) -> None:
     change = edited("source/paper/manuscript.md", b"# Method", b"# Methods")
     folder = unpack(repack(archive, change), tmp_path / "into")
+    assert main(["verify", "--results", str(folder)]) == 2
+    assert "nothing was rebuilt below" in capsys.readouterr().err
+    write_text(folder / "paper/paper.pdf", "rebuilt")
     assert main(["verify", "--results", str(folder)]) == 1
     assert "this checkout has another paper/manuscript.md" in capsys.readouterr().err
     facts = json.loads((folder / "archive.json").read_text())

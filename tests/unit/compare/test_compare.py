@@ -179,7 +179,7 @@ def test_a_strictness_that_is_none_is_refused(pair, losses, capsys) -> None:
 def test_a_folder_without_records_is_refused(pair, tmp_path, capsys) -> None:
     assert call((pair[0], tmp_path / "none")) == 2
     shown = capsys.readouterr().err
-    assert "holds no record" in shown and shown.count("\n") == 1
+    assert "none does not exist; give the folder" in shown and shown.count("\n") == 1
 
 
 def test_a_broken_record_is_refused(pair, capsys) -> None:

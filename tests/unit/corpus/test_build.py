@@ -138,13 +138,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     for word in words:
         if num_proc == 1 or ("tokens" not in word and "least" not in word):
             assert word in message
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_spec_has_exactly_its_keys(text_spec: dict[str, Any]) -> None:
-    with pytest.raises(CorpusError, match=r"'contxt'.*expected exactly"):
+    with pytest.raises(CorpusError, match=r"'contxt' was unexpected"):
         TokensSpec.from_dict(text_spec | {"contxt": 3})
-    with pytest.raises(CorpusError, match="expected exactly"):
+    with pytest.raises(CorpusError, match="is not of type 'object'"):
         TokensSpec.from_dict([])
 
 

@@ -90,7 +90,7 @@ def test_text_that_is_not_canonical(make_shards: MakeShards) -> None:
 
 
 def test_no_manifest_and_no_json(make_shards: MakeShards, tmp_path: Path) -> None:
-    one_line(tmp_path, "manifest.json", "No such file")
+    one_line(tmp_path, "manifest.json", "does not exist")
     folder = make_shards(100)
     (folder / "manifest.json").write_text("{")
     one_line(folder, "is not JSON")

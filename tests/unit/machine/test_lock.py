@@ -38,6 +38,10 @@ def test_what_others_could_have_put_there_is_refused(own: Path, tmp_path: Path) 
         timed_alone("run").__enter__()
     own.chmod(0o700)
     (own / FILE).symlink_to(elsewhere / "theirs")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(LaunchError, match="symbolic links"):
+        timed_alone("run").__enter__()
+    (own / FILE).unlink()
+    (own / FILE).mkdir()
+    with pytest.raises(LaunchError, match="remove what is there or set TMPDIR"):
         timed_alone("run").__enter__()
     assert not list(elsewhere.iterdir())

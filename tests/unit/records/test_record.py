@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_no_half_record(tmp_path, record, monkeypatch) -> Non
 
 
 def test_a_missing_record_says_what_to_do(tmp_path) -> None:
-    with pytest.raises(RecordError, match="run the training first"):
+    with pytest.raises(RecordError, match="does not exist; run the training again"):
         read_record(tmp_path)
 
 

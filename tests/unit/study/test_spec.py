@@ -301,12 +301,12 @@ def test_a_link_without_conditions_has_the_keys_that_it_had() -> None:
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        ({"receive_mbits": 0}, "receive_mbits: 0 breaks exclusiveMinimum"),
+        ({"receive_mbits": 0}, "receive_mbits: 0 breaks minimum"),
         ({"receive_mbits": 100}, "link 'slow' receives at its rate_mbits 100; leave receive_mbits"),
         ({"uplink_mbits": "fast"}, 'uplink_mbits: "fast" breaks type'),
         ({"straggler": 1}, "straggler: 1 breaks exclusiveMaximum"),
-        ({"straggler": 0}, "straggler: 0 breaks exclusiveMinimum"),
-        ({"jitter": -0.1}, "jitter: -0.1 breaks exclusiveMinimum"),
+        ({"straggler": 0}, "straggler: 0 breaks minimum"),
+        ({"jitter": -0.1}, "jitter: -0.1 breaks minimum"),
         ({"jitter": float("nan")}, "jitter: NaN breaks type"),
         ({"loss": 0.1}, "loss"),
     ],

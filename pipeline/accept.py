@@ -1,0 +1,24 @@
+"""Whether a study may start: one check, which `check`, `plan` and the workflow share."""
+
+from __future__ import annotations
+
+from pipeline import strategies
+from pipeline.claims.load import files_of, load_claims
+from pipeline.corpus.sources import check_files
+from pipeline.study.equal_work import check_equal_work
+from pipeline.study.expansion import expand
+from pipeline.study.study import Study
+
+
+def accept(study: Study, *, has_tokens: bool = False) -> None:
+    """Everything that can be said of a validated study before its first job.
+
+    The files of its corpus are opened, unless its tokens were made (`has_tokens`): from then on
+    nothing reads them. Raises SamestepError.
+    """
+    strategies.check(expand(study))
+    check_equal_work(study)
+    for path in files_of(study):
+        load_claims(path)
+    if not has_tokens:
+        check_files(dict(study.corpus))

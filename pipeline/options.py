@@ -1,0 +1,104 @@
+"""Types of the command line's options: a value that cannot be is refused before any work.
+
+Each is a `type` of `argparse`; its ArgumentTypeError says what was given, what was expected and the
+fix, and `pipeline.__main__` prints it in one line with the option's name. A file that is read is
+only named here: `pipeline.documents` opens it, and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+MAX_PATH = 4095
+"""Bytes of a path on Linux, without its end."""
+
+
+def path(text: str) -> Path:
+    """A path that can be one: not empty, no NUL, and no longer than the kernel takes."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no path; name a file or a folder")
+    if "\0" in text or len(text.encode(errors="surrogateescape")) > MAX_PATH:
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r} is no path; it has a NUL or is over {MAX_PATH} bytes"
+        )
+    try:
+        Path(text).resolve()
+    except (OSError, RuntimeError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r} leads nowhere ({' '.join(str(error).split())[:80]}); give another path"
+        ) from None
+    return Path(text)
+
+
+def file(text: str) -> Path:
+    """A regular file that is there, where a stage does not read it in every case."""
+    found = path(text)
+    if not _answer(found, Path.is_file):
+        raise argparse.ArgumentTypeError(f"{found} is no regular file; give one or leave it out")
+    return found
+
+
+def folder(text: str) -> Path:
+    """A folder that is there, to read from."""
+    found = path(text)
+    if not _answer(found, Path.is_dir):
+        what = "is no folder" if _answer(found, Path.exists) else "does not exist"
+        raise argparse.ArgumentTypeError(f"{found} {what}; give the folder that is to be read")
+    return found
+
+
+def new_file(text: str) -> Path:
+    """A file to write: absent, or a regular file that is replaced, in a folder that can be made."""
+    found = path(text)
+    if _answer(found, Path.exists) and not _answer(found, Path.is_file):
+        raise argparse.ArgumentTypeError(f"{found} is no regular file; give another name")
+    if found.name in ("", ".."):
+        raise argparse.ArgumentTypeError(f"{found} names no file; give the file to write")
+    _check_parents(found)
+    return found
+
+
+def new_folder(text: str) -> Path:
+    """A folder to write to: there, or one that can be made."""
+    found = path(text)
+    if _answer(found, Path.exists) and not _answer(found, Path.is_dir):
+        raise argparse.ArgumentTypeError(f"{found} is no folder; give another name")
+    _check_parents(found)
+    return found
+
+
+def count(least: int, most: int) -> Callable[[str], int]:
+    """A type of whole numbers from `least` to `most`, written in digits."""
+
+    def number(text: str) -> int:
+        value = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:60]!r} is no whole number from {least} to {most}; give one"
+            )
+        return value
+
+    return number
+
+
+def _check_parents(found: Path) -> None:
+    for parent in found.parents:
+        if _answer(parent, Path.exists):
+            if not _answer(parent, Path.is_dir):
+                raise argparse.ArgumentTypeError(
+                    f"{found} cannot be made: {parent} is no folder; give another name"
+                )
+            return
+
+
+def _answer(found: Path, question: Callable[[Path], bool]) -> bool:
+    """The answer of the file system; raises ArgumentTypeError where it has none."""
+    try:
+        return question(found)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{str(found)[:60]!r} cannot be looked up ({error.strerror}); give another path"
+        ) from None

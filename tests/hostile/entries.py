@@ -1,0 +1,256 @@
+"""The documents that stages read: a good one of each, and the command that reads it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.archive.layout import METRICS_FILE
+from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.study import Study
+from tests.fake_bench import make_result
+from tests.hostile.mutants import Mutant, mutants, number_keys, sample
+from tests.unit.archive.conftest import finished_study
+
+ROOT = Path(__file__).parents[2]
+MOST = 80
+"""Of the hundreds of mutants of a document, which take a minute each time."""
+
+SCHEMAS = (*ROOT.glob("pipeline/schemas/*.json"), *ROOT.glob("workflow/schemas/*.yaml"))
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A finished study of two synthetic runs below `results`."""
+
+    results: Path
+
+    @property
+    def study(self) -> Path:
+        """Its study file."""
+        return self.results / "study.json"
+
+    @property
+    def metrics(self) -> Path:
+        """Its table of metrics."""
+        return self.results / METRICS_FILE
+
+    def record(self, name: str) -> Path:
+        """A file of its one finished run."""
+        return self.results / "runs/single/n1/r0" / name
+
+
+def lay(folder: Path) -> Laid:
+    """Write one."""
+    return Laid(finished_study(folder / "fake", workload=_WORK))
+
+
+_WORK = {
+    "global_batch": 4, "accumulation_steps": 1, "steps": 3, "untimed_steps": 1,
+    "scaling": "strong", "checkpoint_every": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kind of document; `file` is its name, `about` a word of every error that is about it."""
+
+    file: str
+    about: str
+    document: Callable[[Laid], Any]
+    command: Callable[[Laid, Path, Path], tuple[str | Path, ...]]
+    beside: Callable[[Laid, Path], None] = field(default=lambda laid, folder: None)
+    depth: int = 9
+
+    def mutants(self, laid: Laid) -> list[Mutant]:
+        """Mutants of the good document."""
+        return sample(mutants(self.document(laid), _numbers(), depth=self.depth), MOST)
+
+    def write(self, content: Any, folder: Path) -> Path:
+        """The document below `folder`."""
+        path = folder / "given" / self.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".yaml":
+            path.write_text(yaml.safe_dump(content))
+        elif path.name == "manifest.json":
+            path.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n")
+        else:
+            path.write_text(json.dumps(content) + "\n")
+        return path
+
+    def arguments(self, laid: Laid, path: Path, folder: Path) -> tuple[str | Path, ...]:
+        """The command that reads the document at `path`, with what belongs beside it."""
+        self.beside(laid, path)
+        return self.command(laid, path, folder / "out")
+
+    def is_about_it(self, said: str) -> bool:
+        """Whether an error is about the document, and not about what comes after it."""
+        return self.about in said
+
+    def clear(self, folder: Path) -> None:
+        """Remove what a command that took the document has written."""
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@cache
+def _numbers() -> set[str]:
+    return number_keys(*SCHEMAS)
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def _spec(laid: Laid) -> Any:
+    return _json(laid.record("spec.json"))
+
+
+def _emulated_spec(laid: Laid) -> Any:
+    spec = _spec(laid)
+    link = {"name": "slow", "rate_mbits": 100, "delay_us": 10, "receive_mbits": 50.0}
+    spec["world"] |= {"network": "emulated", "link": link, "cores_per_node": 1}
+    return spec | {"image_digest": "sha256:" + "0" * 64, "profile": True}
+
+
+def _study(laid: Laid) -> Any:
+    study = _json(laid.study)
+    study["cluster"] |= {
+        "network": "emulated", "cores_per_node": 1, "threads_per_rank": 1,
+        "links": [{"name": "slow", "rate_mbits": 200, "delay_us": 10}],
+    }  # fmt: skip
+    study["cells"][0] |= {
+        "nodes": [1], "ranks_per_node": 1, "options": {}, "workload": {"global_batch": 4},
+        "optimiser": {"learning_rate": 0.1},
+    }  # fmt: skip
+    more = {"claims": ["bai2022"], "compares": ["global_batch"], "profile": {"steps": 1}}
+    return study | more | {"compile": False, "image_digest": "sha256:" + "0" * 64}
+
+
+def _adaptive(laid: Laid) -> Any:
+    corpus = {"source": "hub", "name": "a/b", "config": None, "split": "train",
+              "revision": "0" * 40, "column": "text", "max_documents": 10}  # fmt: skip
+    tokenizer = {"kind": "pretrained", "name": "gpt2", "revision": "0" * 40}
+    repeats = {"at_least": 6, "at_most": 9, "within": 0.1}
+    return _json(laid.study) | {"corpus": corpus, "tokenizer": tokenizer, "repeats": repeats}
+
+
+def _tokens_spec(laid: Laid) -> Any:
+    study = Study.of(_json(laid.study))
+    assert expand(study)
+    text = {"source": "text", "paths": ["no such file"], "document": "block"}
+    return tokens_spec(study) | {"corpus": text}
+
+
+def _verdicts(laid: Laid) -> Any:
+    effect = {"value": 1.1, "low": 1.0, "high": 1.2, "unit": "1", "interval": "how"}
+    one = {
+        "id": "a-claim", "publication": "A paper", "sentence": "It is so.", "source": "page 1",
+        "disagreement": None, "kind": "ratio", "verdict": "reproduced", "line": "reproduced",
+        "why": "because", "scale": "made on 8 V100", "notes": ["a note"], "effect": effect,
+        "claimed": {"low": None, "high": 2.0, "text": "below 2"},
+        "published": {"value": 1.5, "source": "figure 1"}, "runs": ["fake/single/n1/r0"],
+    }  # fmt: skip
+    return {"schema_version": 1, "study": "fake", "verdicts": [one]}
+
+
+def _claims(laid: Laid) -> Any:
+    content = yaml.safe_load((ROOT / "workflow/config/bai2022/claims.yaml").read_text())
+    return content | {"claims": content["claims"][:2]}
+
+
+def _train(laid: Laid, path: Path, out: Path) -> tuple[str | Path, ...]:
+    return ("train", "--spec", path, "--tokens", "no-tokens", "--out", out)
+
+
+def _run_beside(laid: Laid, path: Path) -> None:
+    """The other file of the run, in a folder that `compare` reads, and its other steps."""
+    for name in ("run.json", "steps.jsonl"):
+        if name != path.name and not (path.parent / name).exists():
+            shutil.copy(laid.record(name), path.parent / name)
+    if path.suffix == ".jsonl" and path.is_file():
+        _, *others = laid.record(path.name).read_text().splitlines(keepends=True)
+        with path.open("a") as stream:
+            stream.writelines(others)
+
+
+def _paper(laid: Laid, out: Path) -> tuple[str | Path, ...]:
+    """A command that ends for want of a table, once it has read what else it is given."""
+    folders = ("--figures", laid.results / "figures", "--tables", laid.results / "tables")
+    study = ("--study", laid.study, "--metrics", "none")
+    return ("paper", *study, *folders, "--generated", out, "--out", out)
+
+
+def _compare(laid: Laid, path: Path, out: Path) -> tuple[str | Path, ...]:
+    return ("compare", path.parents[4], laid.results)
+
+
+RUN = "given/runs/single/n1/r0"
+
+DOCUMENTS: dict[str, Entry] = {
+    "study": Entry(
+        "study.json", "study.json", _study, lambda laid, path, out: ("check", "--study", path)
+    ),
+    "study, other kinds": Entry(
+        "study.yaml", "study.yaml", _adaptive, lambda laid, path, out: ("plan", "--study", path)
+    ),
+    "spec": Entry("spec.json", "spec", _spec, _train),
+    "spec on emulated nodes": Entry("spec.json", "spec", _emulated_spec, _train),
+    "tokens spec": Entry(
+        "tokens.spec.json",
+        "tokens spec",
+        _tokens_spec,
+        lambda laid, path, out: ("tokens", "--spec", path, "--out", out, "--num-proc", "1"),
+    ),
+    "manifest": Entry(
+        "manifest.json",
+        "manifest",
+        lambda laid: _json(laid.results / "tokens/manifest.json"),
+        lambda laid, path, out: (
+            "train", "--spec", laid.record("spec.json"), "--tokens", path.parent, "--out", out,
+        ),
+    ),
+    "record": Entry(
+        f"{RUN}/run.json", "", lambda laid: _json(laid.record("run.json")), _compare, _run_beside
+    ),
+    "step": Entry(
+        f"{RUN}/steps.jsonl",
+        "",
+        lambda laid: json.loads(laid.record("steps.jsonl").read_text().splitlines()[0]),
+        _compare,
+        _run_beside,
+    ),
+    "verdicts": Entry(
+        "verdicts.json",
+        "verdicts.json",
+        _verdicts,
+        lambda laid, path, out: (
+            *_paper(laid, out), "--verdicts", path,
+        ),
+    ),
+    "claims": Entry(
+        "claims.yaml",
+        "claims.yaml",
+        _claims,
+        lambda laid, path, out: (
+            "claims", "--study", laid.study, "--metrics", "none", "--claims", path, "--out", out,
+        ),
+        depth=5,
+    ),
+    "bench": Entry(
+        "emulation.json",
+        "emulation.json",
+        lambda laid: make_result(),
+        lambda laid, path, out: (
+            *_paper(laid, out), "--validation", path,
+        ),
+        depth=3,
+    ),
+}  # fmt: skip

@@ -1,0 +1,81 @@
+"""Call a stage in this process and hold what becomes of a wrong input.
+
+One line on stderr that begins with `error: `, exit status 2, and nothing left behind.
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import FrameType
+
+from pipeline.__main__ import main
+
+SECONDS = 10
+
+
+def refusal(folder: Path, *arguments: str | Path) -> str:
+    """The one line with which a stage refuses these arguments; `folder` is as it was before."""
+    status, said = call(folder, *arguments)
+    assert status == 2, (status, said)
+    return said
+
+
+def settled(folder: Path, *arguments: str | Path) -> bool:
+    """Whether the arguments were taken; else they were refused as `refusal` wants it."""
+    status, _ = call(folder, *arguments)
+    assert status in (0, 1, 2)
+    return status != 2
+
+
+def call(folder: Path, *arguments: str | Path, may_leave: bool = False) -> tuple[int, str]:
+    """Exit status and stderr of a stage whose temporary files lie in `folder` too.
+
+    One that `may_leave` something fails for another reason than what it was given.
+    """
+    before = tree(folder)
+    said = io.StringIO()
+    with _in_time(), _temporary(folder), redirect_stderr(said), redirect_stdout(io.StringIO()):
+        status = main([str(argument) for argument in arguments])
+    text = said.getvalue()
+    if status == 2:
+        assert text.startswith("error: ") and text.count("\n") == 1, text
+        assert len(text) < 2000 and "Traceback" not in text, text
+        assert may_leave or tree(folder) == before, "something was left behind"
+    return status, text
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """Name -> kind and size of all below `folder`."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        state = path.lstat()
+        found[str(path)] = (state.st_mode, 0 if path.is_dir() else state.st_size)
+    return found
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[None]:
+    former, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = former
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    def late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"not done after {SECONDS} s")
+
+    former = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)

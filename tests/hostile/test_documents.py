@@ -1,0 +1,93 @@
+"""Every key of every document x every class of wrong value, through the stage that reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.hostile.entries import DOCUMENTS, Laid, lay
+from tests.hostile.entry import call, refusal
+from tests.hostile.mutants import BAD_BYTES
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
+    """One good file of every kind."""
+    return lay(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_key_with_every_wrong_value(laid: Laid, here: Path, name: str) -> None:
+    entry = DOCUMENTS[name]
+    wrong = []
+    for mutant in entry.mutants(laid):
+        path = entry.write(mutant.content, here)
+        status, said = call(here, *entry.arguments(laid, path, here))
+        taken = status != 2 or not entry.is_about_it(said)
+        if (taken and mutant.must_fail) or status not in (0, 1, 2):
+            wrong.append(f"{mutant.name} -> {status}: {said}")
+        entry.clear(here)
+    assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_bytes_that_are_no_such_document(laid: Laid, here: Path, name: str) -> None:
+    entry = DOCUMENTS[name]
+    for kind, content in BAD_BYTES.items():
+        path = entry.write({}, here)
+        path.write_bytes(content)
+        said = refusal(here, *entry.arguments(laid, path, here))
+        assert path.name in said or entry.is_about_it(said), (kind, said)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_is_no_regular_file(laid: Laid, here: Path, name: str) -> None:
+    entry = DOCUMENTS[name]
+    path = entry.write({}, here)
+    path.unlink()
+    refusal(here, *entry.arguments(laid, path, here))
+    os.mkfifo(path)
+    refusal(here, *entry.arguments(laid, path, here))
+    path.unlink()
+    path.mkdir()
+    refusal(here, *entry.arguments(laid, path, here))
+    path.rmdir()
+    path.symlink_to(path.name)
+    refusal(here, *entry.arguments(laid, path, here))
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    refusal(here, *entry.arguments(laid, path, here))
+
+
+def test_the_good_files_are_taken(laid: Laid, here: Path) -> None:
+    """Else the tests above could pass for another reason."""
+    for name, entry in DOCUMENTS.items():
+        path = entry.write(entry.document(laid), here)
+        status, said = call(here, *entry.arguments(laid, path, here))
+        assert status != 2 or not entry.is_about_it(said), (name, said)
+        entry.clear(here)
+
+
+def test_a_study_in_yaml_is_held_as_one_in_json(laid: Laid, here: Path) -> None:
+    study: dict[str, Any] = DOCUMENTS["study"].document(laid)
+    nan = float("nan")
+    changes: list[dict[str, Any]] = [{"repeats": 6.0}, {"seeds": [nan]}, {"study": "a\n"}]
+    for change in [*changes, {"cells": {}}]:
+        for path in (here / "study.yaml", here / "study.json"):
+            text = (yaml.safe_dump if path.suffix == ".yaml" else json.dumps)(study | change)
+            path.write_text(text)
+            assert path.name in refusal(here, "check", "--study", path)
+            path.unlink()

@@ -1,0 +1,140 @@
+"""Every option of every command x every class of wrong value, and files that are no documents."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import STAGES, _Parser, _stage
+from tests.hostile.entries import Laid, lay
+from tests.hostile.entry import call, refusal
+
+pytestmark = pytest.mark.slow
+
+PATHS = ("", " ", "a\0b", "a" * 300, "a/" * 3000, "none/such", "fifo", "loop", "file/below")
+NUMBERS = ("", "-1", "0.5", "nan", "1e3", "9" * 30, "٣", "1 000", "0x10", "--", "one")
+WORDS = ("", "nothing", "a\nb", "\ud800", "-1", "nan", "9" * 400 + "GiB")
+
+
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
+    return lay(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    Path("loop").symlink_to("loop")
+    Path("file").write_text("text")
+    return tmp_path
+
+
+def actions(stage: str) -> list[argparse.Action]:
+    parser = _Parser(prog=stage)
+    _stage(stage).add_arguments(parser)
+    return [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+
+
+def wrong_values(action: argparse.Action) -> tuple[str, ...]:
+    if action.nargs == 0:
+        return ()
+    named = getattr(action.type, "__name__", "")
+    if named == "number":
+        return NUMBERS
+    return PATHS if named in ("path", "folder", "new_file", "new_folder") else WORDS
+
+
+def inputs() -> Iterator[tuple[str, argparse.Action, str]]:
+    """Command, option and wrong value."""
+    for stage in STAGES:
+        for action in actions(stage):
+            for value in wrong_values(action):
+                yield stage, action, value
+
+
+def good(laid: Laid, action: argparse.Action) -> list[str]:
+    """A value that may be, so that the other option's is what is wrong."""
+    values = {
+        "study": laid.study, "metrics": laid.metrics, "runs": laid.results / "runs",
+        "figures": laid.results / "figures", "tables": laid.results / "tables",
+        "results": laid.results, "one": laid.results, "other": laid.results,
+        "spec": laid.record("spec.json"), "tokens": laid.results / "tokens",
+    }  # fmt: skip
+    if action.choices:
+        return [str(next(iter(action.choices)))]
+    return [str(values.get(action.dest, "0" if action.dest == "repeat" else "out"))]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_option(laid: Laid, here: Path, stage: str) -> None:
+    known = actions(stage)
+    for action in known:
+        for value in wrong_values(action):
+            given: list[str] = []
+            for other in known:
+                flags = other.option_strings
+                if other is action:
+                    given += [f"{flags[0]}={value}"] if flags else [value]
+                elif other.required and other.option_strings:
+                    given += [other.option_strings[0], *good(laid, other)]
+                elif other.required:
+                    given += good(laid, other)
+            # What is absent may be where it is written, and some words are right for some options.
+            free = action.dest in ("out", "into", "generated", "scheduler", "confirm")
+            status, said = call(here, stage, *given, may_leave=free)
+            assert status == 2 or free or action.type is None, (given, status, said)
+
+
+FILES = {"empty": b"", "text": b"text", "PAR1": b"PAR1" * 9, "zip": b"PK\x05\x06" + b"\0" * 18}
+
+
+@pytest.mark.parametrize("kind", [*FILES, "fifo", "folder", "device", "missing"])
+def test_tables_and_archives_that_are_none(laid: Laid, here: Path, kind: str) -> None:
+    given: Path = {"fifo": here / "fifo", "folder": here, "device": Path("/dev/zero")}.get(
+        kind, here / f"given-{kind}"
+    )
+    if kind in FILES:
+        given.write_bytes(FILES[kind])
+    assert "archive" in refusal(here, "unpack", "--archive", given, "--into", "out") or kind
+    refusal(here, "table", "status", "--metrics", given, "--out", "out")
+    study = ("--study", laid.study, "--metrics", given, "--out", "out/file")
+    claims = Path(__file__).parents[2] / "workflow/config/bai2022/claims.yaml"
+    refusal(here, "claims", "--claims", claims, *study)
+    refusal(here, "strategies", "--readme", given)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\0\1\2", "NUL"),
+        ("Größe".encode("latin-1"), "not UTF-8"),
+        (b'["text", 7]', "expected a string"),
+        (b'["cut', "Unterminated"),
+        (b'{"a": 1}', "does not begin"),
+        (b'["\\ud800"]', "surrogate"),
+        (b"[]", "document"),
+    ],
+)
+def test_text_that_is_none(laid: Laid, here: Path, content: bytes, said: str) -> None:
+    import json
+
+    Path("text.json").write_bytes(content)
+    spec = {"corpus": {"source": "json", "paths": ["text.json"]}, "tokenizer": {"kind": "char"},
+            "context": 4, "model_vocab_size": 300, "min_tokens": 5}  # fmt: skip
+    Path("spec.json").write_text(json.dumps(spec))
+    given = ("tokens", "--spec", "spec.json", "--out", "out/tokens", "--num-proc", "1")
+    assert said in refusal(here, *given)
+
+
+def test_a_zip_of_something_else(here: Path) -> None:
+    with zipfile.ZipFile("other.zip", "w") as other:
+        other.writestr("../evil", "x")
+    assert "no archive of a study" in refusal(
+        here, "unpack", "--archive", "other.zip", "--into", "out"
+    )
