@@ -1,7 +1,7 @@
 -- What pandoc's writers leave as it is, and LaTeX and typst would read as typography or as markup.
 local literal = {
   latex = { ["`"] = "\\textasciigrave{}" },
-  typst = { ["..."] = "\\.\\.\\.", ["-?"] = "-\\?" },
+  typst = { ["..."] = "\\.\\.\\.", ["--"] = "\\-\\-", ["-?"] = "-\\?" },
 }
 
 local function first_of(text, from)

@@ -14,10 +14,11 @@ from pipeline import options
 from pipeline.study.expansion import compares_conditions
 from pipeline.study.study import Study
 
-VERDICTS, CONDITIONS = "verdicts", "conditions"
+VERDICTS, CONDITIONS, PROFILE = "verdicts", "conditions", "profile"
 """What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
 
-Verdicts are on the published claims that the study names; conditions are those of its links.
+Verdicts are on the published claims that the study names; conditions are those of its links; a
+profile is that of its profiled runs.
 """
 
 
@@ -44,7 +45,11 @@ class Catalogue:
 
     def shown(self, study: Study) -> list[str]:
         """Names of those that a study has: all whose need it meets."""
-        met = {VERDICTS: bool(study.claims), CONDITIONS: compares_conditions(study)}
+        met = {
+            VERDICTS: bool(study.claims),
+            CONDITIONS: compares_conditions(study),
+            PROFILE: study.profile_steps is not None,
+        }
         needs = literals(self.folder, "NEEDS")
         return [name for name in self.names() if name not in needs or met[needs[name]]]
 

@@ -64,6 +64,11 @@ def markdown_code(text: str) -> str:
     return f"{fence}{blank}{plain}{blank}{fence}"
 
 
+def prose(text: str) -> str:
+    """A caption of ours as Markdown: no markup in it, but its quotes are set as the text's are."""
+    return markdown(text).replace("\\'", "'")
+
+
 def latex(text: str) -> str:
     """`text` as LaTeX, in a paragraph or in a cell of a table."""
     parts = (_LATEX.get(character, character) for character in _JOINED.sub("\\1\0", one_line(text)))

@@ -42,6 +42,46 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
     return shown
 
 
+def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
+    """Write each arm's short name at the end of its line; call it when the y axis is settled.
+
+    Names beside the last number of nodes stand outside of the panel, moved apart where lines end
+    close together; that of a line that ends before stands at its last point.
+    """
+    look, last = theme.styles(table), int(values["nodes"].max())
+    ends = records(values.sort_values("nodes").drop_duplicates("arm", keep="last"))
+    to_axes = axes.transScale + axes.transLimits
+    beside = []
+    for row in ends:
+        if int(row["nodes"]) == last:
+            height = float(to_axes.transform((float(last), float(row["value"])))[1])
+            beside.append((height, row))
+        else:
+            axes.annotate(
+                row["arm"], (float(row["nodes"]), float(row["high"])), (0, 5), ha="center",
+                textcoords="offset points", fontsize=7, color=look[row["cell"]].colour,
+            )  # fmt: skip
+    beside.sort(key=lambda one: one[0])
+    heights = _apart([height for height, _ in beside])
+    for (_, row), height in zip(beside, heights, strict=True):
+        axes.text(
+            1.015, height, row["arm"], transform=axes.transAxes, fontsize=7, va="center",
+            color=look[row["cell"]].colour,
+        )  # fmt: skip
+
+
+def _apart(heights: list[float], gap: float = 0.075) -> list[float]:
+    """Ascending heights, from 0 to 1, each at least `gap` above the one before."""
+    found: list[float] = []
+    for height in heights:
+        found.append(max(height, found[-1] + gap) if found else height)
+    limit = 1.0
+    for place in reversed(range(len(found))):
+        found[place] = min(found[place], limit)
+        limit = found[place] - gap
+    return found
+
+
 def ideal_lines(
     axes: Axes, ideal: pd.DataFrame, scale: Mapping[str, float] | None = None
 ) -> Sequence[Line2D]:

@@ -3,47 +3,74 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pipeline.figures import scales, theme
 from pipeline.figures.loss_curves import draw_lines, over_repeats, panel_title
+from pipeline.metrics.format import limit
 from pipeline.metrics.select import node_counts, pick
 
 CAPTION = (
-    "Training loss against the optimiser step (top) and its relative deviation from the "
-    "single-device reference (bottom). Equal work must give equal curves, so lines on top of each "
-    "other are the expected result. Lines are medians over the repeats, bands their range."
+    "Training loss against the optimiser step, once for all cells at all numbers of nodes, and "
+    "its relative deviation from the single-device reference at each. Equal work must give equal "
+    "curves, so lines on top of each other are the expected result. Grey lines are the tolerances "
+    "of parity over the early steps, which decide. Lines are medians over the repeats, bands "
+    "their range."
 )
 COMPARES = {"precision"}
 _SMALLEST, _LARGEST = 1e-9, 1e2
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Two rows of panels, one column for each node count."""
+    """A panel of the loss, then one of the deviation for each node count on one shared scale."""
     nodes = node_counts(table)
-    figure, [losses, deviations] = theme.grid(len(nodes), 2.1, rows=2, sharex=True, sharey="row")
+    figure, [[first, *others]] = theme.grid(1 + len(nodes), 2.3, per_line=3)
     loss = over_repeats(pick(table, "step", "loss"))
     if loss.empty:
-        return theme.empty(figure, losses[0], table)
+        for axes in others:
+            axes.set_visible(False)
+        return theme.empty(figure, first, table)
     deviation = over_repeats(pick(table, "step", "loss_deviation"))
     deviation[["value", "low", "high"]] = deviation[["value", "low", "high"]].clip(
         _SMALLEST, _LARGEST
     )
     shown: set[str] = set()
-    for count, top, bottom in zip(nodes, losses, deviations, strict=True):
-        shown |= set(draw_lines(top, loss[loss["nodes"] == count], table))
-        draw_lines(bottom, deviation[deviation["nodes"] == count], table)
-        panel_title(top, count)
-        bottom.set_yscale("log")
-        scales.plain_powers(bottom.yaxis)
-        bottom.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
-        bottom.set_xlabel("Optimiser step")
-    losses[0].set_ylabel("Loss [nats/token]")
-    deviations[0].set_ylabel("Relative deviation")
-    if not deviation.empty:
-        deviations[0].set_ylim(_SMALLEST / 2, float(deviation["high"].max()) * 3)
+    for count in nodes:
+        shown |= set(draw_lines(first, loss[loss["nodes"] == count], table))
+    _finish_panel(first, "all numbers of nodes")
+    first.set_ylabel("Loss [nats/token]")
+    tolerances = _tolerances(table)
+    top = max([float(deviation["high"].max()) if len(deviation) else _SMALLEST, *tolerances]) * 4
+    for count, axes in zip(nodes, others, strict=True):
+        draw_lines(axes, deviation[deviation["nodes"] == count], table)
+        for place, tolerance in enumerate(tolerances):
+            axes.axhline(tolerance, color="#8A8A8A", lw=0.9, ls=(0, (6, 3)), zorder=1)
+            axes.annotate(
+                limit(tolerance), (place % 2, tolerance), (3 - 6 * (place % 2), 1.5),
+                ("axes fraction", "data"), "offset points", ha=("left", "right")[place % 2],
+                va="bottom", fontsize=6.5, color="#555555",
+            )  # fmt: skip
+        axes.set_yscale("log")
+        scales.plain_powers(axes.yaxis)
+        axes.set_ylim(_SMALLEST / 2, top)
+        panel_title(axes, count)
+        _finish_panel(axes, axes.get_title())
+        axes.set_ylabel("Relative deviation")
     what = (
         f"Deviations below {_SMALLEST:g}, exact agreement among them, are drawn at {_SMALLEST:g}."
     )
     return theme.finish(figure, table, shown, what)
+
+
+def _finish_panel(axes: Axes, title: str) -> None:
+    axes.set_title(title)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.set_xlabel("Optimiser step")
+
+
+def _tolerances(table: pd.DataFrame) -> list[float]:
+    """The bands of the loss over the early steps that parity applied, ascending."""
+    texts = pick(table, "cell", "parity_loss_early")["text"].dropna()
+    return sorted({float(text) for text in texts})

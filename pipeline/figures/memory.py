@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pipeline.figures import scales, theme
-from pipeline.figures.loss_curves import panel_title
-from pipeline.metrics.select import cells, node_counts, pick
+from pipeline.figures.panels import arms_of, outer, panels
+from pipeline.metrics.select import pick
 
 CAPTION = (
     "Peak memory of each rank: resident set of the process on a CPU, memory allocated on the "
@@ -22,35 +22,38 @@ _MEBIBYTE = 2**20
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """One panel for each node count, one line of points for each cell."""
-    nodes, names = node_counts(table), cells(table)
+    """A panel for each node count and link, one line of points for each cell."""
     peaks = pick(table, "rank", "peak_memory_bytes")
-    ran = names[names["cell"].isin(peaks["cell"])]
-    height = 0.9 + 0.42 * max(len(ran), 1)
-    figure, [panels] = theme.grid(len(nodes), height, sharex=True)
     if peaks.empty:
-        return theme.empty(figure, panels[0], table)
-    over = peaks.groupby(["cell", "nodes", "rank"], sort=True)["value"].median().reset_index()
-    for count, axes in zip(nodes, panels, strict=True):
-        _panel(axes, over[over["nodes"] == count], list(ran["cell"]), table)
-        panel_title(axes, count)
-        scales.cell_axis(axes, list(ran["cell"]) if axes is panels[0] else [])
+        figure, [[axes]] = theme.grid(1, 2.0)
+        return theme.empty(figure, axes, table)
+    keys = ["cell", "arm", "nodes", "rank"]
+    over = peaks.groupby(keys, sort=True)["value"].median().reset_index()
+    arms = arms_of(table, peaks)
+    figure, found = panels(table, over, 0.55 + 0.26 * len(arms), sharex=True, sharey=True)
+    for panel in found:
+        _panel(panel.axes, panel.rows, arms, table)
+    scales.cell_axis(found[0].axes, arms)
+    for axes in outer(found)[1]:
+        axes.set_xlabel("Peak memory [MiB]")
+        axes.tick_params(labelbottom=True)
     kinds = [
         Line2D([], [], color="#444444", marker="o", ls="", mfc=fill, ms=5, label=label)
         for fill, label in (("#444444", "filled: rank 0"), ("white", "open: other ranks"))
     ]
     # Set once for all panels, after all are drawn: they share the axis.
-    panels[0].set_xlim(0, float(over["value"].max()) / _MEBIBYTE * 1.08)
+    found[0].axes.set_xlim(0, float(over["value"].max()) / _MEBIBYTE * 1.08)
     what = "Ranks of one cell are spread vertically."
-    return theme.finish(figure, table, set(ran["cell"]), what, lines=False, extra=kinds)
+    return theme.finish(figure, table, set(peaks["cell"]), what, named=True, extra=kinds)
 
 
 def _panel(axes: Axes, peaks: pd.DataFrame, order: list[str], table: pd.DataFrame) -> None:
     look = theme.styles(table)
-    for place, cell in enumerate(order):
-        own, style = peaks[peaks["cell"] == cell], look[cell]
+    for place, arm in enumerate(order):
+        own = peaks[peaks["arm"] == arm]
         if own.empty:
             continue
+        style = look[own["cell"].iloc[0]]
         x = own["value"].to_numpy() / _MEBIBYTE
         spread = 0.66 / max(len(own), 4)
         y = [place + (i - (len(own) - 1) / 2) * spread for i in range(len(own))]
@@ -66,4 +69,3 @@ def _panel(axes: Axes, peaks: pd.DataFrame, order: list[str], table: pd.DataFram
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.grid(False, axis="y")
     axes.grid(True, axis="x")
-    axes.set_xlabel("Peak memory [MiB]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,8 @@ from pipeline.figures import scales, theme
 CAPTION = (
     "Effects measured here, with their intervals, beside what was published. Every effect is a "
     "ratio, so that a small study on a processor and a large one on GPUs can share the axis; no "
-    "absolute time does. The grey band is what the claim says; the published point is the effect "
-    "by the authors' own figures, where they give it."
+    "absolute time does. Claims that were tested come first. The grey band is what the claim says; "
+    "the published point is the effect by the authors' own figures, where they give it."
 )
 # The claims check equal work for themselves, each over its own cells.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
@@ -30,6 +31,7 @@ _NO_RATIO = ("utilisation", "fits", "absolute")
 _COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
             "not testable here": "#777777"}  # fmt: skip
 _BAND = "#DADADA"
+_LETTERS = 76
 _TICKS = [2.0**power for power in range(-6, 8)]
 
 
@@ -40,14 +42,16 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
         for one in verdicts
         if one["kind"] not in _NO_RATIO and (one["effect"] or one["published"])
     ]
-    figure, [[axes]] = theme.grid(1, 0.75 + 0.26 * max(len(shown), 4))
+    shown.sort(key=lambda one: one["effect"] is None)
+    figure, [[axes]] = theme.grid(1, 0.75 + 0.34 * max(len(shown), 4))
     if not shown:
         axes.text(0.5, 0.5, "no claim has a ratio to show", ha="center", transform=axes.transAxes)
         return theme.finish(figure, table, (), "")
     _scale(axes, shown)
     for place, one in enumerate(shown):
         _row(axes, place, one)
-    scales.cell_axis(axes, [one["id"] for one in shown])
+    scales.cell_axis(axes, [_words(one["sentence"]) for one in shown])
+    axes.tick_params(axis="y", labelsize=7)
     entries = [
         theme.provenance_entry(theme.MEASURED, "measured here, with its interval"),
         theme.provenance_entry(theme.PUBLISHED),
@@ -58,6 +62,13 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
         f"{counted(verdicts)}."
     )
     return theme.finish(figure, table, (), what, extra=entries)
+
+
+def _words(sentence: str) -> str:
+    """The beginning of a sentence, in two short lines."""
+    return textwrap.fill(
+        textwrap.shorten(sentence, _LETTERS, placeholder=" ..."), _LETTERS // 2 + 4
+    )
 
 
 def _scale(axes: Axes, shown: Sequence[dict[str, Any]]) -> None:

@@ -53,6 +53,21 @@ def decade_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
+def rate_axis(axes: Axes, low: float, high: float) -> None:
+    """Logarithmic y axis from `low` to `high`, both positive, with round ticks in plain digits."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**power for power in powers for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= 7:
+            break
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
 class _PlainPowers(LogFormatterSciNotation):
     """Powers of ten in plain characters, as mathematics is not read in any text."""
 

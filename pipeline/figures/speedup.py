@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.figures import scales, theme
-from pipeline.figures.against_nodes import draw_arms, ideal_lines
-from pipeline.metrics.select import interval_notes, links, listed, over, over_link, pick, records
+from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
+from pipeline.metrics.select import interval_notes, links, listed, over, over_link, pick
 
 CAPTION = (
     "Speedup against the number of nodes: throughput over that of the base, with the interval of "
@@ -30,7 +30,7 @@ _ROOM = 8
 def draw(table: pd.DataFrame) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
     compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 3.2, sharey=True)
+    figure, [panels] = theme.grid(len(compared), 2.8, sharey=True)
     values, ideals = pick(table, "cell", "speedup"), pick(table, "cell", "ideal_speedup")
     if values.empty:
         return theme.empty(figure, panels[0], table)
@@ -52,7 +52,19 @@ def draw(table: pd.DataFrame) -> Figure:
     first.yaxis.set_minor_locator(NullLocator())
     first.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     first.set_ylabel("Speedup over the base")
-    bases = pick(table, "cell", "base_tokens_per_second").drop_duplicates("base")
-    names = listed(f"{b['base']} ({b['value']:,.0f} tokens/s)" for b in records(bases))
-    what = f"Bases: {names}. Bars: {interval_notes(values)}."
-    return theme.finish(figure, table, shown, what, extra=entries)
+    for link, axes in zip(compared, panels, strict=True):
+        name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
+    what = f"Bases: {_bases(table)}. Bars: {interval_notes(values)}."
+    return theme.finish(figure, table, shown, what, extra=entries, named=True)
+
+
+def _bases(table: pd.DataFrame) -> str:
+    """Each base with its absolute throughput, and for which cells it is one; its own is said."""
+    rows = pick(table, "cell", "base_tokens_per_second")
+    found = []
+    for base, part in rows.groupby("base", sort=False):
+        arms = list(dict.fromkeys(part["arm"]))
+        own = str(base).split(", ")[0] in arms and len(arms) == 1
+        whose = "itself, which has no single device of its precision" if own else listed(arms)
+        found.append(f"{base} ({part['value'].iloc[0]:,.0f} tokens/s) for {whose}")
+    return "; ".join(found)

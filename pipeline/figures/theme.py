@@ -133,25 +133,37 @@ def finish(
     what: str,
     *,
     lines: bool = True,
+    named: bool = False,
     extra: Sequence[Artist] = (),
 ) -> Figure:
     """Put the legend and the notes below the panels, in space added for them.
 
     The notes say which runs are missing and why, and what the numbers are; `what` is the figure's
-    own remark. `lines` is False where only markers and colours tell the cells apart.
+    own remark. `lines` is False where only markers and colours tell the cells apart; `named` is
+    True where each line has its cell's short name beside it, so that the notes say what these mean
+    and no legend is needed for them.
     """
-    handles = [*_entries(table, shown, lines), *extra]
+    handles = [*([] if named else _entries(table, shown, lines)), *extra]
     box = figure.legend(
         handles=handles, loc="upper center", ncol=2, frameon=False, handlelength=3.2,
         columnspacing=1.5,
     )  # fmt: skip
     notes = [f"Not shown or incomplete: {note}." for note in missing_notes(table)]
     notes += [f"Mixed runs: {note}." for note in mixed_notes(table)]
-    remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}"]
+    key = f" {key_of_names(table, shown)}" if named else ""
+    remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}{key}"]
     text = "\n".join(textwrap.fill(one_line(remark), _WRAP) for remark in remarks)
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=6.5, color="#444444")
     _stack(figure, box, note)
     return figure
+
+
+def key_of_names(table: pd.DataFrame, shown: Collection[str]) -> str:
+    """What the short names of these cells stand for, each arm once."""
+    names = cells(table)
+    chosen = names[names["cell"].isin(list(shown))].drop_duplicates("arm")
+    words = [f"{row['arm']}: {row['arm_label']}" for row in records(chosen)]
+    return f"Cells: {'; '.join(words)}." if words else ""
 
 
 def _entries(table: pd.DataFrame, shown: Collection[str], lines: bool) -> list[Line2D]:
@@ -180,9 +192,11 @@ def _stack(figure: Figure, box: Legend, note: Text) -> None:
     note.set_y((inches[1] + 0.05) / height)
 
 
-def grid(count: int, height: float, *, rows: int = 1, **share: Any) -> tuple[Figure, list[Any]]:
-    """A figure with `count` panels (at most four a line) times `rows`, and the used axes by row."""
-    lines = -(-count // 4)
+def grid(
+    count: int, height: float, *, rows: int = 1, per_line: int = 4, **share: Any
+) -> tuple[Figure, list[Any]]:
+    """A figure with `count` panels (at most `per_line`) times `rows`, and the used axes by row."""
+    lines = -(-count // per_line)
     columns = -(-count // lines)
     figure, axes = plt.subplots(
         lines * rows, columns, figsize=(WIDTH_INCHES, height * lines * rows), squeeze=False,

@@ -8,18 +8,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 from pipeline.figures import scales, theme
-from pipeline.figures.against_nodes import draw_arms, ideal_lines
+from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
 from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
 
 CAPTION = (
     "Training throughput against the number of nodes. Each point is the tokens of one step divided "
     "by the median step time, with its interval; the line below says how that was made and what it "
-    "covers. Grey lines show ideal scaling from each base. Points are moved sideways a little so "
-    "that none hides another."
+    "covers. Dashed grey lines show ideal scaling from each base. Points are moved sideways a "
+    "little so that none hides another. Both axes are logarithmic."
 )
 COMPARES = {"precision"}
 
@@ -27,7 +26,7 @@ COMPARES = {"precision"}
 def draw(table: pd.DataFrame) -> Figure:
     """Tokens per second of every cell at every node count, a panel for each link."""
     compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 3.2, sharey=True)
+    figure, [panels] = theme.grid(len(compared), 2.8, sharey=True)
     values = pick(table, "cell", "tokens_per_second")
     if values.empty:
         return theme.empty(figure, panels[0], table)
@@ -45,12 +44,14 @@ def draw(table: pd.DataFrame) -> Figure:
         shown |= set(here["cell"])
         scales.name_panel(axes, over(link))
     # The ideal may lie far above everything measured; the measurements set the scale.
-    panels[0].set_ylim(0, max([float(values["high"].max()), *published]) * 1.18)
+    low, high = float(values["low"].min()), max([float(values["high"].max()), *published])
+    scales.rate_axis(panels[0], low / 1.2, high * 1.3)
     panels[0].set_ylabel("Throughput [tokens/s]")
-    panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    for link, axes in zip(compared, panels, strict=True):
+        name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
     what = f"Bars: {interval_notes(values)}."
     stars = [theme.provenance_entry(theme.PUBLISHED, label) for label in published.values()]
-    return theme.finish(figure, table, shown, what, extra=[*entries, *stars[:1]])
+    return theme.finish(figure, table, shown, what, extra=[*entries, *stars[:1]], named=True)
 
 
 def _published(

@@ -16,24 +16,36 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import figures, tables
+from pipeline.claims.types import NOT_TESTABLE
 from pipeline.claims.write import OUTCOMES, count, outcome
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, repeats, setting
-from pipeline.page.runs import LOG_LINES, run_rows
+from pipeline.page.runs import LOG_LINES, groups_of, run_rows
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from pipeline.tables.status import STATUSES
 
 _HERE = Path(__file__).parent
-# What a reader asks first; everything else follows in alphabetical order.
-_FIRST_FIGURES = ("throughput", "speedup", "step_time")
-_FIRST_TABLES = ("status", "step_time", "scaling", "comparisons")
-# Tables with a section of their own: the claims are shown with their verdicts.
-_ELSEWHERE = ("claims", "environment")
+# Sections by the question that they answer: its name, its short name, its figures and its tables.
+_SECTIONS = (
+    ("parity", "Does every strategy train alike?", "Same training", ("loss_step",), ("parity",)),
+    ("scaling", "How does it scale?", "Scaling", ("speedup", "step_time"),
+     ("scaling", "comparisons", "step_time")),
+    ("time", "Where does the time go?", "Time", ("time_split", "loss_time"), ("utilisation",)),
+    ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
+     ("what_if",)),
+    ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),
+)  # fmt: skip
+# What the first screen, the verdicts and the runs show; claims are told with their verdicts.
+_RESULT = (("throughput",), ("summary",))
+_PUBLISHED = ("published",)
+_RUN_TABLES = ("status", "experiments")
+# Columns of the list of runs that are left out where all runs have the same.
+_OPTIONAL = (("resumed", "Resumed"), ("hosts", "Hosts"), ("as_root", "As root"), ("image", "Image"))
 # The caption stands outside of the box in which a wide table scrolls.
-_TABLE = re.compile(r"<table><caption>[^<]*</caption>(.*?)</table>", re.DOTALL)
+_TABLE = re.compile(r"<table><caption>([^<]*)</caption>(.*?)</table>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -62,44 +74,97 @@ def render(
     script = (_HERE / "runs.js").read_text(encoding="utf-8")
     rows = run_rows(study, table, folders.runs)
     counts = Counter(row.status for row in rows)
-    shown = [name for name in tables.catalogue.shown(study) if name not in _ELSEWHERE]
+    numbers = collect(study, table, verdicts)
+    told = [_verdict(one) for one in sorted(verdicts, key=_interest)]
+    tested = [one for one in told if one["verdict"] != NOT_TESTABLE]
+    columns = [(key, name) for key, name in _OPTIONAL if len({getattr(r, key) for r in rows}) > 1]
+    parts = Parts(study, folders)
     return environment.get_template("page.html.j2").render(
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        numbers=collect(study, table, verdicts),
+        numbers=numbers,
         setting=setting(table),
         repeats=repeats(table),
         provenance=_provenance(table),
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
-        verdicts=[_verdict(one) for one in sorted(verdicts, key=_interest)],
+        verdicts=told,
+        tested=tested,
+        untested=_by_reason(told),
         verdict_counts=list(count(verdicts).items()),
-        figures=_figures(folders.figures, figures.catalogue.shown(study)),
-        tables=[_table(folders.tables, name) for name in _order(shown, _FIRST_TABLES)],
+        result=dict(zip(("figures", "tables"), parts.of(*_RESULT), strict=True)),
+        published=parts.of(_PUBLISHED, ())[0],
+        sections=parts.sections(),
+        run_tables=[
+            one
+            for one in parts.of((), _RUN_TABLES)[1]
+            if one["name"] != "status" or numbers["runs"]["exceptions"]
+        ],
         environment=_table(folders.tables, "environment"),
-        runs=rows,
+        groups=groups_of(rows),
+        columns=columns,
+        constant="; ".join(
+            f"{name.lower()} {getattr(rows[0], key)}"
+            for key, name in _OPTIONAL
+            if (key, name) not in columns
+        ),
+        exceptions=any(row.status != "ok" for row in rows),
         log_lines=LOG_LINES,
         none_shown=NONE,
     )
 
 
-def _order(names: Sequence[str], first: Sequence[str]) -> list[str]:
-    return [n for n in first if n in names] + [n for n in names if n not in first]
+@dataclass(frozen=True)
+class Parts:
+    """The figures and tables that a study has, by the sections of the page."""
+
+    study: Study
+    folders: Folders
+
+    def of(
+        self, of_figures: Sequence[str], of_tables: Sequence[str]
+    ) -> tuple[list[Any], list[Any]]:
+        """Those of these names that the study has, as the page shows them."""
+        drawn = figures.catalogue.shown(self.study)
+        made = tables.catalogue.shown(self.study)
+        return (
+            [_figure(self.folders.figures, name) for name in of_figures if name in drawn],
+            [_table(self.folders.tables, name) for name in of_tables if name in made],
+        )
+
+    def sections(self) -> list[dict[str, Any]]:
+        """All sections that have a figure or a table; what no section names comes last."""
+        known = [*_SECTIONS, ("more", "What else is there?", "More", *_unnamed())]
+        found = []
+        for name, question, short, of_figures, of_tables in known:
+            drawn, made = self.of(of_figures, of_tables)
+            if drawn or made:
+                found.append({"name": name, "question": question, "short": short,
+                              "figures": drawn, "tables": made})  # fmt: skip
+        return found
 
 
-def _figures(folder: Path, names: Sequence[str]) -> list[dict[str, str]]:
-    """Every figure of the study as a data URI; an SVG in an image can run no script."""
-    captions = figures.captions()
-    return [
-        {
-            "name": name,
-            "title": name.replace("_", " ").capitalize(),
-            "caption": captions[name],
-            "alt": f"{name.replace('_', ' ').capitalize()}: {captions[name].split('. ')[0]}",
-            "source": f"data:image/svg+xml;base64,{_encoded(folder / f'{name}.svg')}",
-        }
-        for name in _order(names, _FIRST_FIGURES)
-    ]
+def _unnamed() -> tuple[list[str], list[str]]:
+    """Figures and tables that no section names: new files show up without an edit here."""
+    named = [*_RESULT[0], *_PUBLISHED, *(name for section in _SECTIONS for name in section[3])]
+    tabled = [*_RESULT[1], *_RUN_TABLES, "claims", "environment"]
+    tabled += [name for section in _SECTIONS for name in section[4]]
+    return (
+        [name for name in figures.names() if name not in named],
+        [name for name in tables.names() if name not in tabled],
+    )
+
+
+def _figure(folder: Path, name: str) -> dict[str, str]:
+    """A figure as a data URI; an SVG in an image can run no script."""
+    caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
+    return {
+        "name": name,
+        "title": title,
+        "caption": caption,
+        "alt": f"{title}: {caption.split('. ')[0]}",
+        "source": f"data:image/svg+xml;base64,{_encoded(folder / f'{name}.svg')}",
+    }
 
 
 def _encoded(path: Path) -> str:
@@ -121,17 +186,27 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
             f"{path} holds {len(parts)} tables, not one; "
             f"run `python -m pipeline table {name}` again"
         )
+    [(caption, content)] = parts
     return {
         "name": name,
         "title": name.replace("_", " ").capitalize(),
-        "caption": tables.captions()[name],
-        "html": Markup(f"<table>{parts[0]}</table>"),
+        "caption": Markup(caption),
+        "html": Markup(f"<table>{content}</table>"),
     }
 
 
 def _interest(one: Mapping[str, Any]) -> int:
     """Decided claims come first, then what was measured and left open, then the rest."""
     return (0, 0, 1, 2)[OUTCOMES.index(outcome(one))]
+
+
+def _by_reason(told: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """Claims that are not testable here, by the reason, the most frequent one first."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for one in told:
+        if one["verdict"] == NOT_TESTABLE:
+            found.setdefault(one["why"], []).append(one)
+    return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
 def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:

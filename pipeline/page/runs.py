@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -13,7 +15,7 @@ import pandas as pd
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics.collect import collect, collect_profiled, run_folder
-from pipeline.metrics.format import NONE, with_interval
+from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.records import RunRecord
 from pipeline.study.study import Study
@@ -70,6 +72,45 @@ def run_rows(study: Study, table: pd.DataFrame, runs: Path) -> list[RunRow]:
                 "again"
             )
     return [_row(record, labels, times, runs) for record in found]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """The runs of one cell at one number of nodes.
+
+    `seconds` is the median of their medians, None where none has one; `milliseconds` is its text.
+    """
+
+    label: str
+    nodes: int
+    counts: list[tuple[str, int]]
+    seconds: float | None
+    milliseconds: str
+    exceptions: bool
+    runs: list[RunRow]
+
+
+def groups_of(rows: Sequence[RunRow]) -> list[RunGroup]:
+    """The runs by cell and nodes, those with an exception first, else in the order of the study."""
+    found: dict[tuple[str, int], list[RunRow]] = {}
+    for row in rows:
+        found.setdefault((row.label, row.nodes), []).append(row)
+    groups = [_group(label, nodes, runs) for (label, nodes), runs in found.items()]
+    return sorted(groups, key=lambda group: not group.exceptions)
+
+
+def _group(label: str, nodes: int, runs: list[RunRow]) -> RunGroup:
+    times = [run.seconds for run in runs if run.seconds is not None]
+    seconds = median(times) if times else None
+    return RunGroup(
+        label=label,
+        nodes=nodes,
+        counts=list(Counter(run.status for run in runs).items()),
+        seconds=seconds,
+        milliseconds="" if seconds is None else significant(1000 * seconds),
+        exceptions=any(run.status != "ok" for run in runs),
+        runs=sorted(runs, key=lambda run: run.status == "ok"),
+    )
 
 
 def _row(

@@ -14,6 +14,7 @@ from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.write import outcome
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
+from pipeline.study.profiling import COMMUNICATION
 from pipeline.study.study import Study
 from pipeline.text import markdown_code
 
@@ -31,7 +32,7 @@ SHOWN_IN: dict[str, tuple[str | None, str | None]] = {
     "tokens_per_second": ("throughput", "scaling"),
     "step_seconds": ("step_time", "step_time"),
     "step_spread": ("step_time", "step_time"),
-    "time_asymmetry": ("time_split", "time_split"),
+    "time_asymmetry": ("time_split", None),
     "seconds_to_loss": ("loss_time", None),
     "loss_roughness": ("loss_step", None),
     "peak_memory_bytes": ("memory", "resources"),
@@ -44,10 +45,10 @@ SHOWN_IN: dict[str, tuple[str | None, str | None]] = {
     "worst": ("throughput", "scaling"),
     "robust": ("throughput", "scaling"),
     "efficiency": ("speedup", "scaling"),
-    "explained": ("time_split", "time_split"),
+    "explained": ("time_split", None),
     "utilisation": (None, "resources"),
     "memory_formula": ("memory", "resources"),
-    "fits": (None, "status"),
+    "fits": (None, "resources"),
 }
 
 
@@ -83,7 +84,7 @@ def appendix(
         "checkpoint": _checkpoint(study, table),
         "image": fact(table, "image_digest"),
         "kick": _kick(study, runs),
-        "claims": _claims(study, verdicts),
+        "claims": _claims(study, verdicts, split=bool(len(_shares(table)))),
     }
 
 
@@ -153,15 +154,27 @@ def _kick(study: Study, runs: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _claims(study: Study, verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Which figure and table show what a claim is about, with the claims and their verdicts."""
+def _shares(table: pd.DataFrame) -> pd.DataFrame:
+    return pick(table, "cell", f"phase_share:{COMMUNICATION}")
+
+
+def _claims(
+    study: Study, verdicts: Sequence[dict[str, Any]], *, split: bool
+) -> list[dict[str, Any]]:
+    """Which figure and table show what a claim is about, with the claims and their verdicts.
+
+    Where no profiled run finished, `split` is false, and there is no figure of the time's split.
+    """
     if not verdicts:
         return []
     tests = {claim.id: claim.test for path in files_of(study) for claim in load_claims(path)}
     places: dict[tuple[str | None, str | None], dict[str, list[str]]] = {}
     for one in verdicts:
         quantity = tests.get(one["id"], {}).get("metric", one["kind"])
-        place = places.setdefault(SHOWN_IN[quantity], {})
+        shown = SHOWN_IN[quantity]
+        if shown[0] == "time_split" and not split:
+            shown = (None, "claims")
+        place = places.setdefault(shown, {})
         place.setdefault(outcome(one), []).append(one["id"])
     return [
         {

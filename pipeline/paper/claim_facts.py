@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,14 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "all_elsewhere": bool(tested) and len(elsewhere) == len(tested),
         "some_elsewhere": len(elsewhere),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),
+        "reasons": reasons(verdicts),
     }
+
+
+def reasons(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Why claims are not testable here, the most frequent reason first, with how many have it."""
+    why = Counter(one["why"] for one in verdicts if outcome(one) == NOT_TESTABLE)
+    return [{"why": text, "count": number} for text, number in why.most_common()]
 
 
 def _at_its_scale(one: dict[str, Any]) -> bool:

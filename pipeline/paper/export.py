@@ -14,6 +14,8 @@ from pipeline.errors import SamestepError
 from pipeline.files import atomic_path, write_text
 from pipeline.paper.manuscript import SOURCES
 
+# Quotes as they are given: typst would turn an apostrophe at the start of a word around.
+TYPST = "typst-smart"
 # At the size of type in paper/template.typ, with room for a caption.
 _LINES_OF_A_PAGE, _LETTERS_OF_A_CELL = 46, 40
 # The command alone: a title may say `{figures/` too.
@@ -30,9 +32,10 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     source = generated / "manuscript.typ"
     when = f"datetime(year: {date['year']}, month: {date['month']}, day: {date['day']})"
     options = [
-        "--to=typst",
+        f"--to={TYPST}",
         # A wrapped line could begin with what is a list or a heading there.
         "--wrap=none",
+        "--columns=100000",  # no table gets widths of its own: typst fits the columns to the page
         f"--template={SOURCES / 'template.typ'}",
         f"--variable=fixed-date:{when}",
     ]
@@ -87,7 +90,8 @@ def _long_tables(folder: Path) -> list[str]:
     """Tables that may be longer than a page, a row counted as the lines of its longest text."""
     found = []
     for path in sorted(folder.glob("*.md")):
-        rows = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [line for line in lines if line.startswith("|")]
         texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
         if sum(1 + length // _LETTERS_OF_A_CELL for length in texts) > _LINES_OF_A_PAGE:
             found.append(path.stem)

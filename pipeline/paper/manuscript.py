@@ -11,7 +11,7 @@ from jinja2.exceptions import TemplateError
 
 from pipeline import figures, tables
 from pipeline.errors import SamestepError
-from pipeline.text import markdown, markdown_code
+from pipeline.text import markdown, markdown_code, prose
 
 SOURCES = Path(__file__).parents[2] / "paper"
 
@@ -77,11 +77,6 @@ def _escaped(value: object) -> str:
     return value if isinstance(value, _Markdown) else markdown(str(value))
 
 
-def _prose(caption: str) -> str:
-    """A caption of ours: no markup in it either, but its quotes are set as those of the text."""
-    return markdown(caption).replace("\\'", "'")
-
-
 def _place(order: list[str], name: str) -> int:
     if name not in order:
         raise SamestepError(
@@ -93,15 +88,16 @@ def _place(order: list[str], name: str) -> int:
 
 def _figure(name: str) -> str:
     caption = _known(figures.captions(), name, "figure")
-    return f"![{_prose(caption)}](figures/{name}){{#fig:{name}}}\n"
+    return f"![{prose(caption)}](figures/{name}){{#fig:{name}}}\n"
 
 
 def _table(name: str, folder: Path) -> str:
-    caption = _known(tables.captions(), name, "table")
+    _known(tables.captions(), name, "table")
     path = folder / f"{name}.md"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline table {name}` first")
-    return f"{path.read_text(encoding='utf-8')}\n{_caption(name, _prose(caption))}"
+    # It ends with its caption, which says what was left out; the name is what refers to it.
+    return f"{path.read_text(encoding='utf-8').rstrip()} {{#tbl:{name}}}\n"
 
 
 def _caption(name: str, text: str) -> str:

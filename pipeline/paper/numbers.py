@@ -15,6 +15,7 @@ import pandas as pd
 from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
+from pipeline.metrics.format import NONE
 from pipeline.metrics.select import (
     cells,
     fact,
@@ -34,6 +35,7 @@ from pipeline.paper.parity_facts import parity_facts
 from pipeline.paper.split_facts import split_facts
 from pipeline.paper.what_if_facts import what_if_facts
 from pipeline.study.study import Cell, Study
+from pipeline.tables import status
 from pipeline.text import markdown_code
 
 _CONFIG = Path("workflow") / "config"
@@ -87,7 +89,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     shown = [
         {"cell": row["arm"], "label": row["arm_label"], "strategy": row["strategy"],
          "precision_ran": row["precision_ran"],
-         "names": [str(name) for name in names.loc[names["arm"] == row["arm"], "cell"]]}
+         "links": listed(names.loc[names["arm"] == row["arm"], "link"].dropna()) or NONE}
         for row in records(names.drop_duplicates("arm"))
     ]  # fmt: skip
     chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"
@@ -105,6 +107,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
+        "any_links": bool(names["link"].notna().any()),
         "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
     }
 
@@ -200,6 +203,7 @@ def _runs(table: pd.DataFrame) -> dict[str, Any]:
         "finished": counts.finished,
         "any_finished": counts.timed_finished > 0,
         "all_finished": counts.finished == counts.timed + counts.profiled,
+        "exceptions": len(status.show(status.build(table))),
         "missing": missing_notes(table),
     }
 

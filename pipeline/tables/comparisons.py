@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
-from pipeline.metrics.format import NONE, probability, ratio_interval, significant
-from pipeline.metrics.select import pick, records
+from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.format import NONE
+from pipeline.metrics.select import cells, pick, records
+from pipeline.tables.write import once
 
 CAPTION = (
-    "Cells against each other at the same number of nodes, against the base of their speedup and, "
-    "where links set conditions, against themselves without these, by short name: ratio of "
-    "throughputs with its interval, p-value of the exact rank-sum test on the runs (Wilcoxon, "
-    "Mann and Whitney), corrected for the number of comparisons (Holm), effect size (epsilon "
-    "squared) of the largest that so many runs can have, and whether the two intervals overlap. "
-    "'Faster' or 'slower' stands where p is under 0.05 and the interval of the ratio leaves out "
-    "1, on emulated nodes also all that their times are known to be off by."
+    "Cells against each other over one link and at the same number of nodes, by short name: "
+    "throughput of the row over that of the column. A mark stands where the difference is "
+    "decided, > where the row is faster and < where it is slower: where the p-value of the exact "
+    "rank-sum test on the runs (Wilcoxon, Mann and Whitney), corrected for all pairs of the block "
+    "(Holm), is under 0.05 and the interval of the ratio leaves out 1, on emulated nodes also all "
+    "that their times are known to be off by. A dash stands where the two did not do equal work "
+    "or train alike. Intervals, p-values and effect sizes are in the table's CSV."
 )
 # Equal work is checked for every pair; one that did not do it reads `not compared`.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
@@ -31,8 +35,10 @@ _FIGURES = (
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each comparison; the ratio is that of the cell over the other one."""
     keys = ["cell", "nodes", "other", "other_nodes"]
-    found = pick(table, "comparison", "speed_verdict")[[*keys, "base", "text"]]
+    found = pick(table, "comparison", "speed_verdict")[[*keys, "arm", "link", "base", "text"]]
     found = found.rename(columns={"text": "verdict"})
+    arms = cells(table).set_index("cell")["arm"]
+    found["other_arm"] = found["other"].map(arms)
     ratio = pick(table, "comparison", "rate_ratio")
     ratio = ratio[[*keys, "value", "low", "high", "n", "interval"]]
     names = {"value": "rate_ratio", "low": "rate_ratio_low", "high": "rate_ratio_high",
@@ -45,29 +51,24 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as text."""
+    """A matrix for each link and number of nodes, one below the other; see the caption."""
+    alike = (frame["nodes"] == frame["other_nodes"]) & (frame["arm"] != frame["other_arm"])
+    pairs = frame[alike].assign(over=frame["link"].where(frame["cell"] != frame["arm"]).fillna(""))
+    order = list(dict.fromkeys([*pairs["arm"], *pairs["other_arm"]]))
     shown = []
-    for row in records(frame):
-        overlap = row["intervals_overlap"]
-        ratio = (row["rate_ratio"], row["rate_ratio_low"], row["rate_ratio_high"])
-        shown.append(
-            {
-                "Cell": row["cell"],
-                "Nodes": str(row["nodes"]),
-                "Against": row["base"],
-                "Ratio": ratio_interval(*ratio),
-                "p": probability(row["p_value"]),
-                "Effect": _of_largest(row["effect_size"], row["largest_effect_size"]),
-                "Overlap": NONE if pd.isna(overlap) else ("yes" if overlap else "no"),
-                "Verdict": row["verdict"],
-            }
-        )
-    columns = ["Cell", "Nodes", "Against", "Ratio", "p", "Effect", "Overlap", "Verdict"]
-    return pd.DataFrame(shown, columns=columns)
+    for (over, nodes), block in pairs.groupby(["over", "nodes"], sort=False):
+        texts = {(row["arm"], row["other_arm"]): _ratio(row) for row in records(block)}
+        for arm in (one for one in order if one in set(block["arm"])):
+            place = {"Link": over or NONE, "Nodes": str(nodes), "Cell": arm}
+            shown.append(place | {other: texts.get((arm, other), "") for other in order[1:]})
+    found = pd.DataFrame(shown, columns=["Link", "Nodes", "Cell", *order[1:]])
+    return once(found, "Link", "Nodes") if pairs["over"].any() else _without_link(found)
 
 
-def _of_largest(effect: float, largest: float) -> str:
-    """`0.62 of 0.76`: an effect size and what it would be if the two did not overlap at all."""
-    if pd.isna(effect):
-        return NONE
-    return f"{significant(effect, 2)} of {significant(largest, 2)}"
+def _without_link(found: pd.DataFrame) -> pd.DataFrame:
+    return once(found.drop(columns="Link"), "Nodes")
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    mark = {FASTER: " >", SLOWER: " <"}.get(row["verdict"], "")
+    return NONE if pd.isna(row["rate_ratio"]) else f"{row['rate_ratio']:.2f}{mark}"

@@ -6,6 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import pick, seconds_of_runs
+from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "What each experiment needs, by the records: time from the start of a run's processes to their "
@@ -21,7 +22,7 @@ _MEBIBYTE, _KIBIBYTE = 2**20, 2**10
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count; times in seconds, sizes in bytes."""
     keys = ["cell", "nodes"]
-    found = pick(table, "cell", "num_ok")[["cell", "label", "nodes", "world_size", "device"]]
+    found = pick(table, "cell", "num_ok")[[*PLACE, "label", "world_size", "device"]]
     names = {"count": "runs", "median": "run_seconds", "sum": "total_seconds"}
     times = seconds_of_runs(table).groupby(keys)["seconds"].agg(["count", "median", "sum"])
     peaks = pick(table, "rank", "peak_memory_bytes").groupby([*keys, "run_id"])["value"].sum()
@@ -41,8 +42,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     memory = frame["peak_memory_bytes"] / _MEBIBYTE
     return pd.DataFrame(
         {
-            "Cell": frame["label"],
-            "Nodes": frame["nodes"].astype(str),
+            **places(frame),
             "Ranks": frame["world_size"].astype(str),
             "Device": frame["device"].map(device),
             "Runs": frame["runs"].astype(str),

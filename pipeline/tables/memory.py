@@ -6,6 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE
 from pipeline.metrics.select import pick
+from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "Peak memory of a rank as measured and as predicted from the spec: rank 0 and, of the others, "
@@ -28,7 +29,7 @@ _MEASURES = {
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One or two rows for each cell and node count; bytes, and ratios above the base."""
     keys = ["cell", "label", "nodes", "rank"]
-    found = pick(table, "cell", "num_ok")[["cell", "label", "nodes"]]
+    found = pick(table, "cell", "num_ok")[[*PLACE, "label"]]
     rows = pick(table, "rank", *_MEASURES)
     medians = rows.groupby([*keys, "metric"], sort=False)["value"].median().unstack("metric")
     medians = medians.reindex(columns=list(_MEASURES)).rename(columns=_MEASURES).reset_index()
@@ -58,8 +59,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
 
     return pd.DataFrame(
         {
-            "Cell": frame["label"],
-            "Nodes": frame["nodes"].astype(str),
+            **places(frame),
             "Rank": [NONE if pd.isna(rank) else str(int(rank)) for rank in frame["rank"]],
             "Measured": mebibytes(frame["measured"]),
             "Base": mebibytes(frame["base"]),

@@ -5,59 +5,82 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.metrics.format import NONE, limit, scientific
-from pipeline.metrics.select import pick, records
+from pipeline.metrics.parity import EQUAL, UNEQUAL
+from pipeline.metrics.select import listed, pick
+from pipeline.tables.write import PLACE, once
 
 CAPTION = (
-    "Largest relative deviation of each cell from its single-device reference over all repeats, in "
-    "loss and in the gradient norm before clipping: at the first step and over the early steps, "
-    "which decide; a later drift is reported in the text. 'Within' gives the tolerances of both. "
-    "'Ranks bit-equal' says whether all ranks ended with the same weights to the bit."
+    "Largest relative deviation of each cell from its single-device reference over all links, "
+    "numbers of nodes and repeats, in loss and in the gradient norm before clipping: at the first "
+    "step and over the early steps, which decide; a later drift is reported in the text. "
+    "'Tolerance' holds the bands of both for the rows from there on. 'Ranks bit-equal' says "
+    "whether all ranks ended with the same weights to the bit. The verdict counts the places, "
+    "each a link and a number of nodes, that stayed within."
 )
 # Parity holds each cell against a reference whose work it checks itself.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
 _FIGURES = ("parity_loss_first", "parity_norm_first", "parity_loss_early", "parity_norm_early")
+_TITLES = dict(
+    zip(("Loss, first", "Norm, first", "Loss, early", "Norm, early"), _FIGURES, strict=True)
+)
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell, node count and reference."""
-    keys = ["cell", "label", "nodes", "base"]
+    keys = [*PLACE, "label", "base"]
     found = pick(table, "cell", "parity_verdict")[[*keys, "text"]].rename(
         columns={"text": "verdict"}
     )
     for metric in _FIGURES:
-        rows = pick(table, "cell", metric)[[*keys, "value", "text"]]
+        rows = pick(table, "cell", metric)[["cell", "nodes", "base", "value", "text"]]
         names = {"value": metric, "text": f"{metric}_tolerance"}
-        found = found.merge(rows.rename(columns=names), on=keys, how="left")
+        found = found.merge(rows.rename(columns=names), on=["cell", "nodes", "base"], how="left")
     bits = pick(table, "cell", "weights_bit_equal")[["cell", "nodes", "value", "n"]]
     bits = bits.rename(columns={"value": "weights_bit_equal", "n": "ranks"})
     return found.merge(bits, on=["cell", "nodes"], how="left")
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as text; a cell out of tolerance reads NOT EQUAL."""
+    """The frame as text: a row for each cell and reference, the worst of all places, by band."""
     shown = []
-    for row in records(frame):
-        compared = not pd.isna(row["parity_loss_first"])
-        first, later = row["parity_loss_first_tolerance"], row["parity_loss_early_tolerance"]
-        line = {
-            "Cell": row["label"],
-            "Nodes": str(row["nodes"]),
-            "Reference": NONE if pd.isna(row["base"]) else row["base"],
-            "Loss, first": scientific(row["parity_loss_first"]),
-            "Norm, first": scientific(row["parity_norm_first"]),
-            "Loss, early": scientific(row["parity_loss_early"]),
-            "Norm, early": scientific(row["parity_norm_early"]),
-            "Within": f"{limit(float(first))}, {limit(float(later))}" if compared else NONE,
-            "Ranks bit-equal": _bits(row["weights_bit_equal"], row["ranks"]),
-            "Verdict": row["verdict"],
-        }
-        shown.append(line)
-    columns = ["Cell", "Nodes", "Reference", "Loss, first", "Norm, first", "Loss, early",
-               "Norm, early", "Within", "Ranks bit-equal", "Verdict"]  # fmt: skip
-    return pd.DataFrame(shown, columns=columns)
+    for (_, base), part in frame.assign(base=frame["base"].fillna("")).groupby(
+        ["arm", "base"], sort=False
+    ):
+        compared = part.dropna(subset=["parity_loss_first"])
+        bands = compared[[f"{name}_tolerance" for name in _FIGURES[::2]]].astype(float)
+        shown.append(
+            {
+                "Tolerance": ", ".join(map(limit, bands.max())) if len(compared) else NONE,
+                "Cell": part["arm_label"].iloc[0],
+                "Reference": base or NONE,
+                **{title: scientific(part[name].max()) for title, name in _TITLES.items()},
+                "Ranks bit-equal": _bits(part),
+                "Verdict": _verdict(part),
+            }
+        )
+    columns = ["Tolerance", "Cell", "Reference", *_TITLES, "Ranks bit-equal", "Verdict"]
+    found = pd.DataFrame(shown, columns=columns)
+    band = found["Tolerance"].map({text: i for i, text in enumerate(found["Tolerance"].unique())})
+    found = found.iloc[band.argsort(kind="stable")].reset_index(drop=True)
+    return once(found, "Tolerance")
 
 
-def _bits(equal: float, ranks: int) -> str:
-    if ranks == 1:
+def _bits(part: pd.DataFrame) -> str:
+    several = part[part["ranks"] > 1]
+    if several.empty:
         return "one rank"
-    return "yes" if equal else "no"
+    apart = sorted({int(n) for n in several.loc[several["weights_bit_equal"] == 0.0, "nodes"]})
+    return f"not on {listed(apart)} nodes" if apart else "yes"
+
+
+def _verdict(part: pd.DataFrame) -> str:
+    """How many places are equal, the others by name; what was not compared, with its reason."""
+    words = part["verdict"]
+    unequal = part[words.isin(UNEQUAL)]
+    skipped = sorted(set(words[~words.isin([EQUAL, *UNEQUAL])]))
+    if len(unequal):
+        nodes = listed(sorted({int(n) for n in unequal["nodes"]}))
+        found = listed(dict.fromkeys(unequal["verdict"]))
+        return "; ".join([f"{found} in {len(unequal)} of {len(part)} (nodes {nodes})", *skipped])
+    equal = int((words == EQUAL).sum())
+    return "; ".join([*([f"{EQUAL} in {equal} of {len(part)}"] if equal else []), *skipped])

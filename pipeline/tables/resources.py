@@ -6,6 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import pick
+from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "Peak memory of the largest and of the smallest rank, and mean utilisation of a rank over the "
@@ -19,7 +20,7 @@ _MEASURES = ("peak_memory_bytes", "least_peak_memory_bytes", "mean_utilisation")
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count; memory in bytes."""
-    found = pick(table, "cell", "num_ok")[["cell", "label", "nodes", "world_size", "device"]]
+    found = pick(table, "cell", "num_ok")[[*PLACE, "label", "world_size", "device"]]
     for metric in _MEASURES:
         rows = pick(table, "cell", metric)[["cell", "nodes", "value"]]
         found = found.merge(
@@ -37,8 +38,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
 
     return pd.DataFrame(
         {
-            "Cell": frame["label"],
-            "Nodes": frame["nodes"].astype(str),
+            **places(frame),
             "Ranks": frame["world_size"].astype(str),
             "Largest rank [MiB]": [mebibytes(v) for v in frame["peak_memory_bytes"]],
             "Smallest rank [MiB]": [mebibytes(v) for v in frame["least_peak_memory_bytes"]],

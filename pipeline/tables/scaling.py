@@ -6,12 +6,14 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE, ratio_interval, with_interval
 from pipeline.metrics.select import pick, records
+from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "Throughput, speedup over the base and parallel efficiency (speedup over the ratio of ranks) "
     "with their intervals. What those of the throughput cover stands in the table of step times, "
     "and those of the ratios cover no less than the worse of their two parts. The base is named by "
-    "its cell in the study. A dash stands where no run finished or no base did."
+    "its cell in the study; the last column says whether the test finds the cell faster or slower "
+    "than it. A dash stands where no run finished or no base did."
 )
 COMPARES = {"precision"}
 _MEASURES = ("tokens_per_second", "speedup", "efficiency")
@@ -19,7 +21,7 @@ _MEASURES = ("tokens_per_second", "speedup", "efficiency")
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count; each measure with low and high."""
-    keys = ["cell", "label", "precision_ran", "nodes", "world_size", "scaling", "status"]
+    keys = [*PLACE, "label", "precision_ran", "world_size", "scaling", "status"]
     found = pick(table, "cell", "num_ok")[keys]
     for metric in _MEASURES:
         rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
@@ -28,8 +30,11 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     base = pick(table, "cell", "speedup")[["cell", "nodes", "base", "interval"]]
     absolute = pick(table, "cell", "base_tokens_per_second")[["cell", "nodes", "value"]]
     absolute = absolute.rename(columns={"value": "base_tokens_per_second"})
+    against = pick(table, "comparison", "speed_verdict")[["cell", "nodes", "base", "text"]]
+    against = against.rename(columns={"text": "verdict"})
     keys = ["cell", "nodes"]
-    return found.merge(base, on=keys, how="left").merge(absolute, on=keys, how="left")
+    found = found.merge(base, on=keys, how="left").merge(absolute, on=keys, how="left")
+    return found.merge(against, on=[*keys, "base"], how="left")
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
@@ -37,10 +42,11 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     titles = ("Tokens/s", "Speedup", "Efficiency")
     shown = []
     for row in records(frame):
-        line = {"Cell": row["label"], "Nodes": str(row["nodes"])}
+        line = {}
         for metric, title in zip(_MEASURES, titles, strict=True):
             value = (row[metric], row[f"{metric}_low"], row[f"{metric}_high"])
             line[title] = (with_interval if title == "Tokens/s" else ratio_interval)(*value)
         line["Base"] = NONE if pd.isna(row["base"]) else row["base"]
+        line["Against it"] = NONE if pd.isna(row["verdict"]) else row["verdict"]
         shown.append(line)
-    return pd.DataFrame(shown)
+    return pd.DataFrame(places(frame)).join(pd.DataFrame(shown))

@@ -9,11 +9,13 @@ import pandas as pd
 from pipeline.metrics.format import NONE
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.select import pick, records
+from pipeline.tables.write import PLACE, places
 
 CAPTION = (
-    "What became of every planned run. A status other than ok is a result: such runs are listed "
-    "with their reason and enter no average. 'Drift' counts the runs whose step time changed by "
-    "over 5 % from the first to the last third of the timed steps, beyond chance."
+    "Runs that did not end as planned; all others ended ok and without drift. A status other than "
+    "ok is a result: such runs are listed with their reason and enter no average. 'Drift' counts "
+    "the runs whose step time changed by over 5 % from the first to the last third of the timed "
+    "steps, beyond chance."
 )
 # A list of outcomes compares nothing.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
@@ -24,14 +26,12 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count: runs planned, a count for each status, reasons."""
     found = []
     runs, drifts = pick(table, "run", "status"), pick(table, "run", "drift")
-    for (_, cell, label, nodes), part in runs.groupby(
-        ["cell_order", "cell", "label", "nodes"], sort=True
-    ):
+    for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
         counts = {status: int((part["text"] == status).sum()) for status in STATUSES}
         reasons = "; ".join(sorted(part["reason"].dropna().unique()))
         found.append(
-            {"cell": cell, "label": label, "nodes": nodes, "runs": len(part), **counts,
-             "reasons": reasons,
+            {**{name: part[name].iloc[0] for name in [*PLACE, "label"]}, "runs": len(part),
+             **counts, "reasons": reasons,
              **_drift(drifts[(drifts["cell"] == cell) & (drifts["nodes"] == nodes)])}
         )  # fmt: skip
     return pd.DataFrame(found)
@@ -46,22 +46,20 @@ def _drift(rows: pd.DataFrame) -> dict[str, object]:
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame as text; the short name of a cell is what a base is named by."""
-    shown = []
-    for row in records(frame):
-        counts = [f"{row[status]} {status}" for status in STATUSES if row[status]]
-        shown.append(
-            {
-                "Cell": row["label"],
-                "Short name": row["cell"],
-                "Nodes": str(row["nodes"]),
-                "Runs": str(row["runs"]),
-                "Status": ", ".join(counts),
-                "Drift": _shown_drift(row),
-                "Reason": row["reasons"] or NONE,
-            }
-        )
-    return pd.DataFrame(shown)
+    """The exceptions as text: rows of which a run did not end ok, or drifted."""
+    drifted = frame["drifted"] > 0
+    frame = frame[(frame["ok"] < frame["runs"]) | drifted].reset_index(drop=True)
+    shown = [
+        {
+            "Runs": str(row["runs"]),
+            "Status": ", ".join(f"{row[status]} {status}" for status in STATUSES if row[status]),
+            "Drift": _shown_drift(row),
+            "Reason": row["reasons"] or NONE,
+        }
+        for row in records(frame)
+    ]
+    columns = ["Runs", "Status", "Drift", "Reason"]
+    return pd.DataFrame(places(frame)).join(pd.DataFrame(shown, columns=columns))
 
 
 def _shown_drift(row: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.metrics.statistics import coverage
+from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "Median over the repeats of the runs' median step times, with its interval and what that "
@@ -21,7 +22,7 @@ _TAILS = {"mean_step_seconds": "Mean", "p95_step_seconds": "P95", "largest_step_
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count, times in seconds."""
-    keys = ["cell_order", "cell", "label", "precision_ran", "nodes", "world_size"]
+    keys = ["cell_order", "label", "precision_ran", *PLACE, "world_size"]
     found = pick(table, "cell", "num_ok")[[*keys, "status", "value"]].rename(
         columns={"value": "repeats"}
     )
@@ -52,8 +53,6 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
         ran = row["repeats"] > 0
         shown.append(
             {
-                "Cell": row["label"],
-                "Nodes": str(row["nodes"]),
                 "Ranks": str(row["world_size"]),
                 "Step time [ms]": with_interval(value, low, high) if ran else NONE,
                 **{name: significant(1000 * row[metric]) for metric, name in _TAILS.items()},
@@ -62,4 +61,4 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
                 "Timed steps": f"{row['timed_steps']:.0f}" if ran else NONE,
             }
         )
-    return pd.DataFrame(shown)
+    return pd.DataFrame(places(frame)).join(pd.DataFrame(shown))

@@ -7,6 +7,7 @@ import pandas as pd
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
+from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "Model FLOPs of a step, (6 N + 12 L d s) for each token with N weights in matrix products, L "
@@ -32,7 +33,7 @@ _BOUNDED = "model_flops_per_second"
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count, in FLOP and FLOP/s; shares are fractions of 1."""
     keys = ["cell", "nodes"]
-    found = pick(table, "cell", "num_ok")[[*keys, "label", "world_size", "device"]]
+    found = pick(table, "cell", "num_ok")[[*PLACE, "label", "world_size", "device"]]
     for metric in _MEASURES:
         names = {"value": metric}
         if metric == _BOUNDED:
@@ -71,22 +72,22 @@ def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, rates in GFLOP/s and shares in per cent."""
-    return pd.DataFrame(
-        [
-            {
-                "Cell": row["label"],
-                "Nodes": str(row["nodes"]),
-                "Ranks": str(row["world_size"]),
-                "A step [GFLOP]": _giga(row["model_flops_per_step"]),
-                "Rate [GFLOP/s]": _reached(row),
-                "Peak [GFLOP/s]": _giga(row["peak_flops_per_second"]),
-                "MFU [%]": significant(100 * row["model_flops_utilisation"]),
-                "HFU [%]": significant(100 * row["hardware_flops_utilisation"]),
-                "Datasheet [GFLOP/s]": _giga(row["datasheet_flops_per_second"]),
-                "Share [%]": significant(100 * row["share_of_datasheet"]),
-            }
-            for row in records(frame)
-        ]
+    return pd.DataFrame(places(frame)).join(
+        pd.DataFrame(
+            [
+                {
+                    "Ranks": str(row["world_size"]),
+                    "A step [GFLOP]": _giga(row["model_flops_per_step"]),
+                    "Rate [GFLOP/s]": _reached(row),
+                    "Peak [GFLOP/s]": _giga(row["peak_flops_per_second"]),
+                    "MFU [%]": significant(100 * row["model_flops_utilisation"]),
+                    "HFU [%]": significant(100 * row["hardware_flops_utilisation"]),
+                    "Datasheet [GFLOP/s]": _giga(row["datasheet_flops_per_second"]),
+                    "Share [%]": significant(100 * row["share_of_datasheet"]),
+                }
+                for row in records(frame)
+            ]
+        )
     )
 
 

@@ -1,4 +1,8 @@
-"""One frame of text -> LaTeX (booktabs), Markdown and HTML; one frame of numbers -> CSV."""
+"""One frame of text -> LaTeX (booktabs), Markdown and HTML; one frame of numbers -> CSV.
+
+A column that is empty, the same in every row or equal to another one is left out of the text, and
+the caption says so.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,22 @@ import pandas as pd
 
 from pipeline.files import write_text
 from pipeline.metrics.format import NONE
-from pipeline.text import latex, markdown, one_line
+from pipeline.text import latex, markdown, one_line, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
 # sentences gets twice as much.
 _WIDEST, _SENTENCES, _WIDEST_SENTENCES = 28, 150, 56
+PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
+"""Columns of the table of metrics by which `places` names a row."""
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:1rem}table{border-collapse:collapse}"
     "caption{text-align:left;max-width:60rem;margin-bottom:.6rem}th{border-bottom:1px solid}"
     "th,td{padding:.2rem .6rem;vertical-align:top}thead,tbody{border-block:2px solid}"
 )
-_NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*|{NONE}|infinite")
+_NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*[<>]?|{NONE}|infinite|")
+_FIXED = "\N{NO-BREAK SPACE}"
+# What a reader looks for, also where it is the same in every row.
+_KEPT = ("Verdict",)
 
 
 def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
@@ -49,12 +58,20 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
 
 def to_markdown(shown: pd.DataFrame) -> str:
     """A pipe table; the dashes of its rule give pandoc the relative widths of the columns."""
-    body = [[markdown(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
+    rights = _is_right(shown)
+    # A number and its interval stay in one line.
+    body = [
+        [
+            markdown(str(cell)).replace(" ", _FIXED if right else " ")
+            for cell, right in zip(row, rights, strict=True)
+        ]
+        for row in shown.itertuples(index=False)
+    ]
     head = [markdown(str(name)) for name in shown.columns]
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     rule = [
         f"{'' if right else ':'}{'-' * (_shown_width(width) + 1)}{':' if right else ''}"
-        for width, right in zip(widths, _is_right(shown), strict=True)
+        for width, right in zip(widths, rights, strict=True)
     ]
     lines = [_markdown_row(head, widths), "|" + "|".join(rule) + "|"]
     return "\n".join([*lines, *(_markdown_row(row, widths) for row in body)]) + "\n"
@@ -85,19 +102,74 @@ def to_html(shown: pd.DataFrame, caption: str) -> str:
     )
 
 
-def once(shown: pd.DataFrame, column: str) -> pd.DataFrame:
-    """`shown` with a repeated value of `column` left blank below its first row."""
-    return shown.assign(**{column: shown[column].where(shown[column] != shown[column].shift(), "")})
+def places(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Columns that say what a row is about: the cell, its link where links are compared, its nodes.
+
+    `frame` has the columns of `PLACE`; a cell at one node, which uses no link, has a dash.
+    """
+    over = frame["link"].where(frame["cell"] != frame["arm"]).fillna(NONE)
+    found = {"Cell": list(frame["arm_label"]), "Link": list(over)}
+    if (over == NONE).all():
+        del found["Link"]
+    return {**found, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
+
+
+def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """`shown` with a repeated value left blank below its first row, in each of `columns`.
+
+    A value also stands again where one to the left of it, in `columns`, is a new one.
+    """
+    new, found = pd.Series(False, index=shown.index), {}
+    for column in columns:
+        new = new | (shown[column] != shown[column].shift())
+        found[column] = shown[column].where(new, "")
+    return shown.assign(**found)
+
+
+def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """`shown` without columns that tell nothing, and the sentences that say what these held.
+
+    These are empty, constant or equal to an earlier one. The first column stays, as does every
+    column of a table of one row.
+    """
+    if len(shown) < 2:
+        return shown, ""
+    fixed: dict[str, str] = {}
+    empty: list[str] = []
+    alike: dict[str, str] = {}
+    columns = [str(name) for name in shown.columns]
+    for place, name in enumerate(columns[1:], start=1):
+        values = [str(value) for value in shown[name]]
+        same = [other for other in columns[1:place] if list(shown[other].astype(str)) == values]
+        if name in _KEPT:
+            continue
+        if set(values) <= {NONE, ""}:
+            empty.append(name)
+        elif len(set(values)) == 1:
+            fixed[name] = values[0]
+        elif same:
+            alike[name] = same[0]
+    said = []
+    if fixed:
+        said.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
+    said += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
+    if empty:
+        said.append(f"Left out, as no row has a value: {', '.join(empty)}.")
+    return shown.drop(columns=[*fixed, *alike, *empty]), " ".join(said)
 
 
 def write_all(
     raw: pd.DataFrame, shown: pd.DataFrame, caption: str, folder: Path, name: str
 ) -> None:
-    """Write `name`.tex, .md, .html (from `shown`) and .csv (from `raw`) below `folder`."""
-    if "Cell" in shown:
-        shown = once(shown, "Cell")
+    """Write `name`.tex, .md, .html (from `shown`) and .csv (from `raw`) below `folder`.
+
+    The Markdown ends with the caption as pandoc reads it, a paragraph that begins with a colon.
+    """
+    shown, said = trimmed(shown)
+    caption = f"{caption} {said}".rstrip()
+    shown = once(shown, *(column for column in ("Cell", "Link") if column in shown))
     write_text(folder / f"{name}.tex", to_latex(shown, caption, name))
-    write_text(folder / f"{name}.md", to_markdown(shown))
+    write_text(folder / f"{name}.md", f"{to_markdown(shown)}\n: {prose(caption)}\n")
     write_text(folder / f"{name}.html", to_html(shown, caption))
     write_text(folder / f"{name}.csv", raw.to_csv(index=False, lineterminator="\n"))
 

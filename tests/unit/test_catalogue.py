@@ -18,14 +18,24 @@ ALONE = CONDITIONED | {"links": CONDITIONED["links"][1:]}
         ({"cluster": EMULATED}, {"published", "what_if"}, {"claims", "what_if"}),
         ({"cluster": ALONE}, {"published", "what_if"}, {"claims", "what_if"}),
         ({"claims": ["bai2022"]}, {"what_if"}, {"what_if"}),
+        ({"profile": {"steps": 8}}, {"published", "what_if"}, {"claims", "what_if"}),
         ({"cluster": CONDITIONED}, {"published"}, {"claims"}),
         ({"cluster": CONDITIONED, "claims": ["bai2022"]}, set(), set()),
     ],
-    ids=["plain", "two links", "nothing to compare with", "claims", "conditions", "both"],
+    ids=[
+        "plain",
+        "two links",
+        "nothing to compare with",
+        "claims",
+        "profile",
+        "conditions",
+        "both",
+    ],
 )
 def test_what_a_study_does_not_have(
     changes: dict[str, Any], figure: set[str], table: set[str]
 ) -> None:
     study = make_study(**changes)
+    figure = figure | ({"time_split"} if study.get("profile") is None else set())
     for catalogue, absent in ((figures.catalogue, figure), (tables.catalogue, table)):
         assert set(catalogue.names()) - set(catalogue.shown(Study.of(study))) == absent

@@ -181,4 +181,4 @@ def test_a_label_is_drawn_as_given_and_powers_of_ten_too() -> None:
     [legend] = figure.legends[0].get_texts()
     assert (legend.get_text(), legend.get_parse_math()) == ("$a_1$ _x_ $", False)
     ticks = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
-    assert "10⁻¹" in ticks and not [tick for tick in ticks if "$" in tick]
+    assert "10⁻⁹" in ticks and not [tick for tick in ticks if "$" in tick]

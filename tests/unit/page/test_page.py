@@ -11,6 +11,7 @@ from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.claims.write import count
 from pipeline.metrics.collect import run_folder
+from pipeline.page.page import _SECTIONS, _unnamed
 from pipeline.page.runs import LOG_LINES, log_end, tidy
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
@@ -78,6 +79,7 @@ class Outline(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.runs: list[str] = []
+        self.text = ""
         self._within = False
         self.feed(page)
 
@@ -91,6 +93,7 @@ class Outline(HTMLParser):
         self._within = self._within and tag != "tbody"
 
     def handle_data(self, data: str) -> None:
+        self.text += f" {data}"
         if self._within:
             self.runs[-1] += f" {data}"
 
@@ -123,7 +126,7 @@ def test_nothing_of_a_log_a_label_or_a_reason_is_markup(outline: Outline, page: 
     assert all(keys["src"].startswith("data:") for tag, keys in outline.elements if tag == "img")  # type: ignore[union-attr]
     assert HOSTILE in run_text(outline, "single/n1/r0")
     assert HOSTILE in run_text(outline, "dps/n4/r0").split("The end of the log")[0]
-    assert LABEL in run_text(outline, "dps/n1/r0")
+    assert LABEL in " ".join(outline.text.split())
     assert "<script>alert" not in page and "<img src=x" not in page
 
 
@@ -141,7 +144,7 @@ def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: 
 
 def test_a_run_shows_its_step_time_and_one_that_failed_does_not(outline: Outline) -> None:
     assert re.search(r"ok \d+ \[\d+, \d+\]", run_text(outline, "single/n1/r0"))
-    assert "oom \N{EN DASH} \N{EN DASH}" in run_text(outline, "sps/n4/r0")
+    assert "oom \N{EN DASH} " in run_text(outline, "sps/n4/r0")
 
 
 def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -> None:
@@ -184,21 +187,45 @@ def test_the_page_asks_for_nothing_from_outside(outline: Outline) -> None:
     assert {str(place)[1:] for place in places if str(place).startswith("#")} <= ids
 
 
-def test_verdicts_come_first_and_figures_before_tables_before_runs(page: str) -> None:
-    parts = ["verdicts", "parity", "figures", "tables", "runs", "environment", "reproduce"]
-    found = re.findall(r'<section id="(\w+)"', page)
-    assert found == parts
+def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> None:
+    parts = ["result", "verdicts", "parity", "scaling", "time", "memory", "runs", "environment"]
+    assert re.findall(r'<section id="(\w+)"', page) == [*parts, "reproduce"]
+    first = page.split("</section>")[0]
+    assert 'id="figure-throughput"' in first and 'id="table-summary"' in first
+    assert "had the highest throughput" in first
     study = make_study(claims=["bai2022"])
     for name in figures.catalogue.shown(Study.of(study)):
         assert page.count(f'id="figure-{name}"') == 1
-    for name in set(tables.catalogue.shown(Study.of(study))) - {"claims", "environment"}:
+    for name in set(tables.catalogue.shown(Study.of(study))) - {"claims"}:
         assert page.count(f'id="table-{name}"') == 1
+
+
+def test_a_figure_or_table_that_no_section_names_is_shown_all_the_same() -> None:
+    assert _unnamed() == ([], [])
+    named = {name for section in _SECTIONS for name in section[4]}
+    assert named <= set(tables.names())
+
+
+def test_what_is_the_same_in_every_run_is_said_once(root: Path, page: str) -> None:
+    section = page.split('<section id="runs">')[1]
+    assert "In every run: " in section and "<th>Hosts</th>" not in section
+
+
+def test_runs_with_an_exception_come_first_and_open(page: str) -> None:
+    section = page.split('<div id="run-groups">')[1].split("</section>")[0]
+    groups = re.findall(r'<details class="group"[^>]*>\n<summary>(.*?)</summary>', section)
+    opened = re.findall(r'<details class="group"([^>]*)>', section)
+    wrong = [bool(re.search("oom|failed|timeout|unsupported", text)) for text in groups]
+    assert wrong == sorted(wrong, reverse=True) and any(wrong) and not all(wrong)
+    assert [text.endswith(" open") for text in opened] == wrong
 
 
 def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
     verdicts = json.loads((root / "verdicts.json").read_text())["verdicts"]
-    table = page.split('id="claim-table"')[1].split("</table>")[0]
+    table = page.split('<section id="verdicts">')[1].split("</section>")[0]
     assert all(f"<code>{one['id']}</code>" in table for one in verdicts)
+    tested = table.split("<details class=")[0]
+    assert ">undecided</span>" in tested and ">not testable here</span>" not in tested
     assert count(verdicts)["undecided"] > 0
     for word, number in count(verdicts).items():
         assert f">{number} {word}</span>" in page
@@ -211,6 +238,7 @@ def test_a_study_without_claims_has_no_such_section(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert 'id="verdicts"' not in page and 'href="#verdicts"' not in page
     assert 'id="figure-published"' not in page and "what_if" not in page
+    assert 'id="figure-time_split"' not in page
 
 
 def test_a_missing_figure_or_a_changed_table_is_an_error(
@@ -260,6 +288,6 @@ def test_profiled_runs_are_listed_without_a_step_time(tmp_path: Path) -> None:
     timed, short = len(expand(Study.of(study))), len(profiled(Study.of(study)))
     assert len(page.runs) == timed + short
     text = (root / "report.html").read_text()
-    assert f"<li>{timed} timed and {short} profiled runs</li>" in text
-    assert "1 profiled ok \N{EN DASH}" in run_text(page, "single/n1/p0")
+    assert f"<dt>{timed} timed and {short} profiled runs</dt>" in text
+    assert "profiled ok \N{EN DASH}" in run_text(page, "single/n1/p0")
     assert "oom" in run_text(page, "sps/n4/p0")

@@ -12,7 +12,7 @@ from tests.unit.paper.papers import text_of
 def split_text(table: pd.DataFrame, folder: Path) -> str:
     """The section on where the time of a step goes."""
     text = text_of(make_study(repeats=2, profile={"steps": 8}), table, folder)
-    return text.partition("## Where the time of a step goes")[2].partition("## Loss")[0]
+    return text.partition("## Where the time of a step goes")[2].partition("## Step time")[0]
 
 
 def test_the_largest_share_of_exposed_communication_is_that_of_the_table(

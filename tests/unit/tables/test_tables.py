@@ -1,7 +1,5 @@
-import csv
 import importlib
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,8 +14,9 @@ from pipeline.metrics.format import (
     significant,
     with_interval,
 )
-from pipeline.tables.write import to_latex, to_markdown
-from tests.fake_records import make_table, write_table
+from pipeline.tables import scaling
+from pipeline.tables.write import once, to_latex, to_markdown, trimmed, write_all
+from tests.fake_records import EMULATED, make_table, write_table
 
 NAMES = [
     "comparisons",
@@ -29,6 +28,7 @@ NAMES = [
     "scaling",
     "status",
     "step_time",
+    "summary",
     "utilisation",
 ]
 
@@ -64,23 +64,24 @@ def all_at_once(metrics: Path) -> Path:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_formats_are_the_same_bytes_alone_and_among_others(
-    name: str, metrics: Path, all_at_once: Path, tmp_path: Path
+    name: str, table: pd.DataFrame, metrics: Path, all_at_once: Path, tmp_path: Path
 ) -> None:
     assert main(["table", name, "--metrics", str(metrics), "--out", str(tmp_path)]) == 0
     for kind in ("tex", "md", "csv", "html"):
         one, other = (folder / f"{name}.{kind}" for folder in (tmp_path, all_at_once))
         assert one.read_bytes() == other.read_bytes()
-    with (tmp_path / f"{name}.csv").open(newline="") as stream:
-        num_rows = len(list(csv.reader(stream))) - 1
+    num_rows = len(shown(name, table))
     latex = (tmp_path / f"{name}.tex").read_text()
     markdown = (tmp_path / f"{name}.md").read_text()
     assert latex.count(r"\\") == num_rows + 1
-    assert len(markdown.splitlines()) == num_rows + 2
+    *lines, blank, caption = markdown.splitlines()
+    assert len(lines) == num_rows + 2
+    assert (blank, caption[:2]) == ("", ": ")
     assert r"\toprule" in latex
 
 
 @pytest.mark.parametrize(
-    "name", ["experiments", "resources", "scaling", "status", "step_time", "utilisation"]
+    "name", ["experiments", "resources", "scaling", "step_time", "utilisation"]
 )
 def test_every_cell_has_a_row_at_every_node_count(name: str, table: pd.DataFrame) -> None:
     frame = shown(name, table)
@@ -100,23 +101,62 @@ def test_what_an_interval_covers_stands_beside_it(table: pd.DataFrame) -> None:
     assert covers == {"2": "50 %", "1": "\N{EN DASH}", "0": "\N{EN DASH}"}
 
 
-def test_a_comparison_shows_its_verdict_and_what_it_rests_on(table: pd.DataFrame) -> None:
+def test_comparisons_are_a_matrix_with_a_mark_where_they_are_decided(table: pd.DataFrame) -> None:
     frame = shown("comparisons", table)
-    assert set(frame["Verdict"]) == {"too few repeats to decide"}
+    assert list(frame) == ["Nodes", "Cell", "sps", "dps", "horovod", "dps-amp"]
+    assert list(frame["Nodes"]) == ["1", "", "", "", "2", "", "", "4", "", ""]
+    assert not [text for text in frame.to_numpy().ravel() if ">" in text or "<" in text]
     chosen = table.copy()
-    level = (chosen["level"] == "comparison") & (chosen["base"] == "horovod, 4 nodes")
-    level &= chosen["cell"] == "dps"
-    rows: dict[str, tuple[str, Any]] = {
-        "speed_verdict": ("text", "faster"),
-        "p_value": ("value", 0.0123),
-    }
-    rows |= {"effect_size": ("value", 0.756), "intervals_overlap": ("value", 0.0)}
-    for metric, (column, value) in rows.items():
-        chosen.loc[level & (chosen["metric"] == metric), column] = value
-    lines = shown("comparisons", chosen)
-    row = lines[(lines["Cell"] == "dps") & (lines["Against"] == "horovod, 4 nodes")].iloc[0]
-    assert (row["p"], row["Effect"], row["Overlap"]) == ("0.012", "0.76", "no")
-    assert row["Verdict"] == "faster"
+    pair = (chosen["level"] == "comparison") & (chosen["base"] == "horovod, 4 nodes")
+    pair &= chosen["cell"] == "dps"
+    ratio = chosen.loc[pair & (chosen["metric"] == "rate_ratio"), "value"].iloc[0]
+    for verdict, said in (
+        ("faster", f"{ratio:.2f} >"),
+        ("slower", f"{ratio:.2f} <"),
+        ("undecided", f"{ratio:.2f}"),
+    ):
+        chosen.loc[pair & (chosen["metric"] == "speed_verdict"), "text"] = verdict
+        assert shown("comparisons", chosen).iloc[8]["horovod"] == said
+
+
+def test_a_speedup_says_what_the_test_says_of_it(table: pd.DataFrame) -> None:
+    chosen = table.copy()
+    against = (chosen["level"] == "comparison") & (chosen["base"] == "single, 1 node")
+    rows = against & (chosen["cell"] == "dps") & (chosen["metric"] == "speed_verdict")
+    chosen.loc[rows, "text"] = "faster"
+    frame = shown("scaling", chosen)
+    cell = scaling.build(chosen)["cell"]
+    assert list(frame.loc[cell == "dps", "Against it"]) == ["\N{EN DASH}", "faster", "faster"]
+    assert set(frame.loc[cell == "sps", "Against it"][1:]) == {"too few repeats to decide"}
+
+
+def test_the_summary_is_the_largest_world_by_throughput(table: pd.DataFrame) -> None:
+    frame = shown("summary", table)
+    assert set(frame["Nodes"]) == {"4"} and len(frame) == 4
+    rates = [float(text.split(" ")[0].replace(",", "")) for text in frame["Tokens/s"]]
+    assert rates == sorted(rates, reverse=True)
+    assert set(frame["Communication [%]"]) == {"\N{EN DASH}"}
+    linked = shown("summary", make_table(repeats=2, cluster=EMULATED, profile={"steps": 4}))
+    assert set(linked["Link"]) == {"1 Gbit/s"}
+    assert all(text.endswith("]") for text in linked["Communication [%]"])
+
+
+def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> None:
+    dash = "\N{EN DASH}"
+    frame = pd.DataFrame({"Cell": ["a", "b"], "Ranks": "8", "Base": dash, "Verdict": "equal"})
+    kept, said = trimmed(frame)
+    assert list(kept) == ["Cell", "Verdict"]
+    assert said == "In every row: Ranks 8. Left out, as no row has a value: Base."
+    assert list(trimmed(frame.head(1))[0]) == list(frame)
+    write_all(frame, frame, "What it is.", tmp_path, "x")
+    assert (tmp_path / "x.md").read_text().endswith(f"\n\n: What it is. {said}\n")
+    assert f"What it is. {said}</caption>" in (tmp_path / "x.html").read_text()
+    assert f"What it is. {said}" in (tmp_path / "x.tex").read_text()
+
+
+def test_a_repeated_link_stands_again_below_a_new_cell() -> None:
+    frame = pd.DataFrame({"Cell": ["a", "a", "b"], "Link": ["x", "x", "x"]})
+    assert once(frame, "Cell", "Link").to_numpy().tolist() == [["a", "x"], ["", ""], ["b", "x"]]
 
 
 def test_experiments_sum_time_memory_and_disk(table: pd.DataFrame) -> None:
@@ -134,7 +174,7 @@ def test_experiments_sum_time_memory_and_disk(table: pd.DataFrame) -> None:
 
 
 def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
-    assert shown("status", table).iloc[0]["Drift"] == "0 of 2"
+    assert "Single device" not in set(shown("status", table)["Cell"])
     assert shown("status", table).iloc[-1]["Drift"] == "\N{EN DASH}"
     drifting = table.copy()
     row = (drifting["metric"] == "drift") & (drifting["run_id"] == "fake/single/n1/r1")
@@ -154,9 +194,18 @@ def test_not_equal_is_written_large(table: pd.DataFrame) -> None:
     broken.loc[verdict, "text"] = "NOT EQUAL"
     frame = shown("parity", broken)
     rows = frame["Cell"] == "Distributed Parameter Server (DDP)"
-    assert set(frame.loc[rows, "Verdict"]) == {"NOT EQUAL"}
-    assert set(frame.loc[~rows, "Verdict"]) == {"equal"}
-    assert set(frame["Ranks bit-equal"]) == {"one rank", "yes"}
+    assert set(frame.loc[rows, "Verdict"]) == {"NOT EQUAL in 3 of 3 (nodes 1, 2 and 4)"}
+    assert set(frame.loc[~rows, "Verdict"]) == {"equal in 2 of 2", "equal in 3 of 3"}
+    assert set(frame["Ranks bit-equal"]) == {"yes"}
+    assert list(frame["Tolerance"])[:2] == ["1e-5, 0.001", ""]
+
+
+def test_parity_is_a_row_a_cell_with_the_worst_of_all_places(table: pd.DataFrame) -> None:
+    frame = shown("parity", table)
+    assert not frame.duplicated(["Cell", "Reference"]).any()
+    rows = (table["level"] == "cell") & (table["metric"] == "parity_loss_all")
+    worst = table.loc[rows & (table["cell"] == "horovod"), "value"].max()
+    assert frame.loc[frame["Cell"] == "Horovod", "Loss, all"].iloc[0] == scientific(worst)
 
 
 def test_the_environment_lists_versions_hardware_and_commit(table: pd.DataFrame) -> None:

@@ -37,5 +37,5 @@ def test_a_study_of_which_nothing_is_to_be_compared_has_an_empty_table(tmp_path:
     made = make_table(repeats=1, cluster=CONDITIONED, cells=CELLS, fell_back=lambda spec: True)
     metrics = write_table(made, tmp_path)
     assert main(["table", "what_if", "--metrics", str(metrics), "--out", str(tmp_path)]) == 0
-    assert len((tmp_path / "what_if.md").read_text().splitlines()) == 2
+    assert len((tmp_path / "what_if.md").read_text().splitlines()) == 4
     assert len((tmp_path / "what_if.csv").read_text().splitlines()) == 1

@@ -1,0 +1,76 @@
+"""Each strategy at the largest world, a line each; `python -m pipeline table summary`."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.metrics.contrasts import against_plain
+from pipeline.metrics.format import NONE, ratio_interval, with_interval
+from pipeline.metrics.select import pick, records
+from pipeline.study.profiling import COMMUNICATION
+from pipeline.tables.write import PLACE, places
+
+CAPTION = (
+    "Every cell at the largest world, over the last link of the study that sets no condition, by "
+    "throughput: speedup over the base with its interval, efficiency (speedup over the ratio of "
+    "ranks), the share of a step that is communication which no computing hides (profiled runs), "
+    "and the peak memory of the largest rank. The table of scaling has every link and node count."
+)
+COMPARES = {"precision"}
+_SHARE = f"phase_share:{COMMUNICATION}"
+_MEASURES = {
+    "tokens_per_second": "tokens_per_second",
+    "speedup": "speedup",
+    "efficiency": "efficiency",
+    _SHARE: "communication_share",
+    "peak_memory_bytes": "peak_memory_bytes",
+}
+_MEBIBYTE = 2**20
+
+
+def build(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell of that place, the highest throughput first; bytes, shares of 1."""
+    rates = pick(table, "cell", "tokens_per_second")
+    found = _last_place(table, rates)[[*PLACE, "label", "world_size"]]
+    for metric, name in _MEASURES.items():
+        rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
+        names = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
+        found = found.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
+    base = pick(table, "cell", "speedup")[["cell", "nodes", "base"]]
+    found = found.merge(base, on=["cell", "nodes"], how="left")
+    return found.sort_values("tokens_per_second", ascending=False, ignore_index=True)
+
+
+def _last_place(table: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `rates` at the most nodes, over the last link without conditions."""
+    most = rates[rates["nodes"] == rates["nodes"].max()]
+    plain = most[~most["link"].isin(set(against_plain(table)["link"]))]
+    links = plain["link"].where(plain["cell"] != plain["arm"]).dropna()
+    place: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
+    return place
+
+
+def show(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as text; shares in per cent, memory in MiB."""
+    shown = []
+    for row in records(frame):
+        speedup = (row[f"speedup{end}"] for end in ("", "_low", "_high"))
+        rate = (row[f"tokens_per_second{end}"] for end in ("", "_low", "_high"))
+        memory = row["peak_memory_bytes"]
+        shown.append(
+            {
+                "Tokens/s": with_interval(*rate),
+                "Speedup": ratio_interval(*speedup),
+                "Efficiency": NONE if pd.isna(row["efficiency"]) else f"{row['efficiency']:.2f}",
+                "Base": NONE if pd.isna(row["base"]) else row["base"],
+                "Communication [%]": _per_cent(row),
+                "Memory [MiB]": NONE if pd.isna(memory) else f"{memory / _MEBIBYTE:,.0f}",
+            }
+        )
+    columns = ["Tokens/s", "Speedup", "Efficiency", "Base", "Communication [%]", "Memory [MiB]"]
+    return pd.DataFrame(places(frame)).join(pd.DataFrame(shown, columns=columns))
+
+
+def _per_cent(row: dict[str, float]) -> str:
+    value, low, high = (100 * row[f"communication_share{end}"] for end in ("", "_low", "_high"))
+    return NONE if pd.isna(value) else f"{value:.0f} [{low:.0f}, {high:.0f}]"

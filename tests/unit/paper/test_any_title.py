@@ -1,0 +1,87 @@
+"""Any title or label -> typst, HTML, a figure, the manuscript's front matter -> the same text."""
+
+import html
+import json
+import re
+import subprocess
+import tempfile
+from io import StringIO
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pypandoc
+import typst
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from pipeline.figures import theme
+from pipeline.paper.export import TYPST
+from pipeline.paper.manuscript import SOURCES, render
+from pipeline.tables.write import to_html
+from pipeline.text import markdown, one_line
+from tests.unit.paper.test_titles import cells_of, pandoc, typst_text
+from tests.unit.test_text import TEXTS, inlines, words
+
+# Not shrunk: what fails is found by the marks of the first difference.
+FEW = settings(
+    phases=[Phase.explicit, Phase.generate],
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+MANY = st.lists(TEXTS.filter(words), min_size=40, max_size=60)
+
+
+@given(MANY)
+@FEW
+def test_typst_prints_every_label_of_a_table_as_given(texts: list[str]) -> None:
+    rows = "\n".join(f"| {markdown(text)} | b |" for text in texts)
+    source = f"| A | B |\n|---|---|\n{rows}\n\n: c {{#tbl:all}}\n"
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
+    command += ["--columns=100000", f"--lua-filter={SOURCES / 'literal.lua'}"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "a.typ"
+        file.write_text(f"#set smartquote(enabled: false)\n{done.stdout}", encoding="utf-8")
+        [found] = json.loads(typst.query(str(file), "<tbl:all>", root=folder))
+    printed = [_hyphens(words(typst_text(cell))) for cell in cells_of(found)]
+    assert printed[2::2] == [_hyphens(words(text)) for text in texts]
+
+
+def _hyphens(text: str) -> str:
+    """typst prints a hyphen before digits as a minus."""
+    return text.replace("\N{MINUS SIGN}", "-")
+
+
+@given(TEXTS.filter(words))
+@settings(max_examples=10, deadline=None, derandomize=True)
+def test_the_front_matter_holds_any_title(title: str) -> None:
+    text = render("---\ntitle: |-\n  {{ title }}\nlang: en\n---\n\nx\n", {"title": title}, Path())
+    found = pandoc(text, "--from=markdown")["meta"]["title"]
+    assert words(inlines(found["c"])) == words(title)
+
+
+@given(MANY)
+@FEW
+def test_html_shows_every_label_as_given(texts: list[str]) -> None:
+    page = to_html(pd.DataFrame({"Cell": texts, "Title": "x"}), "c")
+    shown = re.findall(r"<tr><td[^>]*>(.*?)</td>", page)
+    assert [html.unescape(cell) for cell in shown] == [one_line(text) for text in texts]
+
+
+@given(st.lists(TEXTS.filter(str.strip), min_size=10, max_size=20))
+@FEW
+def test_a_figure_shows_every_label_as_given(texts: list[str]) -> None:
+    theme.apply()
+    figure = plt.figure()
+    labels = [one_line(text) for text in texts]
+    for text in labels:
+        figure.text(0, 0, text)
+    with plt.rc_context({"svg.fonttype": "none"}):
+        drawn = StringIO()
+        figure.savefig(drawn, format="svg")
+    plt.close(figure)
+    shown = re.findall(r"<text[^>]*>(.*?)</text>", drawn.getvalue(), re.DOTALL)
+    assert [words(html.unescape(text)) for text in shown] == [words(text) for text in labels]
