@@ -82,6 +82,20 @@ def test_no_variable_is_run(project: Project, name: str) -> None:
     assert results(project) == ["from_archive", "smoke", "tiny"]
 
 
+def test_an_empty_or_misspelt_value_is_no_other_choice(project: Project) -> None:
+    """`FROM=` ran the default study, `PARTIAL=no` packed a partial archive."""
+    assert "--archive: '' is no path" in refusal(make(project, "paper", "FROM="))
+    assert "--partial" in refusal(make(project, "archive", "CONFIGFILE=tiny.yaml", "PARTIAL=no"))
+    assert not (project.folder / "arguments.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["BIN", "PIPELINE", "STUDY_FILE", "SHELL"])
+def test_the_makefile_s_own_variables_are_not_to_be_given(project: Project, name: str) -> None:
+    given = f"{name}=touch made; echo"
+    assert make(project, "clean-results", "STUDY=tiny", given).returncode == 2
+    assert results(project) == ["smoke", "tiny"]
+
+
 @pytest.mark.parametrize("text", ["6.0", ".nan", ".inf", "1000000000", "&a [*a]"])
 def test_a_study_that_cannot_be_starts_no_workflow(project: Project, text: str) -> None:
     study = project.study.read_text()
