@@ -130,7 +130,8 @@ def test_the_map_names_each_claim_once_with_its_verdict(table: pd.DataFrame, fol
     numbers["appendix"] = appendix(Study.of(study), table, verdicts, None)
     numbers["claims"] = {
         key: "" for key in ("publications", "total", "reproduced", "not_reproduced", "untested",
-                            "undecided", "all_elsewhere", "some_elsewhere", "disagreements")
+                            "undecided", "all_elsewhere", "some_elsewhere", "disagreements",
+                            "error_rate")
     }  # fmt: skip
     text = text_of(numbers, folder).partition("shown here:")[2]
     for one in verdicts:
