@@ -115,7 +115,7 @@ def test_a_comparison_shows_its_verdict_and_what_it_rests_on(table: pd.DataFrame
         chosen.loc[level & (chosen["metric"] == metric), column] = value
     lines = shown("comparisons", chosen)
     row = lines[(lines["Cell"] == "dps") & (lines["Against"] == "horovod, 4 nodes")].iloc[0]
-    assert (row["p"], row["Effect"], row["Overlap"]) == ("0.012", "0.76", "no")
+    assert (row["p"], row["Effect"], row["Overlap"]) == ("0.012", "0.76 of 0.80", "no")
     assert row["Verdict"] == "faster"
 
 
