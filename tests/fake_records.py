@@ -181,7 +181,7 @@ def make_record(
         "data": {"manifest_sha256": _sha("manifest"), "tokenizer_sha256": _sha("tokenizer")},
         "execution": {"launcher": "fork" if emulated else "torchrun",
                       "world_size": spec.world.size,
-                      "threads_per_rank": 1, "backend": "gloo",
+                      "threads_per_rank": 1, "backend": spec.world.backend,
                       "network": "loopback" if fell_back else spec.world.network,
                       "clock": "after_barrier",
                       "layout": {"data_parallel": spec.world.size}, "settings": {}}
