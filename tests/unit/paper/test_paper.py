@@ -124,7 +124,7 @@ def test_runs_that_diverged_or_are_mixed_are_said_aloud(
     dps = (broken["cell"] == "dps") & (broken["nodes"] == 2)
     broken.loc[dps & (broken["metric"] == "parity_verdict"), "text"] = "diverged"
     mixed = dps & (broken["metric"] == "mixed")
-    broken.loc[mixed, ["value", "text"]] = [1.0, "torch 2.12 and 2.13"]
+    broken.loc[mixed, "value"], broken.loc[mixed, "text"] = 1.0, "torch 2.12 and 2.13"
     text = text_of(study, broken, folder)
     assert "NOT EQUAL: Distributed Parameter Server (DDP) at 2 nodes against single" in text
     told = "at 2 nodes: the runs differ in torch 2.12 and 2.13"
