@@ -21,6 +21,7 @@ from pipeline.metrics.select import (
     fact,
     listed,
     missing_notes,
+    mixed_notes,
     node_counts,
     pick,
     plural,
@@ -199,6 +200,7 @@ def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
 def _runs(table: pd.DataFrame) -> dict[str, Any]:
     counts = run_counts(table)
     return {
+        "mixed": mixed_notes(table),
         "planned": counts.text,
         "finished": counts.finished,
         "any_finished": counts.timed_finished > 0,

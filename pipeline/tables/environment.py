@@ -24,6 +24,17 @@ _FACTS = (
     ("Image digest", "image_digest"),
     ("Tokeniser SHA-256", "tokenizer_sha256"),
 )
+_OF_RANKS = (
+    ("Host", "host"),
+    ("Kernel", "kernel"),
+    ("Virtualisation", "virtualisation"),
+    ("GPU driver", "driver"),
+    ("NCCL", "nccl"),
+    ("Interface", "interface"),
+    ("Interface [Mbit/s]", "interface_mbits"),
+)
+"""What the ranks tell of their machines; older records lack it."""
+
 _GIBIBYTE = 2**30
 
 
@@ -35,6 +46,9 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     data = sorted(runs["data"].dropna().unique())
     found.append(("Order of runs", fact(table, "order_kept")))
     found.append(("Timer overhead", _timer(runs)))
+    found += [(item, fact(runs, name)) for item, name in _OF_RANKS if (runs.metric == name).any()]
+    if (taken := runs.loc[runs["metric"] == "steal_share", "value"]).notna().any():
+        found.append(("Time taken by the host", f"at most {100 * taken.max():.1f} % of a run"))
     found.append(("Token manifest SHA-256", ", ".join(data) or NONE))
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
     found += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]

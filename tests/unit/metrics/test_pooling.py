@@ -13,6 +13,7 @@ from pipeline.metrics.select import mixed_notes, pick
 from pipeline.records import RunRecord, read_record, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
+from pipeline.tables import environment
 from tests.fake_records import EMULATED, make_record, make_study, rank_environment, write_records
 
 
@@ -87,6 +88,10 @@ def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path)
     assert told.set_index("metric")["text"].to_dict() == {
         "kernel": "Linux 6.1.0", "steal_share": "0.2",
     }  # fmt: skip
+    shown = environment.build(table).set_index("item")["value"].to_dict()
+    assert shown["Kernel"] == "Linux 6.1.0" and shown["Host"] == "node0"
+    assert shown["Time taken by the host"] == "at most 20.0 % of a run"
+    assert "NCCL" not in shown
 
 
 def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:

@@ -120,6 +120,21 @@ def test_a_cell_out_of_tolerance_is_said_aloud(
     assert "**NOT EQUAL: Distributed Parameter Server (DDP) at 1 node against single" in text
 
 
+def test_runs_that_diverged_or_are_mixed_are_said_aloud(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
+) -> None:
+    broken = table.copy()
+    dps = (broken["cell"] == "dps") & (broken["nodes"] == 2)
+    broken.loc[dps & (broken["metric"] == "parity_verdict"), "text"] = "diverged"
+    mixed = dps & (broken["metric"] == "mixed")
+    broken.loc[mixed, "value"], broken.loc[mixed, "text"] = 1.0, "torch 2.12 and 2.13"
+    text = text_of(study, broken, folder)
+    assert "NOT EQUAL: Distributed Parameter Server (DDP) at 2 nodes against single" in text
+    told = "at 2 nodes: the runs differ in torch 2.12 and 2.13"
+    assert told in text and "pool runs that were not made under the same circumstances" in text
+    assert "over the first 30 steps" in text
+
+
 def with_verdict(table: pd.DataFrame, chosen: pd.Series, verdict: str) -> pd.DataFrame:
     """A copy in which the comparisons of these rows came out so, others being as they were."""
     copy = table.copy()
