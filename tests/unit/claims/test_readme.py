@@ -13,12 +13,6 @@ from pipeline.files import marks
 from pipeline.text import markdown
 
 SHOWN = {"smoke": "README.md"}
-# Of the table that was made before this sentence was split; goes with the next one.
-FORMER = {
-    "Over several nodes the speedup is less than linear, because of communication.",
-    "Horovod with Apex is the most robust strategy on one and on several nodes (read as steadier "
-    "step times on several nodes than those of the distributed parameter server with Apex).",
-}
 TESTED = {
     "id": "tested",
     "sentence": "A is faster.",
@@ -55,7 +49,7 @@ def test_readme_and_docs_show_known_claims_of_shipped_studies() -> None:
         table = text.split(begin)[1].split(end)[0]
         rows = re.findall(r"^\| (.+?) \| (.+?) \|", table, re.MULTILINE)[1:]
         assert rows and Path(f"workflow/config/{study}/study.yaml").is_file()
-        assert {sentence for sentence, _ in rows} <= known | FORMER
+        assert {sentence for sentence, _ in rows} <= known
         assert {verdict for _, verdict in rows} <= {*VERDICTS} - {NOT_TESTABLE}
 
 
