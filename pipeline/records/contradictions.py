@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Rule = Callable[["RunRecord"], str | None]
 
+LONGEST = 400
+"""Characters of what is said; a record may hold any text in place of a short one."""
 MAX_BITS = 63
 """Of an integer that any other program reads."""
 
@@ -60,7 +62,8 @@ FINISHED: tuple[Rule, ...] = (
 def contradiction(record: RunRecord) -> str | None:
     """One line on the first contradiction in a record, which begins with the file; None if none."""
     rules = (*ALWAYS, *(FINISHED if record.status == "ok" else ()))
-    return next((said for rule in rules if (said := rule(record)) is not None), None)
+    found = next((said for rule in rules if (said := rule(record)) is not None), None)
+    return None if found is None else found[:LONGEST]
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:

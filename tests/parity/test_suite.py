@@ -93,7 +93,7 @@ def test_a_rank_that_lost_a_peer_is_not_at_fault(tmp_path) -> None:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of package and tests, with the two files; the suite's precisions are cut to fp32."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("envs", "pipeline", "tests"):
+    for name in ("envs", "pipeline", "tests", "workflow"):
         copytree(name, folder / name, ignore=ignore_patterns("__pycache__"))
     copyfile("pyproject.toml", folder / "pyproject.toml")
     (folder / "pipeline/strategies/silent.py").write_text(HEAD + SILENT)
@@ -113,7 +113,7 @@ def run_suite(checkout: Path, chosen: str) -> str:
 
 def test_a_new_file_is_found_and_may_save_late(checkout) -> None:
     printed = run_suite(checkout, "silent-2")
-    assert "4 passed" in printed and "failed" not in printed, printed
+    assert "5 passed" in printed and "failed" not in printed, printed
 
 
 def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(checkout) -> None:

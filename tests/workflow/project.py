@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import yaml
 
@@ -83,6 +86,14 @@ STUDY = {
 }
 
 
+@cache
+def own_temporary_folder() -> str:
+    """One for this process, with a short name: a socket's path has at most 107 characters."""
+    folder = mkdtemp(prefix="samestep-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @dataclass(frozen=True)
 class Project:
     """A project folder with the study `tiny` in it."""
@@ -106,8 +117,7 @@ class Project:
         ours = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         if "PYTEST_XDIST_WORKER" in os.environ:
             # Timed runs wait for one another by a lock in there, and no test asks for their time.
-            ours["TMPDIR"] = str(self.folder / "tmp")
-            (self.folder / "tmp").mkdir(exist_ok=True)
+            ours["TMPDIR"] = own_temporary_folder()
         return inherited | ours
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:

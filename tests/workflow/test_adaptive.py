@@ -22,7 +22,7 @@ def test_rounds_add_repeats_until_no_cell_asks_for_one(tmp_path: Path) -> None:
     assert isinstance(cells, list)
     # No interval is as narrow as this, so the cell that runs gets the most repeats; the other one
     # never runs here and gets no more than the fewest.
-    repeats = {"at_least": 6, "at_most": 7, "within": 1e-9}
+    repeats = {"at_least": 6, "at_most": 7, "within": 1e-6}
     project = make_project(tmp_path, cells=[cells[0], cells[3]], repeats=repeats)
     # The repeat that only a round can ask for is trained; the records of the others are made up.
     runs = project.results / "runs"

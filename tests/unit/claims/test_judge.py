@@ -198,7 +198,12 @@ def test_another_training_is_not_compared(world: Evidence) -> None:
 def test_apex_is_preferred_and_the_level_as_published() -> None:
     cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ddp-mixed")]
     extra = [
-        {"name": f"also-{precision}", "label": "x", "strategy": "ddp", "precision": precision}
+        {
+            "name": f"also-{precision}".replace("_", "-"),
+            "label": "x",
+            "strategy": "ddp",
+            "precision": precision,
+        }
         for precision in ("amp_o2", "apex_o1")
     ]
     evidence = make_world(cells=[*extra, *cells], repeats=2, profile=None)
@@ -206,7 +211,7 @@ def test_apex_is_preferred_and_the_level_as_published() -> None:
     assert "throughput of ddp-mixed over ddp" in found.why and not found.notes
     fewer = [*extra, *(c for c in cells if c["name"] != "ddp-mixed")]
     without = make_world(cells=fewer, repeats=2, profile=None)
-    assert "throughput of also-apex_o1 over ddp" in judge(MIXED, without).why
+    assert "throughput of also-apex-o1 over ddp" in judge(MIXED, without).why
 
 
 def test_a_run_that_broke_settles_robustness(world: Evidence) -> None:

@@ -44,7 +44,11 @@ def test_the_stage_leaves_nothing_in_the_home_folder_and_imports_no_torch(
 
 @pytest.mark.parametrize(
     ("text", "num_proc", "word"),
-    [("{", "1", "spec.json"), ("{}", "1", "expected exactly"), ("{}", "0", "--num-proc 0")],
+    [
+        ("{", "1", "spec.json"),
+        ("{}", "1", "'corpus' is a required property"),
+        ("{}", "0", "--num-proc: '0'"),
+    ],
 )
 def test_errors_are_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, num_proc: str, word: str

@@ -90,7 +90,9 @@ def test_a_figure_is_the_same_bytes_alone_and_among_others(
 def test_no_process_at_all_is_one_line(metrics: Path, tmp_path: Path, capsys) -> None:
     args = ["figure", "speedup", "--metrics", str(metrics), "--out", str(tmp_path)]
     assert main([*args, "--processes", "0"]) == 2
-    assert capsys.readouterr().err.startswith("error: --processes 0 is not at least 1")
+    assert capsys.readouterr().err.startswith(
+        "error: argument --processes: '0' is no whole number from 1"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,6 +22,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.training import checkpoint
+from pipeline.training.loop import learning_rate
 from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
 
@@ -149,6 +150,7 @@ def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> Non
 
 
 NOW = "2026-01-01T00:00:00+00:00"
+LATER = "2026-01-01T00:01:00+00:00"
 KILLED = Ended([-9], False, NOW, NOW)
 
 
@@ -201,10 +203,16 @@ def stage(small_tokens, tmp_path, monkeypatch):
 
 
 ONE = Case("single").spec(1)
-LINES = "".join(
-    json.dumps(Step(step, 0, 0.1, 8, 1.0, 1.0, 0.1, timed=True).to_dict()) + "\n"
-    for step in range(4)
-)
+
+
+def step(number: int, spec: RunSpec = ONE) -> Step:
+    """A step of a run, as a rank would have left it."""
+    rate = learning_rate(number, spec.workload.steps, spec.optimiser)
+    timed = number >= spec.workload.untimed_steps
+    return Step(number, 0, 0.1, spec.global_batch_tokens, 1.0, 1.0, rate, timed)
+
+
+LINES = "".join(json.dumps(step(number).to_dict()) + "\n" for number in range(4))
 
 
 def test_a_killed_run_is_started_again_from_its_checkpoint(stage, tmp_path, capsys) -> None:
@@ -256,9 +264,8 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
 
 def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch, capsys) -> None:
     """One line, and the same line in the record, whose status stays `ok`."""
-    spec = next(
-        run for run in expand(Study.of(make_study(cluster=EMULATED))) if run.world.nodes == 2
-    )
+    runs = expand(Study.of(make_study(cluster=EMULATED)))
+    spec = next(run for run in runs if run.world.nodes == 1)
     fake = make_record(spec).run
     (rank, *_), emulation = fake["ranks"], fake["execution"]["emulation"]
     about = {
@@ -273,17 +280,16 @@ def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch
         "settings": {},
     }
 
-    steps = [Step(n, 0, 0.1, 8, 1.0, 1.0, 0.1, timed=True) for n in range(ONE.workload.steps)]
-    lines = "".join(json.dumps(step.to_dict()) + "\n" for step in steps)
+    lines = "".join(json.dumps(step(n, spec).to_dict()) + "\n" for n in range(spec.workload.steps))
 
     def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
         (paths.ranks / "rank0.jsonl").write_text(lines)
         (paths.ranks / "rank0.json").write_text(json.dumps(about))
         (paths.ranks / "emulation.json").write_text(json.dumps(emulation))
-        return Ended([0], False, NOW, NOW)
+        return Ended([0], False, NOW, LATER)
 
     monkeypatch.setattr(cli, "follow", follow)
-    (tmp_path / "spec.json").write_text(ONE.to_json())
+    (tmp_path / "spec.json").write_text(spec.to_json())
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     words = [f"--spec={tmp_path}/spec.json", f"--tokens={small_tokens}", f"--out={tmp_path}"]
@@ -293,4 +299,4 @@ def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch
     said = record.run["execution"]["emulation"]["stalled"]
     assert said == "node 0 had RetransSegs 9, TCPTimeouts 7"
     (line,) = [one for one in capsys.readouterr().err.splitlines() if "stalled" in one]
-    assert line == f"{ONE.run_id}: warning: stalled, kept in the data: {said}"
+    assert line == f"{spec.run_id}: warning: stalled, kept in the data: {said}"

@@ -135,7 +135,7 @@ def test_the_bench_is_shown_as_a_numbered_table(study, table, folder) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
         (json.dumps({**RESULT, "repeats": 0}), "$.repeats: 0 breaks minimum"),
         (json.dumps({**RESULT, "bandwidth": [RATIO]}), "'nodes' is a required property"),
         (json.dumps({}), "'measured_at' is a required property"),
