@@ -35,9 +35,13 @@ pytestmark = [
 ]
 
 
+LAYOUTS = ["zero1", "zero3", "tensor"]
+
+
 def run_of(cell: str, nodes: int, link: LinkSpec = LINK) -> RunSpec:
-    """A short run of the default study's cell, on nodes and a link that it may not have itself."""
-    study = load_study(ROOT / "workflow/config/smoke/study.yaml")
+    """A short run of a cell of `smoke` or `layouts`, on nodes and a link that it may not have."""
+    name = "layouts" if cell in LAYOUTS else "smoke"
+    study = load_study(ROOT / f"workflow/config/{name}/study.yaml")
     model = replace(study.model, vocab_size=300, context=16)
     spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
     work = replace(spec.workload, global_batch=8, steps=6, untimed_steps=2)
@@ -102,7 +106,7 @@ def wait_for(condition: Any, seconds: float = 30) -> None:
 CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", [*CELLS, *LAYOUTS])
 def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, tmp_path) -> None:
     """Losses and gradient norms of two nodes, and what the record says of them."""
     spec = run_of(cell, 2)
