@@ -88,7 +88,7 @@ class Case:
         """The run on that many ranks: the same work for every world."""
         return RunSpec(
             study="parity",
-            cell=self.name,
+            cell=self.name.replace("_", "-"),
             strategy=self.strategy,
             options=self.options,
             precision=self.precision,
