@@ -204,7 +204,7 @@ def _open_steps(path: Path, done: int) -> Any:
 def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     from pipeline.machine.environment import rank_environment
     from pipeline.machine.facts import loaded_versions
-    from pipeline.models import flops_per_token
+    from pipeline.models import flops_per_token, num_parameters
     from pipeline.training.peak import measured_flops_per_second
 
     rank, spec = _rank(), loop.spec
@@ -228,7 +228,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         },
         "precision": loop.precision.info.to_dict(),
         "model": {
-            "num_parameters": sum(p.numel() for p in loop.model.parameters()),
+            "num_parameters": num_parameters(spec.model),  # a rank may hold parts of them
             "flops_per_token": flops_per_token(spec.model),
         },
         "versions": loaded_versions(loop.strategy.requires),
