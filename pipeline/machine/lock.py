@@ -47,7 +47,7 @@ def _own_folder() -> Path:
     LaunchError where somebody did.
     """
     path = Path(tempfile.gettempdir()) / f"samestep-{os.getuid()}"
-    # What is there and is no folder is told below.
+    # A file of that name is refused below.
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     about = path.lstat()

@@ -194,13 +194,14 @@ class ShardedStepper(Stepper):
         )
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm over the shards of all ranks, which one all-reduce adds up."""
+        """Clip by the norm over the shards of all ranks; where it is infinite all skip the step."""
         gradients = [p.grad for p in parameters if p.grad is not None]
         with self.phases.during(COMMUNICATION):
             norm = torch.nn.utils.get_total_norm(gradients)
             if isinstance(norm, DTensor):
                 norm = norm.full_tensor()
         torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
+        self.precision.overflowed(self.optimiser, norm)
         return norm
 
 

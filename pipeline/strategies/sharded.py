@@ -42,7 +42,7 @@ class Sharded(Strategy):
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
         share = 1 / layout.num_processes
         if self.stage == 1:
-            # rows of the weights beside the whole ones, and the two ends of the all-gather
+            # rows of the weights besides the whole ones, and the two ends of the all-gather
             rows = int(gradients * share)
             return Footprint(
                 buffer_bytes=2 * rows + gradients,
