@@ -87,10 +87,12 @@ class PhaseTimer(Paced):
         super().__init__(clock.pacer)
         self._clock = clock
         self._marks: list[tuple[str, Any, float]] = []
+        self._last_gradient: tuple[int, Any, float] | None = None
 
     def record(self, step: Callable[[], T]) -> T:
         """Run a step whose phases are wanted; `split` and `split_cpu` give them."""
         self._marks.clear()
+        self._last_gradient = None
         self.begin(REST)
         result = step()
         self.begin(REST)
@@ -120,7 +122,10 @@ class PhaseTimer(Paced):
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends, and mark the beginning of the next."""
+        reducing = self._after_gradients
         super().begin(phase, after_gradients=after_gradients)
+        if reducing is not None:
+            self._end_gradients(reducing)
         self._mark(phase)
 
     @contextmanager
@@ -136,12 +141,19 @@ class PhaseTimer(Paced):
 
     def _gradient_ready(self, *, last: bool) -> None:
         super()._gradient_ready(last=last)
-        if self._after_gradients is None:
+        if self._after_gradients is not None:
+            moment, cpu = self._clock.stamp(), self._pacer.cpu_seconds()
+            self._last_gradient = len(self._marks), moment, cpu
+
+    def _end_gradients(self, reducing: str) -> None:
+        """End the backward pass at its last gradient: what it did afterwards was `reducing`."""
+        if self._last_gradient is None:
             return
-        if self._marks[-1][0] != BACKWARD:
-            # Not the first gradient: until here it was still the backward pass.
-            self._marks.pop()
-        self._mark(self._after_gradients)
+        place, moment, cpu = self._last_gradient
+        self._last_gradient = None
+        later = self._marks[place:]
+        self._marks[place:] = [(reducing, moment, cpu)]
+        self._marks += [(reducing if name == BACKWARD else name, *at) for name, *at in later]
 
     def _mark(self, phase: str) -> None:
         self._marks.append((phase, self._clock.stamp(), self._pacer.cpu_seconds()))

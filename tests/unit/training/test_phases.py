@@ -141,6 +141,62 @@ def test_the_backward_pass_ends_with_the_last_gradient_where_it_goes_on_to_reduc
     assert found["optimiser"] == 1.0
 
 
+class Collective(torch.autograd.Function):
+    """Passes a tensor on; its backward pass sends for eight seconds of the fake clock."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, clock: FakeClock, timer: PhaseTimer) -> Tensor:
+        ctx.clock, ctx.timer = clock, timer
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        with ctx.timer.during(COMMUNICATION):
+            ctx.clock.now += 8
+        return gradient, None, None
+
+
+def test_collectives_between_gradients_leave_the_backward_pass_what_it_computes(
+    clock: FakeClock, timer: PhaseTimer
+) -> None:
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    timer.watch(layers)
+
+    def step() -> None:
+        x = torch.ones(1, 2, requires_grad=True)
+        for layer in layers:
+            x = Collective.apply(Slow.apply(layer(x), clock), clock, timer)
+        timer.begin(BACKWARD, after_gradients=COMMUNICATION)
+        x.sum().backward()
+        clock.now += 3
+        timer.begin(OPTIMISER)
+
+    timer.record(step)
+    found = timer.split(33.0, 0.0)
+    assert (found["backward"], found["communication"]) == (6.0, 27.0)
+
+
+def test_what_follows_a_collective_after_the_last_gradient_is_no_backward_pass(
+    clock: FakeClock, timer: PhaseTimer
+) -> None:
+    layer = nn.Linear(2, 2)
+    timer.watch(layer)
+
+    def step() -> None:
+        timer.begin(BACKWARD, after_gradients=COMMUNICATION)
+        clock.now += 1
+        layer(torch.ones(1, 2)).sum().backward()
+        clock.now += 2
+        with timer.during(COMMUNICATION):
+            clock.now += 4
+        clock.now += 8
+        timer.begin(OPTIMISER)
+
+    timer.record(step)
+    found = timer.split(15.0, 0.0)
+    assert (found["backward"], found["communication"]) == (1.0, 14.0)
+
+
 def test_parts_that_exceed_the_whole_by_the_tick_of_a_clock_leave_no_negative_rest(
     clock: FakeClock, timer: PhaseTimer
 ) -> None:
