@@ -19,6 +19,7 @@ from pipeline.study.spec import RunSpec
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.system,
+    pytest.mark.alone,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
 ]
 

@@ -18,7 +18,7 @@ import yaml
 from tests.system.image import STANDIN, Image
 from tests.workflow.project import ROOT, Project, make_project
 
-pytestmark = [pytest.mark.system, pytest.mark.slow]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.alone]
 
 USER = 1000
 AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups"

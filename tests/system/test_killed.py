@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 600, 50
 REASON = why_not()
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.alone]
 emulation = pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
 
 

@@ -16,7 +16,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import ModelSpec
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.alone]
 
 
 def test_a_cpu_rank_measures_its_peak(tmp_path: Path) -> None:

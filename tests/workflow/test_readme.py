@@ -41,7 +41,7 @@ ELSEWHERE = {
     ),
     "snakemake --cores all --use-singularity": "tests/system/test_in_container.py::snakemake",
     f"{ON_SLURM} workflow/config/cluster-check/study.yaml": (
-        "tests/system/test_slurm.py::test_the_cluster_check_inside_the_image_equals_the_local_run"
+        "tests/system/test_slurm_in_image.py::test_the_cluster_check_inside_the_image_equals_the_local_run"
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.
