@@ -32,7 +32,6 @@ from bench.contestants.libraries import Accelerated, drive_trainer
 from bench.contestants.ours import Ours
 from bench.contestants.plain import Plain
 from bench.contestants.setting import Contestant, Setting
-from pipeline.machine.facts import hardware, provenance
 from pipeline.metrics.statistics import values_interval
 
 OURS, TRAINER = Ours.name, "trainer"
@@ -67,6 +66,8 @@ def main() -> int:
         for precision in extent.precisions
         for compiled in extent.compiled
     ]
+    from pipeline.machine.facts import hardware, provenance
+
     result = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
@@ -89,11 +90,7 @@ def _version(package: str) -> str | None:
 
 def compare(setting: Setting, rounds: int, steps: int) -> dict[str, Any]:
     """Median seconds of a step of each contestant, and this project's over each other's."""
-    torch.manual_seed(0)
-    makers: list[Callable[[Setting], Contestant]] = [Ours, Plain]
-    if find_spec("accelerate"):
-        makers.append(Accelerated)
-    seconds = run_rounds([make(setting) for make in makers], setting, rounds, steps)
+    seconds = run_rounds(contestants(setting), setting, rounds, steps)
     ours = seconds[OURS]
     found = {
         **asdict(setting),
@@ -112,15 +109,23 @@ def compare(setting: Setting, rounds: int, steps: int) -> dict[str, Any]:
     return found
 
 
+def contestants(setting: Setting) -> list[Contestant]:
+    """Those that are installed; the Trainer joins in `run_rounds`."""
+    makers: list[Callable[[Setting], Contestant]] = [Ours, Plain]
+    if find_spec("accelerate"):
+        makers.append(Accelerated)
+    return [make(setting) for make in makers]
+
+
 def run_rounds(
-    contestants: Sequence[Contestant], setting: Setting, rounds: int, steps: int
+    given: Sequence[Contestant], setting: Setting, rounds: int, steps: int
 ) -> dict[str, list[float]]:
     """Seconds of a step in each round of each contestant; the round before them warms up."""
-    seconds: dict[str, list[float]] = {one.name: [] for one in contestants}
+    seconds: dict[str, list[float]] = {one.name: [] for one in given}
     order = random.Random(2022)
 
     def each_once() -> None:
-        for one in order.sample(contestants, len(contestants)):
+        for one in order.sample(given, len(given)):
             start = time.perf_counter()
             one.train(steps)
             seconds[one.name].append((time.perf_counter() - start) / steps)

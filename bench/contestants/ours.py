@@ -8,11 +8,11 @@ import torch
 
 from bench.contestants.setting import OPTIMISER, Setting, Tokens
 from pipeline import strategies
-from pipeline.models.build import build_model
-from pipeline.parallel.types import Parts
+from pipeline.models.build import build_model, compile_blocks
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, Phases
 from pipeline.precision import make_precision
 from pipeline.study.spec import WorldSpec
-from pipeline.training.loop import compile_blocks, make_optimiser
+from pipeline.training.optimiser import make_optimiser
 
 SEED = 11
 
@@ -22,7 +22,7 @@ class Ours:
 
     name = "samestep"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, phases: Phases = NOT_PROFILED) -> None:
         self.device = torch.device(setting.device)
         backend = {"cpu": "gloo", "cuda": "nccl"}[setting.device]
         world = WorldSpec(1, 1, setting.device, backend, "loopback")
@@ -37,6 +37,7 @@ class Ours:
                 strategy.layout(world),
                 make_precision(setting.precision, setting.device),
                 OPTIMISER.max_grad_norm,
+                phases,
             )
         )
         self.tokens, self.batch, self.step = Tokens(setting), setting.batch, 0
@@ -45,11 +46,15 @@ class Ours:
         """Read, step and report, as the training loop does between two barriers."""
         loss = float("nan")
         for _ in range(steps):
-            self.step += 1
-            inputs, targets = (
-                torch.from_numpy(ids).to(self.device)
-                for ids in self.tokens.slice(self.step, 0, self.batch)
-            )
-            self.trainable.step([(inputs, targets)])
+            self.trainable.step([self.read()])
             loss = self.trainable.report().loss
         return loss
+
+    def read(self) -> Batch:
+        """The next batch, on the device."""
+        self.step += 1
+        inputs, targets = (
+            torch.from_numpy(ids).to(self.device)
+            for ids in self.tokens.slice(self.step, 0, self.batch)
+        )
+        return inputs, targets

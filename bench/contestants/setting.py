@@ -27,7 +27,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One comparison: `size` of SIZES, `batch` sequences a step, `fp32` or `bf16`, compiled?"""
+    """One comparison: `size` of SIZES, `batch` sequences per step, a precision, compiled or not."""
 
     size: str
     batch: int

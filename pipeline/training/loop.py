@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
 
 from pipeline.emulation import tcp
-from pipeline.models.build import build_model
+from pipeline.models.build import build_model, compile_blocks
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import OptimiserSpec, RunSpec, WorkloadSpec
 from pipeline.training.clock import Clock
+from pipeline.training.optimiser import make_optimiser
 from pipeline.training.phases import Paced, PhaseTimer
 from pipeline.training.sampler import Sampler, memory_bytes
 
@@ -142,32 +142,9 @@ class Loop:
             self.phases.record(partial(self.trainable.step, microbatches))
 
 
-def compile_blocks(model: nn.Module) -> None:
-    """Compile each block by itself.
-
-    A model compiled whole has one backward pass, after which all gradients are there at once, and
-    nothing is left with which DDP and Horovod could overlap their reduction.
-    """
-    blocks: Any = model.blocks
-    for block in blocks:
-        block.compile()
-
-
 def first_timed(work: WorkloadSpec, done: int) -> int:
     """The step from which on a run that resumes after `done` steps is timed, as its spec says."""
     return work.first_timed(done)
-
-
-def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Fused AdamW over these parameters, as in the study (Loshchilov & Hutter 2019)."""
-    return AdamW(
-        parameters,
-        lr=chosen.learning_rate,
-        betas=(chosen.beta1, chosen.beta2),
-        eps=chosen.eps,
-        weight_decay=chosen.weight_decay,
-        fused=True,
-    )
 
 
 def learning_rate(step: int, total_steps: int, spec: OptimiserSpec) -> float:

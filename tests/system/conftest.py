@@ -9,29 +9,19 @@ import pytest
 
 from tests.system.slurm_cluster import SlurmCluster, why_missing
 
-GROUPS = {
-    "test_image.py": "image",
-    "test_slurm_in_image.py": "image",
-    "test_slurm.py": "slurm",
-    "test_slurm_cluster.py": "slurm",
-}
-"""Files that one worker takes, since they share an image or would disturb one another."""
+LONGEST = ("test_image.py", "test_slurm.py", "test_slurm_in_image.py")
+"""Begun first: where a worker gets one of these files last, the others wait for it."""
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every file of this folder a worker, the groups first, which take longest."""
+    """Put the files of LONGEST first, in their order; all others keep theirs."""
     here = Path(__file__).parent
-    order = list(GROUPS)
 
     def place(item: pytest.Item) -> int:
         name = item.path.name
-        return order.index(name) if item.path.parent == here and name in order else len(order)
+        return LONGEST.index(name) if item.path.parent == here and name in LONGEST else len(LONGEST)
 
     items.sort(key=place)
-    for item in items:
-        if item.path.parent == here:
-            item.add_marker(pytest.mark.xdist_group(GROUPS.get(item.path.name, item.path.name)))
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from envs import build_image
 
@@ -150,13 +151,15 @@ def image() -> Image:
     ready = os.environ.get("SAMESTEP_TEST_IMAGE")
     if ready:
         return read_image(Path(ready))
-    if not is_current():
-        reason = why_no_build()
-        if reason is not None:
-            pytest.skip(reason)
-        make_base()
-        done = make_image(CACHE)
-        assert done.returncode == 0, done.stdout + done.stderr
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with FileLock(CACHE.with_name("test-image.lock")):
+        if not is_current():
+            reason = why_no_build()
+            if reason is not None:
+                pytest.skip(reason)
+            make_base()
+            done = make_image(CACHE)
+            assert done.returncode == 0, done.stdout + done.stderr
     return read_image(CACHE)
 
 

@@ -33,7 +33,8 @@ def test_a_run_whose_port_was_taken_starts_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(launcher, "free_port", lambda address: taken)
+    ports, free_port = iter([taken]), launcher.free_port
+    monkeypatch.setattr(launcher, "free_port", lambda at: next(ports, 0) or free_port(at))
     run = Case("ddp").spec(nodes)
     world = replace(run.world, nodes=nodes, ranks_per_node=1)
     run = replace(run, world=world, workload=replace(run.workload, steps=3))
