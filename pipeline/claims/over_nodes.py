@@ -62,8 +62,9 @@ def _against_one_node(
 
 def _is_base(place: Place, many: Place) -> bool:
     """The same arm on one node with the same work in all, or for each rank under weak scaling."""
-    share = place.ranks if place.row["scaling"] == "weak" else 1
-    others = many.ranks if many.row["scaling"] == "weak" else 1
+    share, others = (
+        one.row["data_devices"] if one.row["scaling"] == "weak" else 1 for one in (place, many)
+    )
     same = place.row["global_batch"] / share == many.row["global_batch"] / others
     return bool(place.beside(many) and place.nodes == 1 and same)
 

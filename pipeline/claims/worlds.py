@@ -171,7 +171,7 @@ class Evidence:
 def _matches(place: Place) -> bool:
     want, row = place.selector, place.row
     mixed = str(row["precision"]).startswith(("amp_", "apex_"))
-    per_rank = row["global_batch"] / row["world_size"]
+    per_rank = row["global_batch"] / row["data_devices"]
     return bool(
         row["strategy"] == want.strategy
         and (mixed if want.precision == "mixed" else row["precision"] == want.precision)

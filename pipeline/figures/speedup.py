@@ -11,14 +11,23 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.figures import scales, theme
 from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
-from pipeline.metrics.select import interval_notes, links, listed, over, over_link, pick
+from pipeline.metrics.select import (
+    interval_notes,
+    links,
+    listed,
+    over,
+    over_link,
+    pick,
+    speedup_name,
+)
 
 CAPTION = (
     "Speedup against the number of nodes: throughput over that of the base, with the interval of "
     "the ratio. The base is the single-device run of the same precision, or the cell's own run "
     "on one node where there is none; the line below the figure gives it in absolute terms and "
     "says what the intervals cover. The dashed grey line is ideal speedup. Both axes are "
-    "logarithmic, so equal distances are equal factors."
+    "logarithmic, so equal distances are equal factors. Where the batch grows with the devices "
+    "(weak scaling), the ratio is called scaled speedup."
 )
 COMPARES = {"precision"}
 _POWERS = [2.0**power for power in range(-8, 12)]
@@ -51,7 +60,8 @@ def draw(table: pd.DataFrame) -> Figure:
     first.yaxis.set_major_locator(FixedLocator(ticks))
     first.yaxis.set_minor_locator(NullLocator())
     first.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    first.set_ylabel("Speedup over the base")
+    name = speedup_name(table)
+    first.set_ylabel(f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder"))
     for link, axes in zip(compared, panels, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
     what = f"Bases: {_bases(table)}. Bars: {interval_notes(values)}."

@@ -64,7 +64,7 @@ def train(
     """
     spec = load_spec(paths.spec)
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    layout.batch_slice(0, spec.workload.global_batch)
+    layout.check_batch(spec)
     place = here(spec, usable_cores(), tuple(scheduler), image_file)
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))

@@ -1,14 +1,15 @@
 """Which repeats does a study call for, given the records so far?
 
-With a fixed number that is all of them. With `repeats: {at_least, at_most, within}` a cell at a
-node count gets another repeat until the interval of its median step time lies within the share
-`within` of it, or `at_most` is reached. The rule looks at the first repeats only, in their order,
-so that the same records always call for the same runs.
+With a fixed number that is all of them. With `repeats: {at_least, at_most, within}` the cells at a
+node count, which are compared with one another, get another repeat each until the interval of every
+median step time lies within the share `within` of it, or `at_most` is reached: a comparison of
+cells with unequal numbers of runs would give the noisy ones the more. The rule looks at the first
+repeats only, in their order, so that the same records always call for the same runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +29,60 @@ COVERAGE = "92 to 96 %"
 def called_for(study: Study, runs: Path) -> list[RunSpec]:
     """The runs that the study calls for, in its order; those of fixed repeats are all.
 
-    Reads the records below `runs`; a cell is not followed beyond its first missing record.
+    Reads the records below `runs`; cells are not followed beyond the first missing record.
     """
     specs = expand(study)
     least, within = study.repeats.at_least, study.repeats.within
     if within is None:
         return specs
+    most = study.repeats.at_most
     cells: dict[tuple[str, int], list[RunSpec]] = {}
     for spec in specs:
         cells.setdefault((spec.cell, spec.world.nodes), []).append(spec)
-    return [spec for own in cells.values() for spec in _of_cell(own, runs, least, within)]
+    counts: dict[tuple[str, int], int] = {}
+    for nodes in dict.fromkeys(nodes for _, nodes in cells):
+        together = {key: own for key, own in cells.items() if key[1] == nodes}
+        counts |= _of_compared(together, runs, (least, most), within)
+    return [spec for key, own in cells.items() for spec in own[: counts[key]]]
 
 
-def _of_cell(specs: Sequence[RunSpec], runs: Path, least: int, within: float) -> list[RunSpec]:
+def _of_compared(
+    cells: Mapping[tuple[str, int], Sequence[RunSpec]],
+    runs: Path,
+    bounds: tuple[int, int],
+    within: float,
+) -> dict[tuple[str, int], int]:
+    """How many repeats each of the cells at one node count is called for.
+
+    A cell of which no run finished is not repeated beyond the fewest.
+    """
+    least, most = bounds
+    done = {key: _done(own, runs) for key, own in cells.items()}
+    if any(len(records) < least for records in done.values()):
+        return dict.fromkeys(cells, least)
+    live = {key for key, records in done.items() if _finished(records[:least])}
+    count = least
+    while count < most and not all(settled(done[key][:count], within) for key in live):
+        count += 1
+        if any(len(done[key]) < count for key in live):
+            break
+    return {key: count if key in live else least for key in cells}
+
+
+def _done(specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:
+    """Records of a cell in the order of its repeats, up to the first that is missing."""
     from pipeline.metrics.collect import read_run, run_folder
 
-    done: list[RunRecord] = []
-    for count, spec in enumerate(specs):
-        if count >= least and settled(done, within):
-            return list(specs[:count])
+    found: list[RunRecord] = []
+    for spec in specs:
         if not (run_folder(runs, spec) / "run.json").is_file():
-            return list(specs[: max(count + 1, least)])
-        done.append(read_run(runs, spec))
-    return list(specs)
+            break
+        found.append(read_run(runs, spec))
+    return found
+
+
+def _finished(records: Sequence[RunRecord]) -> bool:
+    return any(record.status == "ok" for record in records)
 
 
 def run_files(

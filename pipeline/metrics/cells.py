@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.pooling import mixed
@@ -159,16 +160,22 @@ def _ranges(group: Group) -> list[dict[str, Any]]:
 def find_base(group: Group, groups: Groups) -> Group | None:
     """What the speedup of a group is taken against, or None where that did not finish.
 
-    The strategy `single` on 1 node in the same precision; without one, the same arm at its smallest
-    node count (1 wherever the study has it). Times over another kind of network are no base.
+    The strategy `single` on 1 node in the same precision, best one of equal work: under weak
+    scaling with as large a batch per device. Without one, the same arm at its smallest node count
+    (1 wherever the study has it). Times over another kind of network are no base.
     """
     own = group.context
     alike = [g for g in groups.values() if g.context["network"] == own["network"]]
-    for candidate in alike:
-        c = candidate.context
-        same = (c["strategy"], c["nodes"], c["precision"]) == ("single", 1, own["precision"])
-        if same and candidate.ok:
-            return candidate
+    single = [
+        g
+        for g in alike
+        if g.ok
+        and [g.context[key] for key in ("strategy", "nodes", "precision")]
+        == ["single", 1, own["precision"]]
+    ]
+    if single:
+        scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
+        return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
     # Over several links the arm's one node is a cell of its own, which has the arm's name.
     line = [g for g in alike if g.context["cell"] in (own["cell"], own["arm"])]
     first = min(line, key=lambda g: int(g.context["nodes"]))

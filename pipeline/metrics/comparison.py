@@ -57,7 +57,7 @@ def unequal_work(
 
     def value(context: Mapping[str, Any], field: str) -> object:
         per_rank = weak and field == "global_batch"
-        return context[field] / context["world_size"] if per_rank else context[field]
+        return context[field] / context["data_devices"] if per_rank else context[field]
 
     return [
         field
@@ -75,7 +75,7 @@ def _require_one_value(ran: pd.DataFrame, field: str, what: str) -> None:
     places = ran.drop_duplicates(["cell", "nodes", field])
     values = places[field]
     if field == "global_batch" and (places["scaling"] == "weak").all():
-        values = places["global_batch"] / places["world_size"]
+        values = places["global_batch"] / places["data_devices"]
     different = values[values != values.iloc[0]] if len(values) else values
     if different.empty:
         return

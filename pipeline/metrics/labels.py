@@ -85,6 +85,7 @@ def _link(record: RunRecord) -> dict[str, str]:
 def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
     """Columns that every row of a cell at one node count shares."""
     spec, run = record.spec, record.run
+    layout = run["execution"]["layout"]
     return {
         "study": spec.study,
         "cell": spec.cell,
@@ -94,6 +95,7 @@ def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
         "nodes": spec.world.nodes,
         "ranks_per_node": spec.world.ranks_per_node,
         "world_size": spec.world.size,
+        "data_devices": layout["data_parallel"] * layout.get("devices_per_process", 1),
         "global_batch": spec.workload.global_batch,
         "global_batch_tokens": spec.global_batch_tokens,
         "accumulation": spec.workload.accumulation_steps,

@@ -1,4 +1,4 @@
-"""Does every cell compute the same training? Largest deviations from a single-device run.
+"""Does every cell compute the same training? Largest deviations from a reference, best `single`.
 
 Loss hides a gradient that is wrong by a factor, because AdamW divides it out; the gradient norm
 before clipping does not. Both are compared, at the first step (same weights, so only rounding may
@@ -9,7 +9,7 @@ verdict: two sound trainings drift apart, as two seeds do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.metrics.bands import FIRST_STEPS, Band, band_of
 from pipeline.metrics.cells import Group, Groups, base_name
-from pipeline.metrics.comparison import unequal_fields
+from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
 from pipeline.metrics.table import rows, with_context
+from pipeline.study.equal_work import schedule_text, without_lossy_wire
 
 EQUAL, NOT_EQUAL, DIVERGED = "equal", "NOT EQUAL", "diverged"
 UNEQUAL = (NOT_EQUAL, DIVERGED)
@@ -29,48 +31,7 @@ UNEQUAL = (NOT_EQUAL, DIVERGED)
 
 NOT_COMPARED = "not compared"
 _NO_REFERENCE = f"{NOT_COMPARED}: no single-device run in this precision"
-FULL_PRECISION = ("fp32",)
-
-FIRST_STEPS = 50
-"""Steps that decide; all of a shorter run."""
-
-
-@dataclass(frozen=True)
-class Band:
-    """Largest relative deviation that still counts as the same training, and why.
-
-    `first_step` holds for the first step, `first_steps` for the first `FIRST_STEPS`.
-    """
-
-    name: str
-    first_step: float
-    first_steps: float
-    reason: str
-
-
-FULL = Band(
-    "fp32 against fp32",
-    1e-5,
-    1e-3,
-    "Sharding a batch reorders sums of 32-bit floats, which moves a mean over thousands of terms "
-    "by a few units in the seventh digit. Later steps amplify this, because AdamW divides by the "
-    "running size of a gradient: where that is near zero, its sign decides a whole step.",
-)
-SAME_MIXED = Band(
-    "reduced precision against the same precision",
-    5e-3,
-    5e-2,
-    "A 16-bit type with 8 significant bits rounds by up to 0.2 % and each rank rounds its own "
-    "partial gradient before the sum; the first step allows two such roundings.",
-)
-MIXED = Band(
-    "reduced precision against fp32",
-    2e-2,
-    1e-1,
-    "Every product is rounded to the short type, so the gradient itself differs by up to about a "
-    "percent at the first step; the two trainings then drift apart while following the same curve.",
-)
-BANDS = (FULL, SAME_MIXED, MIXED)
+_FULL_PRECISION = "fp32"
 
 
 @dataclass(frozen=True)
@@ -148,24 +109,58 @@ def _diverged(run: Run) -> bool:
 def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
     """What a group is held against, each with the band that applies.
 
-    `single` in the same precision; where a reduced precision has no `single`, the first cell with
-    one rank in that precision; and for every reduced precision also `single` in fp32.
+    A cell of equal work in the same precision, and for every reduced precision also one in fp32;
+    see `_reference`.
     """
-    precision = group.context["precision"]
-    full = precision in FULL_PRECISION
-    own = _first(groups.values(), precision, "single") or _first(groups.values(), precision, None)
-    found = [(own, FULL if full else SAME_MIXED)] if own is not None else []
-    plain = None if full else _first(groups.values(), "fp32", "single")
-    return found + ([(plain, MIXED)] if plain is not None else [])
+    precisions = dict.fromkeys([str(group.context["precision"]), _FULL_PRECISION])
+    found = [_reference(group, groups, precision) for precision in precisions]
+    return [(one, _band(group, one)) for one in found if one is not None]
 
 
-def _first(groups: Iterable[Group], precision: str, strategy: str | None) -> Group | None:
-    for group in groups:
-        c = group.context
-        alone = c["world_size"] == 1 and c["precision"] == precision
-        if alone and group.ok and strategy in (None, c["strategy"]):
-            return group
-    return None
+def _reference(group: Group, groups: Groups, precision: str) -> Group | None:
+    """The cell in `precision` that a group is held against; None where the study has none.
+
+    `single` on one device where it did equal work, under weak scaling with the whole global batch
+    by accumulation; else the first cell on one device that did; else the first one in the same
+    world. Where no cell did equal work it is the first on one device, with which nothing is
+    compared.
+    """
+    finished = [g for g in groups.values() if g.ok and g.context["precision"] == precision]
+    alone = [g for g in finished if g.context["world_size"] == 1]
+    single = [g for g in alone if g.context["strategy"] == "single"]
+    ranked = single + (alone if precision == group.context["precision"] else [])
+    here = [g for g in finished if _world(g) == _world(group) and not lossy(g)]
+    equal = [g for g in [*ranked, *here] if not unequal_training_work(g, group)]
+    # A cell is no reference of its own unless it is the single device.
+    own = any(one is group for one in [*single, *ranked[:1]])
+    if equal and (equal[0] is not group or own):
+        return equal[0]
+    return next(iter(ranked), None)
+
+
+def _world(group: Group) -> tuple[int, int]:
+    return int(group.context["nodes"]), int(group.context["world_size"])
+
+
+def lossy(group: Group) -> bool:
+    """Whether its gradients lose digits on their way, by a knob that the strategy declares."""
+    spec = group.runs[0].record.spec
+    return schedule_text(spec) != schedule_text(without_lossy_wire(spec))
+
+
+def unequal_training_work(one: Group, other: Group) -> list[str]:
+    """Fields of equal work in which two groups differ; precision and a lossy wire aside."""
+    contexts = [
+        {**g.context, "schedule": schedule_text(without_lossy_wire(g.runs[0].record.spec))}
+        for g in (one, other)
+    ]
+    return [f for f in FIELDS if f != "precision" and contexts[0][f] != contexts[1][f]]
+
+
+def _band(group: Group, reference: Group) -> Band:
+    dtype = str((group.ok[0].record.run["precision"] or {}).get("compute_dtype"))
+    same = group.context["precision"] == reference.context["precision"]
+    return band_of(dtype, same=same, wire=lossy(group) != lossy(reference))
 
 
 def parity_frames(groups: Groups) -> list[pd.DataFrame]:
@@ -188,8 +183,7 @@ def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
     known = [(run, other) for run, other in pairs if other is not None]
     if not known:
         return [_verdict(f"{NOT_COMPARED}: no run of the same seed", base)]
-    one, other = pd.Series(known[0][0].context), pd.Series(known[0][1].context)
-    unequal = unequal_fields(one, other)
+    unequal = unequal_training_work(group, reference)
     if unequal:
         return [_verdict(f"{NOT_COMPARED}: {', '.join(unequal)} differ", base)]
     each = [deviation_of(run, other) for run, other in known]
@@ -258,7 +252,7 @@ def _step_deviation(run: Run, group: Group, groups: Groups) -> pd.DataFrame:
     other = _same_seed(run, reference) if reference is not None else None
     if reference is None or reference is group or other is None:
         return pd.DataFrame()
-    if unequal_fields(pd.Series(run.context), pd.Series(other.context)):
+    if unequal_training_work(group, reference):
         return pd.DataFrame()
     deviation = relative_deviation(run.loss, other.loss)
     frame = pd.DataFrame({"step": np.arange(len(deviation)), "value": deviation})

@@ -41,6 +41,17 @@ def interval_notes(values: pd.DataFrame) -> str:
     return "; ".join(texts) or "none"
 
 
+def speedup_name(table: pd.DataFrame) -> str:
+    """What the ratio of two throughputs is called: under weak scaling it is a scaled speedup.
+
+    There the batch grows with the devices, so the two did not do the same work in a step.
+    """
+    scaling = set(table["scaling"].dropna())
+    if scaling == {"weak"}:
+        return "scaled speedup"
+    return "speedup, under weak scaling scaled speedup" if "weak" in scaling else "speedup"
+
+
 def node_counts(table: pd.DataFrame) -> list[int]:
     """All node counts of the study, ascending."""
     return sorted(int(n) for n in table["nodes"].dropna().unique())

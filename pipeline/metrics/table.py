@@ -27,8 +27,8 @@ _TEXT = (
     "model device network link run_id status reason origin metric unit interval base other text"
 ).split()
 _INTEGERS = (
-    "cell_order nodes ranks_per_node world_size global_batch global_batch_tokens accumulation "
-    "updates_per_step seed repeat step rank n other_nodes"
+    "cell_order nodes ranks_per_node world_size data_devices global_batch global_batch_tokens "
+    "accumulation updates_per_step seed repeat step rank n other_nodes"
 ).split()
 _NUMBERS = ("value", "low", "high")
 
@@ -38,6 +38,9 @@ COLUMNS: dict[str, str] = {
     "timed": "boolean",
     **dict.fromkeys(_NUMBERS, "float64"),
 }
+
+# A table from before the column has what it was then, this other column.
+_LATER = {"data_devices": "world_size"}
 
 # Their type in COLUMNS is all that the schema asks of them.
 _PER_ROW = ("step", "rank", "timed", *_NUMBERS, "n", "text")
@@ -119,6 +122,9 @@ def read(path: Path) -> pd.DataFrame:
         raise RecordError(
             f"{path} is not Parquet ({reason}); delete it and run `python -m pipeline metrics`"
         ) from None
+    for name, former in _LATER.items():
+        if name not in table.columns and former in table.columns:
+            table[name] = table[former]
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
         raise RecordError(

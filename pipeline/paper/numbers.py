@@ -166,6 +166,7 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "scaling": work.scaling,
         "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
         "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
+        **_batch_words(runs),
         "batch_differs": runs["global_batch"].nunique() > 1,
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
         "steps": plural(work.steps, "step"),
@@ -173,6 +174,17 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "has_untimed": work.untimed_steps > 0,
         "timed": plural(work.steps - work.untimed_steps, "step"),
     }
+
+
+def _batch_words(runs: pd.DataFrame) -> dict[str, Any]:
+    """What all cells share in a step, in words: the batch, or that of each device."""
+    per_device = runs["global_batch"] / runs["data_devices"]
+    step = "the same optimisation step on the same batch"
+    if runs["global_batch"].nunique() <= 1:
+        return {"equal": True, "same": step}
+    if (runs["scaling"] == "weak").all() and per_device.nunique() == 1:
+        return {"equal": True, "same": f"{step} per device, so that the whole grows with them"}
+    return {"equal": False, "same": "optimisation steps on batches that differ between its cells"}
 
 
 def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.format import limit, scientific
-from pipeline.metrics.parity import BANDS, EQUAL, FIRST_STEPS, UNEQUAL
+from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.select import pick, plural, records
 
 
@@ -24,6 +25,7 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
         "any_compared": len(equal) + len(unequal) > 0,
+        "reference": _reference(table, verdicts),
         "equal": len(equal),
         "all_equal": len(unequal) == 0,
         "unequal": [_place(row) for row in records(unequal)],
@@ -50,6 +52,20 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
 def _place(row: dict[str, Any]) -> str:
     against = "" if pd.isna(row["base"]) else f" against {row['base']}"
     return f"{row['label']} at {plural(int(row['nodes']), 'node')}{against}"
+
+
+def _reference(table: pd.DataFrame, verdicts: pd.DataFrame) -> str:
+    """What the cells were held against: a single device, or the first cell of equal work."""
+    compared = set(verdicts.loc[verdicts["text"].isin([EQUAL, *UNEQUAL]), "base"])
+    places = records(pick(table, "cell", "num_ok"))
+    several = {
+        f"{row['cell']}, {plural(int(row['nodes']), 'node')}"
+        for row in places
+        if row["world_size"] > 1
+    }
+    if compared & several:
+        return "a run of equal work, on a single device where the study has one,"
+    return "a single-device run"
 
 
 def _worst(table: pd.DataFrame, band: str) -> dict[str, str]:

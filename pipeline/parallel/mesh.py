@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.study.spec import WorldSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 DATA = "data"
 """The axis whose ranks read different sequences; along every other axis they read the same."""
@@ -38,6 +38,11 @@ class Layout:
     def data_parallel(self) -> int:
         """Number of equal slices into which the global batch is cut."""
         return dict(self.axes).get(DATA, 1)
+
+    @property
+    def data_devices(self) -> int:
+        """Devices that compute sequences of their own: weak scaling multiplies the batch by it."""
+        return self.data_parallel * self.devices_per_process
 
     def coordinate(self, rank: int) -> dict[str, int]:
         """The place of a rank on each axis; raises IndexError for a rank that is not there."""
@@ -73,6 +78,20 @@ class Layout:
         share = global_batch // self.data_parallel
         start = self.coordinate(rank).get(DATA, 0) * share
         return start, start + share
+
+    def check_batch(self, spec: RunSpec) -> None:
+        """Raise StudyError where a rank's part of the batch is no whole number of micro-batches.
+
+        The data axis and the devices of a process cut the batch; along other axes it is shared.
+        """
+        work, parts = spec.workload, self.data_devices
+        pieces = parts * work.accumulation_steps
+        if work.global_batch % pieces:
+            raise StudyError(
+                f"{spec.run_id}: global batch {work.global_batch} is not data-parallel ranks"
+                f"({parts}) x accumulation_steps({work.accumulation_steps}) x a whole micro-batch; "
+                f"set workload.global_batch to a multiple of {pieces}"
+            )
 
     def processes_per_machine(self, world: WorldSpec) -> int:
         """Ranks that share one machine: those of all its nodes."""

@@ -132,8 +132,8 @@ def formula_24(spec: RunSpec) -> int:
 
 def sequences_at_once(spec: RunSpec, layout: Layout) -> int:
     """Sequences of one micro-batch on one device, rounded up."""
-    devices = layout.data_parallel * layout.devices_per_process
-    return -(-spec.workload.global_batch // (devices * spec.workload.accumulation_steps))
+    pieces = layout.data_devices * spec.workload.accumulation_steps
+    return -(-spec.workload.global_batch // pieces)
 
 
 def formats(spec: RunSpec) -> Formats:

@@ -57,7 +57,7 @@ def plan_study(runs: Sequence[RunSpec]) -> list[CellPlan]:
 def _plan(runs: Sequence[RunSpec]) -> CellPlan:
     spec = runs[0]
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    layout.batch_slice(0, spec.workload.global_batch)
+    layout.check_batch(spec)
     memories = [predict(spec, rank) for rank in range(layout.num_processes)]
     largest = max(memories, key=lambda memory: memory.peak)
     on_first = layout.processes_per_machine(spec.world)

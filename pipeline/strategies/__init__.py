@@ -41,7 +41,9 @@ def table() -> str:
 def check(runs: Iterable[RunSpec]) -> None:
     """Raise StudyError for a run whose strategy, options or world do not go together."""
     for run in runs:
-        load(run.strategy, run.options).check_spec(run)
+        strategy = load(run.strategy, run.options)
+        strategy.check_spec(run)
+        strategy.layout(run.world).check_batch(run)
 
 
 def load(name: str, options: Mapping[str, Any]) -> Strategy:

@@ -61,6 +61,18 @@ class Strategy(ABC):
 
     launcher: ClassVar[str] = "torchrun"
 
+    changes_the_step: ClassVar[tuple[str, ...]] = ()
+    """Knobs that change the optimisation step where they are off their defaults.
+
+    Cells that differ in one did unequal work, which a study must declare.
+    """
+
+    lossy_wire: ClassVar[tuple[str, ...]] = ()
+    """Those of `changes_the_step` by which gradients lose digits on their way, and nothing else.
+
+    Parity holds such a cell against one without them, in a band of its own.
+    """
+
     precisions: ClassVar[tuple[str, ...]] = ()
     """Precisions that it can train in; none named means all. The others are `unsupported`."""
 

@@ -37,6 +37,13 @@ class Horovod(Strategy):
     environment: ClassVar[tuple[str, ...]] = ("HOROVOD_CPU", "HOROVOD_CONTROLLER")
     lost_peer: ClassVar[tuple[str, ...]] = ("horovodinternalerror",)
 
+    changes_the_step: ClassVar[tuple[str, ...]] = (
+        "clip_before_synchronise",
+        "compression",
+        "optimiser_steps",
+    )
+    lossy_wire: ClassVar[tuple[str, ...]] = ("compression",)
+
     compression: str = "none"
     fusion_threshold_mb: int = 128
     cycle_time_ms: float = 1.0

@@ -9,9 +9,11 @@ figure that compares cells lets it differ, since their labels name it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import data_devices, expand, plugin
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
@@ -45,8 +47,8 @@ def global_batch(spec: RunSpec) -> int:
 
 
 def batch_per_rank(spec: RunSpec) -> float:
-    """Sequences per optimiser step of one rank, which weak scaling keeps."""
-    return spec.workload.global_batch / spec.world.size
+    """Sequences per optimiser step of one data-parallel rank, which weak scaling keeps."""
+    return spec.workload.global_batch / data_devices(spec.strategy, spec.options, spec.world)
 
 
 def updates_per_step(spec: RunSpec) -> int:
@@ -57,14 +59,31 @@ def updates_per_step(spec: RunSpec) -> int:
 def schedule_text(spec: RunSpec) -> str:
     """Everything that sets the update of a step but its number, comparable as one string."""
     o, work = spec.optimiser, spec.workload
-    changes = ("clip_before_synchronise", "compression")
-    options = "".join(f" {k}={spec.options[k]}" for k in changes if k in spec.options)
+    # Updates per step are a field of their own.
+    changed = {k: v for k, v in changed_step(spec).items() if k != "optimiser_steps"}
+    options = "".join(f" {key}={value}" for key, value in changed.items())
     return (
         f"{o.name} lr={o.learning_rate:g} betas={o.beta1:g},{o.beta2:g} eps={o.eps:g} "
         f"decay={o.weight_decay:g} clip={o.max_grad_norm:g} {o.schedule} "
         f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps} steps={work.steps}"
         f"{options}"
     )
+
+
+def changed_step(spec: RunSpec) -> dict[str, Any]:
+    """The knobs that change the optimisation step, as the strategy declares, off their defaults."""
+    usual = plugin(spec.strategy, {})
+    return {
+        name: spec.options[name]
+        for name in usual.changes_the_step
+        if spec.options.get(name, getattr(usual, name)) != getattr(usual, name)
+    }
+
+
+def without_lossy_wire(spec: RunSpec) -> RunSpec:
+    """The run with its gradients sent in full."""
+    lossy = plugin(spec.strategy, {}).lossy_wire
+    return replace(spec, options={k: v for k, v in spec.options.items() if k not in lossy})
 
 
 def model_text(spec: RunSpec) -> str:

@@ -7,8 +7,9 @@ repeat; one node uses no link, so over several links its runs are made once.
 
 from __future__ import annotations
 
+import importlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -128,7 +129,8 @@ def _run(study: Study, cell: Cell, nodes: int, repeat: int) -> RunSpec:
         link=cell.link.plain if cell.link and nodes == 1 else cell.link,
         cores_per_node=cluster.cores_per_node,
     )
-    factor = world.size if work.scaling == "weak" else 1
+    weak = work.scaling == "weak"
+    factor = data_devices(cell.strategy, cell.options, world) if weak else 1
     return RunSpec(
         study=study.name,
         cell=cell.name,
@@ -145,6 +147,23 @@ def _run(study: Study, cell: Cell, nodes: int, repeat: int) -> RunSpec:
         image_digest=study.image_digest,
         options=cell.options,
     )
+
+
+def data_devices(strategy: str, options: Mapping[str, Any], world: WorldSpec) -> int:
+    """Devices that compute sequences of their own; raises StudyError where the layout cannot be.
+
+    Along an axis that cuts the model, ranks share theirs.
+    """
+    return int(plugin(strategy, options).layout(world).data_devices)
+
+
+def plugin(strategy: str, options: Mapping[str, Any]) -> Any:
+    """The strategy of that name, a `pipeline.strategies.Strategy`; raises StudyError.
+
+    Only a strategy knows its axes and what its knobs do, and it is a plug-in that is found by its
+    name: nothing in this package imports one.
+    """
+    return importlib.import_module("pipeline.strategies").load(strategy, options)
 
 
 def tokens_spec(study: Study) -> dict[str, Any]:

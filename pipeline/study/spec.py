@@ -67,8 +67,8 @@ class WorkloadSpec:
     """Work of one run. `global_batch` counts sequences per optimiser step over all ranks.
 
     The first `untimed_steps` are trained and recorded but left out of the timing.
-    `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world
-    size, `weak` multiplies it by the world size.
+    `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world,
+    `weak` multiplies it by the number of devices that compute sequences of their own.
     """
 
     global_batch: int
@@ -280,7 +280,6 @@ class RunSpec:
 
 
 def _check_world(spec: RunSpec) -> None:
-    size, work = spec.world.size, spec.workload
     backend = {"cpu": "gloo", "cuda": "nccl"}[spec.world.device]
     if spec.world.backend != backend:
         raise StudyError(
@@ -296,18 +295,6 @@ def _check_world(spec: RunSpec) -> None:
         raise StudyError(
             f"{spec.run_id}: one machine cannot be {spec.world.nodes} nodes, at most "
             f"{NODES_OF_ONE_MACHINE}; lower cluster.nodes or set cluster.network to real"
-        )
-    pieces = size * work.accumulation_steps
-    if work.global_batch % size:
-        raise StudyError(
-            f"{spec.run_id}: world size {size} does not divide the global batch "
-            f"{work.global_batch}; set workload.global_batch to a multiple of {size}"
-        )
-    if work.global_batch % pieces:
-        raise StudyError(
-            f"{spec.run_id}: global batch {work.global_batch} is not ranks({size}) x "
-            f"accumulation_steps({work.accumulation_steps}) x a whole micro-batch; "
-            f"set workload.global_batch to a multiple of {pieces}"
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.metrics.format import NONE, ratio_interval, with_interval
-from pipeline.metrics.select import pick, records
+from pipeline.metrics.select import pick, records, speedup_name
 from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "Throughput, speedup over the base and parallel efficiency (speedup over the ratio of ranks) "
-    "with their intervals. What those of the throughput cover stands in the table of step times, "
+    "with their intervals. Where the batch grows with the devices (weak scaling) it is called "
+    "scaled speedup. What those of the throughput cover stands in the table of step times, "
     "and those of the ratios cover no less than the worse of their two parts. The base is named by "
     "its cell in the study; the last column says whether the test finds the cell faster or slower "
     "than it. A dash stands where no run finished or no base did."
@@ -39,7 +40,7 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, each measure as `value [low, high]`."""
-    titles = ("Tokens/s", "Speedup", "Efficiency")
+    titles = ("Tokens/s", speedup_name(frame).partition(",")[0].capitalize(), "Efficiency")
     shown = []
     for row in records(frame):
         line = {}

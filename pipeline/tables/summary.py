@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import NONE, ratio_interval, with_interval
-from pipeline.metrics.select import pick, records
+from pipeline.metrics.select import pick, records, speedup_name
 from pipeline.study.profiling import COMMUNICATION
 from pipeline.tables.write import PLACE, places
 
@@ -31,7 +31,7 @@ _MEBIBYTE = 2**20
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell of that place, the highest throughput first; bytes, shares of 1."""
     rates = pick(table, "cell", "tokens_per_second")
-    found = _last_place(table, rates)[[*PLACE, "label", "world_size"]]
+    found = _last_place(table, rates)[[*PLACE, "label", "world_size", "scaling"]]
     for metric, name in _MEASURES.items():
         rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
         names = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
@@ -52,7 +52,7 @@ def _last_place(table: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text; shares in per cent, memory in MiB."""
-    shown = []
+    name, shown = speedup_name(frame).partition(",")[0].capitalize(), []
     for row in records(frame):
         speedup = (row[f"speedup{end}"] for end in ("", "_low", "_high"))
         rate = (row[f"tokens_per_second{end}"] for end in ("", "_low", "_high"))
@@ -60,14 +60,14 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
         shown.append(
             {
                 "Tokens/s": with_interval(*rate),
-                "Speedup": ratio_interval(*speedup),
+                name: ratio_interval(*speedup),
                 "Efficiency": NONE if pd.isna(row["efficiency"]) else f"{row['efficiency']:.2f}",
                 "Base": NONE if pd.isna(row["base"]) else row["base"],
                 "Communication [%]": _per_cent(row),
                 "Memory [MiB]": NONE if pd.isna(memory) else f"{memory / _MEBIBYTE:,.0f}",
             }
         )
-    columns = ["Tokens/s", "Speedup", "Efficiency", "Base", "Communication [%]", "Memory [MiB]"]
+    columns = ["Tokens/s", name, "Efficiency", "Base", "Communication [%]", "Memory [MiB]"]
     return pd.DataFrame(places(frame)).join(pd.DataFrame(shown, columns=columns))
 
 

@@ -55,13 +55,29 @@ def test_before_any_record_the_fewest_are_called_for(tmp_path: Path) -> None:
     assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 6}
 
 
-def test_a_wide_interval_calls_for_one_more_until_the_most(tmp_path: Path) -> None:
+def test_a_wide_interval_calls_for_one_more_of_all_that_are_compared(tmp_path: Path) -> None:
     write(tmp_path, lambda spec: spec.repeat < 6)
-    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 7}
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 7, "wild": 7}
     write(tmp_path, lambda spec: spec.cell == "wild" and spec.repeat < 8)
-    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 9}
-    write(tmp_path, lambda spec: spec.cell == "wild")
-    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 6, "wild": 9}
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 7, "wild": 7}
+    write(tmp_path, lambda spec: spec.cell == "calm" and spec.repeat < 8)
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 9, "wild": 9}
+    write(tmp_path, lambda spec: True)
+    assert counts(called_for(Study.of(study()), tmp_path)) == {"calm": 9, "wild": 9}
+
+
+def test_cells_of_another_node_count_are_not_repeated_too(tmp_path: Path) -> None:
+    write(tmp_path, lambda spec: spec.repeat < 6)
+    two = study(cells=[CELLS[0] | {"nodes": [2]}, CELLS[1]])
+    (tmp_path / "calm" / "n1").rename(tmp_path / "calm" / "n2")
+    for path in (tmp_path / "calm" / "n2").glob("*"):
+        spec = next(
+            s for s in expand(Study.of(two)) if s.cell == "calm" and f"r{s.repeat}" == path.name
+        )
+        record = make_record(spec)
+        steps = [replace(step, seconds=0.2) for step in record.steps]
+        write_record(path, RunRecord(record.run, steps))
+    assert counts(called_for(Study.of(two), tmp_path)) == {"calm": 6, "wild": 7}
 
 
 def test_what_never_finishes_is_not_repeated(tmp_path: Path) -> None:
@@ -71,12 +87,12 @@ def test_what_never_finishes_is_not_repeated(tmp_path: Path) -> None:
 
 def test_the_table_wants_what_is_called_for_and_no_more(tmp_path: Path) -> None:
     write(tmp_path, lambda spec: spec.repeat < 6)
-    with pytest.raises(RecordError, match=r"wild/n1/r6/run\.json does not exist"):
+    with pytest.raises(RecordError, match=r"calm/n1/r6/run\.json does not exist"):
         build(Study.of(study()), tmp_path)
-    write(tmp_path, lambda spec: spec.cell == "wild")
+    write(tmp_path, lambda spec: True)
     table = build(Study.of(study()), tmp_path)
     found = table[(table["level"] == "cell") & (table["metric"] == "num_runs")]
-    assert dict(found[["cell", "value"]].to_numpy()) == {"calm": 6, "wild": 9}
+    assert dict(found[["cell", "value"]].to_numpy()) == {"calm": 9, "wild": 9}
     numbers = collect_numbers(Study.of(study()), table)["study"]
     assert numbers["repeats"].startswith("6 to 9 repeats (until the interval")
     assert "2 % of it" in numbers["repeats"] and numbers["adaptive"] == "92 to 96 %"
@@ -87,7 +103,7 @@ def test_the_stage_writes_the_runs_of_one_round(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(json.dumps(study()))
     args = ["repeats", "--study", str(tmp_path / "study.json"), "--runs", str(tmp_path / "runs")]
     assert main([*args, "--repeat", "6", "--out", str(tmp_path / "6.json")]) == 0
-    assert json.loads((tmp_path / "6.json").read_text()) == ["fake/wild/n1/r6"]
+    assert json.loads((tmp_path / "6.json").read_text()) == ["fake/calm/n1/r6", "fake/wild/n1/r6"]
 
 
 RESULTS = "results/fake"

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.metrics.bands import FIRST_STEPS, FULL, WIRE, band_of
 from pipeline.metrics.cells import group_runs
 from pipeline.metrics.parity import (
     DIVERGED,
     EQUAL,
-    FIRST_STEPS,
-    FULL,
     NOT_EQUAL,
     deviation_of,
     parity_frames,
@@ -34,11 +33,12 @@ def run_of(
     seed: int = 20220613,
     *,
     scaled: bool = False,
+    options: dict[str, Any] | None = None,
 ) -> Run:
     """A run of one rank with these losses and norms."""
     spec = next(r for r in expand(Study.of(make_study())) if r.cell == cell)
     work = replace(spec.workload, steps=len(losses), untimed_steps=0)
-    made = make_record(replace(spec, workload=work, seed=seed))
+    made = make_record(replace(spec, workload=work, seed=seed, options=options or {}))
     run: dict[str, Any] = dict(made.run)
     run["precision"] = {**run["precision"], "loss_scaling": scaled}
     steps: list[Step] = [
@@ -100,3 +100,25 @@ def test_a_later_drift_can_be_read_against_other_seeds() -> None:
     other = run_of([1.0, 1.2], [1.0, 1.0], seed=7)
     found = verdict(run_of([1.0, 1.0], [1.0, 1.0], "dps"), one, other)
     assert found["parity_loss_seeds"]["value"] == pytest.approx(1 / 6)
+
+
+def test_a_band_is_that_of_the_number_format() -> None:
+    assert band_of("float32", same=True, wire=False) is FULL
+    same = {dtype: band_of(dtype, same=True, wire=False) for dtype in ("bfloat16", "float16")}
+    assert same["float16"].first_step < same["bfloat16"].first_step
+    assert band_of("tf32", same=False, wire=False).name == "tf32 against fp32"
+    assert band_of("float32", same=True, wire=True) is WIRE
+    assert band_of("bfloat16", same=True, wire=True) is same["bfloat16"]
+
+
+def test_a_lossy_wire_has_a_band_of_its_own() -> None:
+    steps = [1.0, 1.0, 1.0]
+    off = [1.0, 1.0, 1.0 + 2 * FULL.first_steps]
+    plain = run_of(steps, steps)
+    assert verdict(run_of(steps, off, "horovod"), plain)["parity_verdict"]["text"] == NOT_EQUAL
+    narrow = run_of(steps, off, "horovod", options={"compression": "fp16"})
+    found = verdict(narrow, plain)
+    assert found["parity_verdict"]["text"] == EQUAL
+    assert found["parity_band"]["text"] == WIRE.name
+    twice = run_of(steps, steps, "horovod", options={"optimiser_steps": 2})
+    assert "updates_per_step differ" in verdict(twice, plain)["parity_verdict"]["text"]

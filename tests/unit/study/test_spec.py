@@ -84,8 +84,6 @@ def test_weak_scaling_multiplies_the_global_batch(study) -> None:
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("workload", "global_batch", 6, "world size 4 does not divide the global batch 6"),
-        ("workload", "accumulation_steps", 3, r"accumulation_steps\(3\)"),
         ("workload", "untimed_steps", 999, "leaves none of"),
         ("model", "num_heads", 7, "not a multiple of model.num_heads 7"),
         ("tokenizer", "vocab_size", 4096, "over model.vocab_size"),

@@ -1,0 +1,199 @@
+"""How far do two sound trainings drift apart, which the bands of parity must allow?
+
+    python -m bench.parity_drift --out bench/results/parity_drift.json
+
+A small GPT-2 is trained on this machine's CPU in one thread, in each precision and for each seed,
+with the batch of a step in one piece and in several. The pieces are what data-parallel ranks
+compute: the same mean of the same gradients, in another order of summation. One more training
+sends the gradients of the pieces as float16, as Horovod's compression does. Compared are loss and
+unclipped gradient norm, as `pipeline/metrics/parity.py` compares those of a study; the largest
+deviation up to a step is kept at a few steps. Seeds are compared with one another in the same way:
+that is how far apart two trainings are which nobody would call equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.corpus.batches import Batches
+from pipeline.corpus.build import TokensSpec, build
+from pipeline.machine.facts import cpu_model
+from pipeline.metrics.parity import relative_deviation
+from pipeline.metrics.statistics import Floats
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Batch, Parts, Trainable
+from pipeline.records import Step
+from pipeline.strategies.single import Single
+from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.load import load_study
+from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec
+from pipeline.training.clock import Clock
+from pipeline.training.loop import Hooks, Loop
+
+STUDY = Path(__file__).resolve().parents[1] / "workflow" / "config" / "smoke" / "study.yaml"
+"""Its text, tokeniser and optimiser; the model is smaller, for thousands of steps."""
+
+MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=2, context=16, vocab_size=1024)
+GLOBAL_BATCH = 8
+PIECES = 2
+SEEDS = (20220613, 20220614, 20220615)
+PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2")
+REDUCED = PRECISIONS[1:]
+AT_STEPS = (1, 10, 20, 50, 100, 1000, 4000)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Loss and unclipped gradient norm of every step, each of shape (steps,); NaN: not finite."""
+
+    loss: Floats
+    norm: Floats
+
+    @property
+    def skipped(self) -> Any:
+        """Steps whose update a loss scaler skipped, shape (steps,)."""
+        return np.isnan(self.norm) & ~np.isnan(self.loss)
+
+
+@dataclass(frozen=True)
+class Float16Wire(Single):
+    """TEST ONLY: one process computes what ranks whose gradients travel as float16 compute.
+
+    Each piece is a rank of its own: its gradients are narrowed, added in float16, widened and
+    divided by the number of ranks.
+    """
+
+    def build(self, parts: Parts) -> Trainable:
+        """The shared step with that sum in place of the accumulation."""
+        return _Float16Sum(parts.prepare())
+
+
+class _Float16Sum(Stepper):
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Mean loss of the pieces; leaves the mean of their narrowed gradients."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        sums = [torch.zeros_like(p, dtype=torch.float16) for p in parameters]
+        total = torch.zeros(())
+        for piece in microbatches:
+            total += super().accumulate([piece])
+            for one, parameter in zip(sums, parameters, strict=True):
+                assert parameter.grad is not None
+                one += parameter.grad.half()
+        for one, parameter in zip(sums, parameters, strict=True):
+            parameter.grad = one.float() / len(microbatches)
+        return total / len(microbatches)
+
+
+def main() -> int:
+    """Train everything, compare, and write the largest deviations."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    parser.add_argument("--steps", type=int, default=AT_STEPS[-1], help="steps of each training")
+    parser.add_argument("--tokens", type=Path, help="token shards of the default study, if made")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as work:
+        tokens = args.tokens or made_tokens(Path(work) / "tokens")
+        result = measure(tokens, args.steps, MODEL)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"largest deviations over {args.steps} steps -> {args.out}")
+    return 0
+
+
+def made_tokens(folder: Path) -> Path:
+    """Token shards of the default study, in `folder`."""
+    build(TokensSpec.from_dict(tokens_spec(load_study(STUDY))), folder, 1)
+    return folder
+
+
+def measure(tokens: Path, steps: int, model: ModelSpec) -> dict[str, Any]:
+    """Everything that the result file holds."""
+    at = [count for count in AT_STEPS if count <= steps]
+    one: dict[tuple[str, int], Training] = {}
+    order: dict[str, list[tuple[Training, Training]]] = {}
+    for seed in SEEDS:
+        for precision in PRECISIONS:
+            spec = spec_of(precision, seed, steps, model)
+            whole = one[precision, seed] = train(spec, tokens)
+            pieces = train(in_pieces(spec), tokens)
+            order.setdefault(precision, []).append((pieces, whole))
+            print(f"seed {seed}, {precision}: done", flush=True)
+        wire = train(in_pieces(spec_of("fp32", seed, steps, model)), tokens, Float16Wire())
+        order.setdefault("fp32 over a float16 wire", []).append((wire, one["fp32", seed]))
+    against_full = {p: [(one[p, seed], one["fp32", seed]) for seed in SEEDS] for p in REDUCED}
+    seeds = {p: list(combinations([one[p, s] for s in SEEDS], 2)) for p in PRECISIONS}
+    example = spec_of("fp32", SEEDS[0], steps, model)
+    return {
+        "processor": cpu_model(),
+        "torch": torch.__version__,
+        "threads": 1,
+        "model": asdict(model),
+        "optimiser": asdict(example.optimiser),
+        "global_batch": GLOBAL_BATCH,
+        "pieces": PIECES,
+        "seeds": list(SEEDS),
+        "at_steps": at,
+        "order": {name: largest(pairs, at) for name, pairs in order.items()},
+        "against_fp32": {name: largest(pairs, at) for name, pairs in against_full.items()},
+        "between_seeds": {name: largest(pairs, at) for name, pairs in seeds.items()},
+    }
+
+
+def spec_of(precision: str, seed: int, steps: int, model: ModelSpec) -> RunSpec:
+    """A run of the default study's single device with this model, for so many steps."""
+    spec = next(run for run in expand(load_study(STUDY)) if run.strategy == "single")
+    work = WorkloadSpec(GLOBAL_BATCH, 1, steps, 0, "strong", 0)
+    world = replace(spec.world, network="loopback", link=None, cores_per_node=None)
+    return replace(spec, precision=precision, seed=seed, model=model, workload=work, world=world)
+
+
+def in_pieces(spec: RunSpec) -> RunSpec:
+    """The same step, its batch in `PIECES` pieces."""
+    return replace(spec, workload=replace(spec.workload, accumulation_steps=PIECES))
+
+
+def train(spec: RunSpec, tokens: Path, strategy: Single | None = None) -> Training:
+    """All steps of a run in this process."""
+    found: list[Step] = []
+    batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    loop = Loop(spec, strategy or Single(), batches, 0, Clock(torch.device("cpu")))
+    loop.run(Hooks(found.append, lambda done, state: None))
+    return Training(_series(s.loss for s in found), _series(s.grad_norm for s in found))
+
+
+def _series(values: Iterable[float | None]) -> Floats:
+    return np.asarray([np.nan if v is None else v for v in values], dtype=np.float64)
+
+
+def largest(pairs: Sequence[tuple[Training, Training]], at: Sequence[int]) -> dict[str, Any]:
+    """Largest deviation of any pair up to each step of `at`, and all steps that were left out.
+
+    A step that a loss scaler skipped in either is left out and counted.
+    """
+    found: dict[str, Any] = {}
+    for name in ("loss", "norm"):
+        apart = []
+        for own, other in pairs:
+            deviation = relative_deviation(getattr(own, name), getattr(other, name))
+            deviation[own.skipped | other.skipped] = 0.0
+            apart.append(deviation)
+        worst = np.max(apart, axis=0)
+        found[name] = [float(f"{worst[:count].max():.3g}") for count in at]
+    found["skipped"] = int(sum((own.skipped | other.skipped).sum() for own, other in pairs))
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,125 @@
+"""Weak scaling: batches follow the data axis, references do equal work, words follow the data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline import strategies
+from pipeline.errors import StudyError
+from pipeline.metrics import table as tidy
+from pipeline.metrics.build import build
+from pipeline.metrics.select import pick, speedup_name
+from pipeline.paper.numbers import _batch_words
+from pipeline.paper.parity_facts import parity_facts
+from pipeline.study.equal_work import batch_per_rank, check_equal_work
+from pipeline.study.expansion import expand
+from pipeline.study.study import Study
+from pipeline.tables import scaling, summary
+from tests.fake_records import make_study, write_records
+
+WEAK = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
+SINGLE: dict[str, Any] = {
+    "name": "single",
+    "label": "One",
+    "strategy": "single",
+    "precision": "fp32",
+    "nodes": [1],
+}
+WHOLE = {
+    **SINGLE,
+    "name": "single-16",
+    "workload": {"scaling": "strong", "global_batch": 16, "accumulation_steps": 4},
+}
+"""The global batch of four ranks on one device, by accumulation."""
+DPS: dict[str, Any] = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"}
+RING: dict[str, Any] = {"name": "ring", "label": "Ring", "strategy": "horovod", "precision": "fp32"}
+TENSOR: dict[str, Any] = {"name": "cut", "label": "Cut", "strategy": "tensor", "precision": "fp32"}
+
+
+def study_of(*cells: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return make_study(
+        cells=list(cells), workload=WEAK, repeats=1, compares=["global_batch"], **changes
+    )
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    study = study_of(SINGLE, WHOLE, DPS, RING)
+    return build(Study.of(study), write_records(tmp_path_factory.mktemp("weak"), study))
+
+
+def text(table: pd.DataFrame, cell: str, nodes: int, metric: str, column: str) -> Any:
+    rows = pick(table, "cell", metric)
+    return rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)][column].iloc[0]
+
+
+def test_weak_scaling_multiplies_by_the_ranks_of_the_data_axis_alone() -> None:
+    cells = [DPS, TENSOR, {**TENSOR, "name": "both", "options": {"ranks": 2}, "nodes": [2, 4]}]
+    specs = expand(Study.of(study_of(*cells)))
+    batches = {(s.cell, s.world.nodes): s.workload.global_batch for s in specs}
+    assert batches == {
+        ("dps", 1): 4, ("dps", 2): 8, ("dps", 4): 16,
+        ("cut", 1): 4, ("cut", 2): 4, ("cut", 4): 4,
+        ("both", 2): 4, ("both", 4): 8,
+    }  # fmt: skip
+    assert {batch_per_rank(spec) for spec in specs} == {4.0}
+    check_equal_work(Study.of(study_of(*cells)).but(compares=None))
+
+
+def test_only_the_data_axis_must_divide_the_batch() -> None:
+    specs = expand(Study.of(study_of(TENSOR, DPS)))
+    uneven = [replace(s, workload=replace(s.workload, global_batch=6)) for s in specs]
+    four = {s.strategy: s for s in uneven if s.world.nodes == 4}
+    strategies.check([four["tensor"]])
+    said = r"6 is not data-parallel ranks\(4\) x accumulation_steps\(1\) x a whole micro-batch"
+    with pytest.raises(StudyError, match=said):
+        strategies.check([four["ddp"]])
+    odd = replace(four["tensor"].workload, accumulation_steps=4)
+    with pytest.raises(StudyError, match=r"set workload.global_batch to a multiple of 4"):
+        strategies.check([replace(four["tensor"], workload=odd)])
+
+
+def test_parity_under_weak_scaling_is_against_the_whole_batch_by_accumulation(table) -> None:
+    for cell in ("dps", "ring"):
+        assert text(table, cell, 4, "parity_verdict", "base") == "single-16, 1 node"
+        assert text(table, cell, 4, "parity_verdict", "text") == "equal"
+        assert text(table, cell, 1, "parity_verdict", "base") == "single, 1 node"
+
+
+def test_without_such_a_run_parity_is_against_the_first_cell_of_that_world(table) -> None:
+    assert text(table, "ring", 2, "parity_verdict", "base") == "dps, 2 nodes"
+    assert text(table, "ring", 2, "parity_verdict", "text") == "equal"
+    assert "global_batch differ" in text(table, "dps", 2, "parity_verdict", "text")
+    assert parity_facts(table)["reference"].startswith("a run of equal work")
+
+
+def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_device(
+    table,
+) -> None:
+    assert text(table, "dps", 4, "speedup", "base") == "single, 1 node"
+    assert text(table, "dps", 4, "ideal_speedup", "value") == 4.0
+    weak = table[table["cell"] != "single-16"]
+    assert speedup_name(weak) == "scaled speedup" and "scaled" in speedup_name(table)
+    assert "Scaled speedup" in scaling.show(scaling.build(weak))
+    assert "Scaled speedup" in summary.show(summary.build(weak))
+
+
+def test_words_on_the_batch_follow_the_data(table) -> None:
+    runs = pick(table, "run", "status")
+    strong, weak = runs[runs["global_batch"] == 16], runs[runs["cell"] != "single-16"]
+    assert _batch_words(strong)["same"].endswith("on the same batch")
+    assert _batch_words(weak)["same"].endswith("per device, so that the whole grows with them")
+    assert not _batch_words(runs)["equal"]
+
+
+def test_a_table_from_before_weak_scaling_followed_the_data_axis_is_read(
+    table, tmp_path: Path
+) -> None:
+    table.drop(columns="data_devices").to_parquet(tmp_path / "metrics.parquet")
+    found = tidy.read(tmp_path / "metrics.parquet")
+    assert (found["data_devices"].dropna() == found["world_size"].dropna()).all()
