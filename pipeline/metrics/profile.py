@@ -1,7 +1,7 @@
 """What the profiled runs say: how the time of a step divides into phases.
 
 Rows of level `profile` are about one profiled run or one of its ranks, rows of level `cell` about
-the steps of that run, each the mean over its ranks. No time of a profiled run goes anywhere else.
+all profiled runs of a cell at a node count, of steps that are each the mean over the ranks. No time of a profiled run goes anywhere else.
 """
 
 from __future__ import annotations
@@ -98,22 +98,27 @@ def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
 
 def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
     """Seconds of each phase, its share of the step, and the means that add up; of all `runs`."""
-    each = pd.concat([s.drop(columns="rank").groupby("at", sort=True).mean() for s in runs])
-    values = [_interval(f"phase_seconds:{name}", "s", _floats(each[name])) for name in PHASES]
+    each = [s.drop(columns="rank").groupby("at", sort=True).mean() for s in runs]
+    whole = pd.concat(each)
+    values = [
+        _interval(f"phase_seconds:{name}", "s", [_floats(run[name]) for run in each])
+        for name in PHASES
+    ]
     values += [
-        _interval(f"phase_share:{name}", "1", _floats(each[name] / each["step"]))
+        _interval(f"phase_share:{name}", "1", [_floats(run[name] / run["step"]) for run in each])
         for name in IN_STEP
     ]
     means = [
-        {"level": "cell", "metric": f"phase_mean_seconds:{name}", "unit": "s", "n": len(each),
-         "value": float(each[name].mean()), "text": MEAN}
+        {"level": "cell", "metric": f"phase_mean_seconds:{name}", "unit": "s", "n": len(whole),
+         "value": float(whole[name].mean()), "text": MEAN}
         for name in PHASES
     ]  # fmt: skip
     return [*values, *means]
 
 
-def _interval(metric: str, unit: str, steps: Floats) -> dict[str, Any]:
-    return {"level": "cell", "metric": metric, "unit": unit, **bounds(repeats_interval([steps]))}
+def _interval(metric: str, unit: str, runs: Sequence[Floats]) -> dict[str, Any]:
+    """Over the profiled runs, each of which counts once; of one run over its steps."""
+    return {"level": "cell", "metric": metric, "unit": unit, **bounds(repeats_interval(runs))}
 
 
 def _floats(column: pd.Series) -> Floats:

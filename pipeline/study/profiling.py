@@ -1,7 +1,8 @@
 """Profiled runs: short runs of their own that say what a step's time is spent on.
 
-A study asks for them by `profile: {steps: N}`. Profiling disturbs what it measures, so they are
-apart from the timed runs: one for each cell and node count, the beginning of its first repeat.
+A study asks for them by `profile: {steps: N, repeats: R}`. Profiling disturbs what it measures, so
+they are apart from the timed runs: R (1 by default) for each cell and node count, the beginnings of
+its first repeats.
 """
 
 from __future__ import annotations
@@ -31,11 +32,16 @@ def profiled(study: Study) -> list[RunSpec]:
 
     They train the untimed steps and then `profile.steps` more with the learning rates of the whole
     run, so their losses are the first ones of the timed run. Raises StudyError where that is
-    longer.
+    longer, and where they are more than the timed runs.
     """
     if (steps := study.profile_steps) is None:
         return []
-    return [_shorten(spec, steps) for spec in expand(study) if spec.repeat == 0]
+    if (count := study.profile_repeats) > study.repeats.at_least:
+        raise StudyError(
+            f"profile.repeats {count} is over the {study.repeats.at_least} timed repeats, whose "
+            "beginnings profiled runs are; lower it or raise repeats"
+        )
+    return [_shorten(spec, steps) for spec in expand(study) if spec.repeat < count]
 
 
 def _shorten(spec: RunSpec, steps: int) -> RunSpec:

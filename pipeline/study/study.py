@@ -84,6 +84,7 @@ class Study:
     seeds: tuple[int, ...]
     timeout_seconds: int
     profile_steps: int | None
+    profile_repeats: int
     claims: tuple[str, ...]
     compares: tuple[str, ...]
     compile: bool
@@ -110,6 +111,7 @@ class Study:
             seeds=tuple(content["seeds"]),
             timeout_seconds=content["timeout_seconds"],
             profile_steps=None if profile is None else int(profile["steps"]),
+            profile_repeats=1 if profile is None else int(profile.get("repeats", 1)),
             claims=tuple(content.get("claims", ())),
             compares=tuple(content.get("compares", ())),
             compile=content.get("compile", False),

@@ -1,0 +1,74 @@
+"""Claims on what the time is spent on are decided from six profiled runs of each cell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from pipeline.claims.judge import judge
+from pipeline.claims.load import load_claims
+from pipeline.claims.types import REPRODUCED, UNDECIDED, Claim
+from pipeline.claims.worlds import Evidence
+from pipeline.metrics.build import build
+from pipeline.metrics.collect import run_folder
+from pipeline.metrics.select import pick
+from pipeline.records import RunRecord, Step, write_record
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, profiled
+from pipeline.study.study import Study
+from tests.claims_worlds import world_study
+from tests.fake_records import make_record, write_records
+
+UNEVEN = next(
+    claim
+    for claim in load_claims(Path("workflow/config/bai2022/claims.yaml"))
+    if claim.id == "horovod-symmetric-time"
+)
+CELLS = [
+    {"name": name, "label": name, "strategy": strategy, "precision": "fp32", "nodes": [1]}
+    for name, strategy in (("even", "horovod"), ("uneven", "ddp"))
+]
+
+
+def slower_first(step: Step) -> Step:
+    """Rank 0 computes for longer; the others wait for it, so that every step takes as long."""
+    assert step.phases is not None
+    moved = 0.5 * step.phases[COMMUNICATION] * (1 if step.rank == 0 else -1)
+    moved = min(moved, 0.9 * step.phases[COMMUNICATION])
+    phases = step.phases | {
+        BACKWARD: step.phases[BACKWARD] + moved,
+        COMMUNICATION: step.phases[COMMUNICATION] - moved,
+    }
+    return replace(step, phases=phases)
+
+
+def evidence(repeats: int) -> Evidence:
+    study = world_study(cells=CELLS, profile={"steps": 4, "repeats": repeats})
+    with TemporaryDirectory() as folder:
+        root = write_records(Path(folder), study, lambda spec: None)
+        for place, spec in enumerate(profiled(Study.of(study))):
+            if spec.cell == "uneven":
+                record = make_record(spec, place=place)
+                steps = [slower_first(s) if s.phases else s for s in record.steps]
+                write_record(run_folder(root, spec), RunRecord(record.run, steps))
+        return Evidence(Study.of(study), build(Study.of(study), root))
+
+
+@pytest.mark.parametrize(("repeats", "verdict"), [(1, UNDECIDED), (6, REPRODUCED)])
+def test_uneven_ranks_are_seen_in_six_profiled_runs(repeats: int, verdict: str) -> None:
+    claim: Claim = UNEVEN
+    found = judge(claim, evidence(repeats))
+    assert found.effect is not None and found.effect.n == repeats
+    assert found.effect.value > 1.05
+    assert found.verdict == verdict, found.line
+    if repeats == 1:
+        assert "1 repeat of the 6 that a 95 % interval needs" in found.why
+
+
+def test_the_split_of_a_step_has_an_interval_over_its_profiled_runs() -> None:
+    share = pick(evidence(6).table, "cell", f"phase_share:{COMMUNICATION}")
+    assert set(share["interval"]) == {"95 % interval from order statistics of 6 repeats"}
+    alone = pick(evidence(1).table, "cell", f"phase_share:{COMMUNICATION}")
+    assert "says nothing about other runs" in alone["interval"].iloc[0]
