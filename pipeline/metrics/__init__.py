@@ -5,5 +5,5 @@ Flow: `collect` (records of a study, none missing, none invalid) -> `runs` (what
 each cell compute the same training), `contrasts` (which cell is faster) and `order` (in which order
 the runs ran) -> `table` (one validated Parquet file). `verdicts` answers from it whether one cell
 is faster than another. `comparison` is the rule of equal work; `adaptive` says which repeats a
-study calls for. Nothing here imports torch.
+study calls for, and `sizing` how many would make its speedups exact. Nothing here imports torch.
 """

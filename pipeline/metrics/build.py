@@ -16,6 +16,7 @@ from pipeline.metrics.order import order_frames, order_rows
 from pipeline.metrics.parity import parity_frames
 from pipeline.metrics.profile import profile_frames
 from pipeline.metrics.runs import load_run, run_frames
+from pipeline.metrics.sizing import sizing_rows
 from pipeline.schemas import read
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.study import Study
@@ -38,7 +39,7 @@ def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
     plan = [spec.run_id for spec in run_order(expand(study))]
     if bias is not None:
         about.append({"level": "study", "metric": "emulation_bias", "unit": "1", "value": bias})
-    about += [*order_rows(loaded, groups, plan), *all_cells_rows(groups)]
+    about += [*order_rows(loaded, groups, plan), *all_cells_rows(groups), *sizing_rows(groups)]
     parity = parity_frames(groups)
     return table.assemble(
         [

@@ -1,7 +1,8 @@
 """What the profiled runs say: how the time of a step divides into phases.
 
 Rows of level `profile` are about one profiled run or one of its ranks, rows of level `cell` about
-all profiled runs of a cell at a node count, of steps that are each the mean over the ranks. No time of a profiled run goes anywhere else.
+all profiled runs of a cell at a node count, of steps that are each the mean over the ranks. No time
+of a profiled run goes anywhere else.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pipeline.metrics.format import probability, significant
 from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
 from pipeline.metrics.runs import FORMER_CLOCK, TIMER_SHARE
 from pipeline.metrics.select import fact, listed, pick, plural, records
+from pipeline.metrics.sizing import SHARE, WITHIN
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS, coverage
 
 
@@ -20,6 +21,7 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "min_repeats": MIN_REPEATS,
         "alpha": f"{ALPHA:g}",
         **_repeats(table),
+        "sizing": _sizing(table),
         "order": fact(table, "order_kept"),
         "drift": _drift(table),
         "timer": _timer(table),
@@ -34,6 +36,20 @@ def _repeats(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "few": [{"repeats": plural(n, "repeat"), "coverage": coverage(n)} for n in few],
         "any_single": bool((counts["value"] == 1).any()),
+    }
+
+
+def _sizing(table: pd.DataFrame) -> dict[str, Any]:
+    """How exact the speedups are, and what that would take; empty where there are none."""
+    rows = table[table["level"] == "study"].set_index("metric")
+    if "repeats_for_speedups" not in rows.index:
+        return {}
+    exact, repeats = rows.loc["exact_speedups"], rows.loc["repeats_for_speedups"]
+    return {
+        "exact": f"{int(exact['value'])} of {plural(int(exact['n']), 'speedup')}",
+        "within": f"{100 * WITHIN:g}",
+        "share": f"{100 * SHARE:g}",
+        "repeats": plural(int(repeats["value"]), "repeat"),
     }
 
 

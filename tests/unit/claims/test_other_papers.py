@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pipeline import reference
 from pipeline.claims.judge import judge
-from pipeline.claims.load import parse
+from pipeline.claims.load import FOLDER, load_claims, parse
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Claim
 from pipeline.claims.worlds import Evidence
 from pipeline.errors import ClaimError
@@ -160,3 +162,68 @@ def test_a_claim_takes_its_published_effect_from_a_table() -> None:
 def test_a_cell_that_is_not_there_is_named(name: str, said: str) -> None:
     with pytest.raises(ClaimError, match=said):
         reference.load("ptdp").number(name)
+
+
+SHIPPED = {
+    f"{paper}/{claim.id}": claim
+    for paper in ("ptdp", "mtnlg")
+    for claim in load_claims(FOLDER / paper / "claims.yaml")
+}
+
+
+def as_published(world: Evidence, claim: Claim) -> Evidence:
+    """The world with cells of this claim: its strategy, mesh, model, machine and node counts."""
+    want, made, table = claim.test["a"], claim.made_at, world.table.copy()
+    counts = {1: made.nodes, 2: 2 * made.nodes, 4: 4 * made.nodes}
+    if claim.kind == "absolute":
+        counts = {1: 10 * made.nodes, 2: made.nodes, 4: 20 * made.nodes}
+    nodes = table["nodes"].map(counts).astype("Int64")
+    table = table.assign(
+        nodes=nodes, world_size=nodes * made.ranks_per_node, data_devices=1,
+        ranks_per_node=made.ranks_per_node, strategy=want.strategy, precision="amp_o1",
+    ).astype(table.dtypes.to_dict())  # fmt: skip
+    table.loc[table["metric"] == "num_parameters", "value"] = made.parameters
+    table.loc[table["metric"] == "gpus", "text"] = f"NVIDIA {made.hardware}"
+    peak = table["metric"] == "peak_flops_per_second"
+    more = [
+        table,
+        table[peak].assign(precision="fp32", cell="plain", value=table[peak]["value"] / 4),
+    ]
+    one_axis = table[table["metric"] == "axis:data"]
+    more += [one_axis.assign(metric=f"axis:{n}", value=float(v)) for n, v in want.axes.items()]
+    whole = pd.concat(more, ignore_index=True).astype(table.dtypes.to_dict())
+    arms = [
+        replace(arm, own={**arm.own, "options": dict(want.options)}) for arm in world.study.arms
+    ]
+    return Evidence(replace(world.study, arms=tuple(arms)), whole)
+
+
+def with_effect(world: Evidence, claim: Claim, effect: float) -> Evidence:
+    """The claim's metric as it is, or the ratio of each node count to the one before."""
+    evidence = as_published(world, claim)
+    metric = claim.test["metric"]
+    for step, place in enumerate(sorted(evidence.places(claim.test["a"]), key=lambda p: p.nodes)):
+        value = effect if claim.kind == "absolute" else 10 * effect**step
+        if metric == "device_teraflops":
+            per_token = evidence.table.loc[
+                evidence.table["metric"] == "flops_per_token", "value"
+            ].max()
+            metric_, value = "tokens_per_second", value * place.ranks * 1e12 / per_token
+        else:
+            metric_ = metric
+        set_metric(evidence, place, metric_, (0.995 * value, value, 1.005 * value))
+    return evidence
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_claims_of_other_papers_come_out_either_way(world: Evidence, name: str) -> None:
+    claim = SHIPPED[name]
+    assert claim.region is not None
+    bound = claim.region.bound
+    holds, fails = (bound, 1.5 * bound) if claim.kind == "absolute" else (0.8, 1.3)
+    found = judge(claim, with_effect(world, claim, holds))
+    assert found.verdict == REPRODUCED, found.line
+    assert judge(claim, with_effect(world, claim, fails)).verdict == NOT_REPRODUCED
+    assert judge(claim, world).verdict == NOT_TESTABLE
+    if claim.published is not None and claim.kind == "absolute":
+        assert claim.published.value == pytest.approx(bound)
