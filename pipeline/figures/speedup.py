@@ -27,7 +27,8 @@ CAPTION = (
     "on one node where there is none; the line below the figure gives it in absolute terms and "
     "says what the intervals cover. The dashed grey line is ideal speedup. Both axes are "
     "logarithmic, so equal distances are equal factors. Where the batch grows with the devices "
-    "(weak scaling), the ratio is called scaled speedup."
+    "(weak scaling), the ratio is called scaled speedup. Lines join the node counts of a "
+    "cell; between them nothing was measured."
 )
 COMPARES = {"precision"}
 _POWERS = [2.0**power for power in range(-8, 12)]

@@ -18,7 +18,8 @@ CAPTION = (
     "Training throughput against the number of nodes. Each point is the tokens of one step divided "
     "by the median step time, with its interval; the line below says how that was made and what it "
     "covers. Dashed grey lines show ideal scaling from each base. Points are moved sideways a "
-    "little so that none hides another. Both axes are logarithmic."
+    "little so that none hides another. Both axes are logarithmic. Lines join the node counts of a "
+    "cell; between them nothing was measured."
 )
 COMPARES = {"precision"}
 

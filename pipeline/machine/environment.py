@@ -67,6 +67,30 @@ def virtualisation() -> str | None:
     return _read(HYPERVISOR) or _read(FIRMWARE) or "a hypervisor"
 
 
+def placement() -> dict[str, Any]:
+    """The cores that this process may run on, and the clock of the slowest of them in MHz.
+
+    None for the clock where the kernel tells none; a virtual machine may tell a nominal one.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    told = _core_mhz()
+    clocks = [told[core] for core in cores if core in told]
+    return {"cores": cores, "cpu_mhz": min(clocks) if clocks else None}
+
+
+def _core_mhz() -> dict[int, float]:
+    """Core -> MHz as the kernel has it at this moment; empty where it does not say."""
+    found: dict[int, float] = {}
+    core = None
+    for line in _read(CPU_FLAGS).splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name == "processor" and value.isdecimal():
+            core = int(value)
+        elif name == "cpu MHz" and core is not None:
+            found[core] = float(value)
+    return found
+
+
 def steal_seconds() -> float:
     """Seconds, summed over all cores, that the host of this virtual machine took since it began."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))

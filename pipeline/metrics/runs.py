@@ -274,7 +274,17 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
     facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
     shares = [rank["steal_share"] for rank in ranks if "steal_share" in rank]
-    return facts | ({"steal_share": max(shares)} if shares else {})
+    if shares:
+        facts["steal_share"] = max(shares)
+    if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
+        facts["cpu_mhz"] = min(clocks)
+    if placed := [rank for rank in ranks if "cores" in rank]:
+        facts["placement"] = "; ".join(f"rank {r['rank']} on {_cores(r['cores'])}" for r in placed)
+    return facts
+
+
+def _cores(cores: Sequence[int]) -> str:
+    return f"core {cores[0]}" if len(cores) == 1 else f"{len(cores)} cores"
 
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:

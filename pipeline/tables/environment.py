@@ -49,6 +49,8 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     found += [(item, fact(runs, name)) for item, name in _OF_RANKS if (runs.metric == name).any()]
     if (taken := runs.loc[runs["metric"] == "steal_share", "value"]).notna().any():
         found.append(("Time taken by the host", f"at most {100 * taken.max():.1f} % of a run"))
+    if (clocks := runs.loc[runs["metric"] == "cpu_mhz", "value"]).notna().any():
+        found.append(("Clock of the cores", f"{clocks.min():,.0f} to {clocks.max():,.0f} MHz"))
     found.append(("Token manifest SHA-256", ", ".join(data) or NONE))
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
     found += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]

@@ -14,7 +14,7 @@ CAPTION = (
     "covers: 95 % from six repeats on; with fewer it is the smallest and largest repeat. A dash "
     "stands where no run finished, and where one run says nothing about others. Mean and largest "
     "step are those of a run, median over the repeats, and so is the 95th percentile (P95), which "
-    "stands where every run has 100 timed steps."
+    "stands where every run has 100 timed steps; the CSV file has their intervals."
 )
 COMPARES = {"precision"}
 _TAILS = {"mean_step_seconds": "Mean", "p95_step_seconds": "P95", "largest_step_seconds": "Largest"}
@@ -30,10 +30,9 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
         ["cell", "nodes", "value", "low", "high", "interval"]
     ]
     for metric in _TAILS:
-        rows = pick(table, "cell", metric)[["cell", "nodes", "value"]]
-        found = found.merge(
-            rows.rename(columns={"value": metric}), on=["cell", "nodes"], how="left"
-        )
+        rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
+        names = {"value": metric, "low": f"{metric}_low", "high": f"{metric}_high"}
+        found = found.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
     names = {"low": "step_seconds_bca_low", "high": "step_seconds_bca_high"}
     bca = pick(table, "cell", "step_seconds_bca")[["cell", "nodes", "low", "high"]]
     steps = pick(table, "cell", "timed_steps")[["cell", "nodes", "value"]]

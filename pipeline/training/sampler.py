@@ -11,7 +11,7 @@ import psutil
 import pynvml
 import torch
 
-from pipeline.machine.environment import steal_seconds
+from pipeline.machine.environment import placement, steal_seconds
 
 
 def peak_resident_bytes() -> int:
@@ -48,10 +48,12 @@ class Sampler:
         self._gpu_percents: list[float] = []
         self._start: tuple[float, float, float] | None = None
         self._stop: tuple[float, float, float] | None = None
+        self._placement: dict[str, Any] = {}
 
     def start(self) -> None:
         """Begin at the first timed step; the peak of memory covers the whole run."""
         self._start = self._reading()
+        self._placement = placement()
         self._gpu_percents.clear()
 
     def sample(self) -> None:
@@ -79,6 +81,10 @@ class Sampler:
             "peak_memory_bytes": peak_resident_bytes(),
             "mean_utilisation": busy * self.dilation,
         }
+
+    def placement(self) -> dict[str, Any]:
+        """Cores that the rank might use in its timed steps, and their clock at the first one."""
+        return self._placement
 
     def steal_share(self) -> float:
         """Share of all cores' time that the host of a virtual machine took from `start` on."""

@@ -223,6 +223,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "peak_flops_per_second": peak,
             **usage,
             "steal_share": loop.sampler.steal_share(),
+            **loop.sampler.placement(),
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **({} if loop.tcp is None else {"tcp": loop.tcp}),
         },

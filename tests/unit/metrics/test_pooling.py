@@ -81,6 +81,7 @@ def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path)
     run = json.loads(json.dumps(record.run))
     for rank, share in zip(run["ranks"], (0.01, 0.2), strict=True):
         rank |= {"environment": rank_environment(), "steal_share": share}
+        rank |= {"cores": [rank["rank"]], "cpu_mhz": 2000.0 + rank["rank"]}
     write_record(folder, RunRecord(run, record.steps))
     table = build(Study.of(study), tmp_path)
     told = pick(table, "run", "kernel", "steal_share")
@@ -92,6 +93,9 @@ def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path)
     assert shown["Kernel"] == "Linux 6.1.0" and shown["Host"] == "node0"
     assert shown["Time taken by the host"] == "at most 20.0 % of a run"
     assert "NCCL" not in shown
+    assert shown["Clock of the cores"] == "2,000 to 2,000 MHz"
+    [placed] = pick(table, "run", "placement")["text"]
+    assert placed == "rank 0 on core 0; rank 1 on core 1"
 
 
 def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:

@@ -26,6 +26,20 @@ def test_a_slice_of_a_gpu_has_no_utilisation(error, monkeypatch: pytest.MonkeyPa
     }
 
 
+def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("".join(f"processor\t: {n}\ncpu MHz\t\t: {2000 + n}.5\n\n" for n in range(4)))
+    monkeypatch.setattr("pipeline.machine.environment.CPU_FLAGS", info)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 1})
+    sampler = Sampler(torch.device("cpu"))
+    assert sampler.placement() == {}
+    sampler.start()
+    assert sampler.placement() == {"cores": [1, 2], "cpu_mhz": 2001.5}
+    info.write_text("processor : 1\n")
+    sampler.start()
+    assert sampler.placement() == {"cores": [1, 2], "cpu_mhz": None}
+
+
 def test_the_utilisation_is_the_mean_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     percents = iter([20, 40])
     monkeypatch.setattr("torch.cuda.utilization", lambda _: next(percents))
