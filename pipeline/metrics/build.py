@@ -12,6 +12,7 @@ from pipeline.metrics.cells import cell_frames, group_runs
 from pipeline.metrics.collect import collect, collect_profiled
 from pipeline.metrics.contrasts import all_cells_rows, contrast_frames
 from pipeline.metrics.labels import cell_labels, label_of
+from pipeline.metrics.network_bound import network_bound_frames
 from pipeline.metrics.order import order_frames, order_rows
 from pipeline.metrics.parity import parity_frames
 from pipeline.metrics.profile import profile_frames
@@ -45,6 +46,7 @@ def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
         [
             table.rows({"study": study.name}, about),
             *cell_frames(groups),
+            *network_bound_frames(groups),
             *parity,
             *contrast_frames(groups, study.compares, parity, bias),
             *order_frames(loaded),

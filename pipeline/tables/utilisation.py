@@ -17,7 +17,8 @@ CAPTION = (
     "hardware and model FLOPs, and HFU and MFU, are equal. Where more threads than cores share a "
     "machine, peaks count for the cores there are; an emulated node has whole cores in its dilated "
     "time. Datasheet: dense peak of a device and the share of it that the training reached; a "
-    "dash where no source is at hand, as for every processor."
+    "dash where no source is at hand, as for every processor. Network: share reached of the "
+    "throughput that the links allow at most, if nodes send no more than a sum of gradients takes."
 )
 COMPARES = {"precision"}
 _MEASURES = (
@@ -26,6 +27,7 @@ _MEASURES = (
     "peak_flops_per_second",
     "model_flops_utilisation",
     "hardware_flops_utilisation",
+    "share_of_network_bound",
 )
 _BOUNDED = "model_flops_per_second"
 
@@ -72,7 +74,7 @@ def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, rates in GFLOP/s and shares in per cent."""
-    return pd.DataFrame(places(frame)).join(
+    shown = pd.DataFrame(places(frame)).join(
         pd.DataFrame(
             [
                 {
@@ -89,6 +91,9 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
             ]
         )
     )
+    if (bound := frame["share_of_network_bound"]).notna().any():
+        shown["Network [%]"] = [NONE if pd.isna(x) else significant(100 * x) for x in bound]
+    return shown
 
 
 def _giga(value: float) -> str:

@@ -1,0 +1,64 @@
+"""The throughput that the links between nodes allow at most: rows of level `cell`.
+
+Data-parallel nodes all need the sum of the gradients of all. Whatever the algorithm, N nodes send
+2 (N - 1) gradients in all, N - 1 to combine the parts and N - 1 to spread the sum, so one of them
+sends at least 2 (N - 1) / N (Patarasuk & Yuan 2009). A step takes no less than that over the rate
+of a link, however well it is hidden behind computation. Nothing is said of layouts that cut the
+model, nor of links whose rate is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.metrics.cells import Group, Groups
+from pipeline.metrics.parity import lossy
+from pipeline.metrics.table import rows
+from pipeline.records import RunRecord
+
+_HALF, _FULL = 2, 4
+_NARROW = ("amp_o2", "apex_o2")
+"""Precisions in which gradients may travel in two bytes, whether or not the strategy does so."""
+
+
+def network_bound_frames(groups: Groups) -> list[Any]:
+    """The bound of every finished cell that has one, and the share of it that was reached."""
+    frames = []
+    for group in groups.values():
+        seconds = least_step_seconds(group) if group.ok else None
+        if seconds is None:
+            continue
+        bound = group.context["global_batch_tokens"] / seconds
+        rate = group.rate
+        frames.append(rows(group.context, [
+            {"level": "cell", "metric": "network_bound_tokens_per_second", "unit": "tokens/s",
+             "value": bound, "text": "at most, by the rate of a node's link"},
+            {"level": "cell", "metric": "share_of_network_bound", "unit": "1", "n": rate.n,
+             "value": rate.value / bound, "low": rate.low / bound, "high": rate.high / bound,
+             "interval": rate.how},
+        ]))  # fmt: skip
+    return frames
+
+
+def least_step_seconds(group: Group) -> float | None:
+    """What the gradients of a step need on the link of a node; None where that is not known."""
+    record, nodes = group.ok[0].record, int(group.context["nodes"])
+    layout = record.run["execution"]["layout"]
+    data_alone = [name for name, _ in layout.get("axes", [("data", 1)])] == ["data"]
+    rates = [rate for run in group.ok if (rate := _bits_per_second(run.record)) is not None]
+    if nodes < 2 or not data_alone or len(rates) < len(group.ok):
+        return None
+    narrow = group.context["precision"] in _NARROW or lossy(group)
+    gradient = record.run["model"]["num_parameters"] * (_HALF if narrow else _FULL)
+    return 2 * (nodes - 1) / nodes * gradient * 8 / max(rates)
+
+
+def _bits_per_second(record: RunRecord) -> float | None:
+    """The fastest rate at which a node of the run can send, as set or as its interface says."""
+    network, world = record.run["execution"]["network"], record.spec.world
+    if network == "emulated" and world.link is not None:
+        return world.link.rate_mbits * 1e6
+    told = [rank.get("environment", {}).get("interface_mbits") for rank in record.run["ranks"]]
+    if network != "real" or not told or None in told:
+        return None
+    return float(max(told)) * 1e6

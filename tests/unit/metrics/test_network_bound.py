@@ -1,0 +1,50 @@
+"""The throughput that links allow at most."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from pipeline.metrics.select import pick
+from pipeline.tables import utilisation
+from tests.fake_records import EMULATED, make_table
+
+CELLS = [
+    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
+    {"name": "narrow", "label": "O2", "strategy": "ddp", "precision": "amp_o2"},
+]
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(cells=CELLS, repeats=1, cluster=EMULATED)
+
+
+def bound(table: pd.DataFrame, cell: str, nodes: int) -> float:
+    rows = pick(table, "cell", "network_bound_tokens_per_second")
+    return float(rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]["value"].iloc[0])
+
+
+def test_a_ring_over_four_nodes_sends_one_and_a_half_gradients(table: pd.DataFrame) -> None:
+    seconds = 1.5 * 1_071_616 * 4 * 8 / 1e9
+    assert bound(table, "dps-fast", 4) == pytest.approx(16 * 128 / seconds)
+    assert bound(table, "dps-slow", 4) == pytest.approx(16 * 128 / seconds / 5)
+    assert bound(table, "dps-fast", 2) == pytest.approx(1.5 * bound(table, "dps-fast", 4))
+    assert bound(table, "narrow-fast", 4) == pytest.approx(2 * bound(table, "dps-fast", 4))
+
+
+def test_one_node_and_a_loopback_have_no_such_bound(table: pd.DataFrame) -> None:
+    rows = pick(table, "cell", "network_bound_tokens_per_second")
+    assert 1 not in set(rows["nodes"])
+    assert "share_of_network_bound" not in set(make_table(repeats=1)["metric"])
+
+
+def test_the_table_shows_the_share_that_was_reached(table: pd.DataFrame) -> None:
+    frame = utilisation.build(table)
+    shown = utilisation.show(frame)
+    row = frame[(frame["cell"] == "dps-fast") & (frame["nodes"] == 2)].iloc[0]
+    rates = pick(table, "cell", "tokens_per_second")
+    rate = rates[(rates["cell"] == "dps-fast") & (rates["nodes"] == 2)]["value"].iloc[0]
+    assert row["share_of_network_bound"] == pytest.approx(rate / bound(table, "dps-fast", 2))
+    assert "Network [%]" in shown
+    assert "Network [%]" not in utilisation.show(utilisation.build(make_table(repeats=1)))
