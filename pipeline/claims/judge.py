@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.claims.choose import world_of
 from pipeline.claims.decide import corrected, settle
 from pipeline.claims.found import Found
 from pipeline.claims.kinds import KINDS
@@ -23,7 +24,7 @@ from pipeline.claims.types import (
     Verdict,
     World,
 )
-from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, differences, world_of
+from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, differences
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import listed, pick, plural
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pipeline.claims.choose import ONE_MACHINE, SEVERAL_NODES, choose
 from pipeline.claims.found import RATE, TIMES, Contrast, Found, joined, least, most, named
 from pipeline.claims.over_nodes import efficiency, explained, trend
 from pipeline.claims.quantities import (
@@ -18,7 +19,7 @@ from pipeline.claims.quantities import (
     seconds_to_loss,
 )
 from pipeline.claims.types import Claim, NotTestableError, Selector
-from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose
+from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.select import pick, plural
 from pipeline.metrics.statistics import Interval
 

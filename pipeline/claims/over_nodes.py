@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from pipeline.claims.choose import SEVERAL_NODES, choose
 from pipeline.claims.found import RATE, TIMES, Contrast, Found, least, most, named
 from pipeline.claims.quantities import communication_share, measure, ratio
 from pipeline.claims.types import Claim, NotTestableError, Quantity
-from pipeline.claims.worlds import SEVERAL_NODES, Evidence, Place, choose
+from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.statistics import Interval
 
 

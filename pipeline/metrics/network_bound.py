@@ -50,7 +50,7 @@ def least_step_seconds(group: Group) -> float | None:
         return None
     narrow = group.context["precision"] in _NARROW or lossy(group)
     gradient = record.run["model"]["num_parameters"] * (_HALF if narrow else _FULL)
-    return 2 * (nodes - 1) / nodes * gradient * 8 / max(rates)
+    return float(2 * (nodes - 1) / nodes * gradient * 8 / max(rates))
 
 
 def _bits_per_second(record: RunRecord) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.metrics.runs import FORMER_CLOCK, FORMER_MTU
+from pipeline.metrics.facts import FORMER_CLOCK, FORMER_MTU
 from pipeline.metrics.select import listed
 
 BY_WORLD = ("dilation", "threads per rank")

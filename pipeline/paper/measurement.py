@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.facts import FORMER_CLOCK
 from pipeline.metrics.format import probability, significant
 from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
-from pipeline.metrics.runs import FORMER_CLOCK, TIMER_SHARE
+from pipeline.metrics.runs import TIMER_SHARE
 from pipeline.metrics.select import fact, listed, pick, plural, records
 from pipeline.metrics.sizing import SHARE, WITHIN
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS, coverage
@@ -41,10 +42,10 @@ def _repeats(table: pd.DataFrame) -> dict[str, Any]:
 
 def _sizing(table: pd.DataFrame) -> dict[str, Any]:
     """How exact the speedups are, and what that would take; empty where there are none."""
-    rows = table[table["level"] == "study"].set_index("metric")
-    if "repeats_for_speedups" not in rows.index:
+    rows = {row["metric"]: row for row in records(table[table["level"] == "study"])}
+    if "repeats_for_speedups" not in rows:
         return {}
-    exact, repeats = rows.loc["exact_speedups"], rows.loc["repeats_for_speedups"]
+    exact, repeats = rows["exact_speedups"], rows["repeats_for_speedups"]
     return {
         "exact": f"{int(exact['value'])} of {plural(int(exact['n']), 'speedup')}",
         "within": f"{100 * WITHIN:g}",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.claims.choose import choose
 from pipeline.claims.decide import corrected, settle
 from pipeline.claims.found import Contrast, Found
 from pipeline.claims.judge import judge
@@ -22,7 +23,7 @@ from pipeline.claims.types import (
     NotTestableError,
     Region,
 )
-from pipeline.claims.worlds import Evidence, Place, choose
+from pipeline.claims.worlds import Evidence, Place
 from pipeline.claims.write import count, counted, to_dict, total
 from pipeline.metrics import contrasts
 from pipeline.metrics.statistics import Interval

@@ -1,0 +1,117 @@
+"""What a record says of its run besides numbers: rows of level `run` for the environment.
+
+Versions, hardware, network, provenance and what the ranks tell of their machines. Records of
+earlier versions lack some of it, and say nothing of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.records import RunRecord
+from pipeline.records.record import texts
+
+FORMER_CLOCK = "own rank, with the report"
+"""Of records that do not say when their clock started: no barrier, the loss averaged within."""
+
+FORMER_MTU = 1500
+"""Bytes of a packet on emulated links, in records from before that was recorded."""
+
+
+def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
+    """Versions, hardware and provenance as rows of text, for the table of the environment."""
+    run = record.run
+    hardware, execution, provenance = run["hardware"], run["execution"], run["provenance"]
+    dirty = " (with uncommitted changes)" if provenance["git_dirty"] else ""
+    facts: dict[str, Any] = {
+        **{f"version:{name}": version for name, version in sorted(run["versions"].items())},
+        "cpu_model": hardware["cpu_model"],
+        "num_cores": hardware["num_cores"],
+        "memory_bytes": hardware["memory_bytes"],
+        "gpus": ", ".join(hardware["gpus"]) or "none",
+        "launcher": execution["launcher"],
+        "threads_per_rank": execution["threads_per_rank"],
+        "backend": execution["backend"],
+        "clock": execution.get("clock", FORMER_CLOCK),
+        **{f"axis:{name}": size for name, size in _axes(execution["layout"]).items()},
+        "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
+        "image_digest": provenance["image_digest"] or "none (run on the host)",
+        "tokenizer_sha256": run["data"]["tokenizer_sha256"],
+        "started_at": run["started_at"],
+        "ended_at": run["ended_at"],
+        "record_bytes": sum(len(text) for text in texts(record).values()),
+    }
+    if "network_reason" in execution:
+        facts["network_reason"] = execution["network_reason"]
+    if (emulation := execution.get("emulation")) is not None:
+        facts |= _emulation_facts(emulation)
+    facts |= _facts_of_ranks(run["ranks"])
+    if run["precision"] is not None:
+        facts["compute_dtype"] = run["precision"]["compute_dtype"]
+    if run["model"] is not None:
+        facts["num_parameters"] = run["model"]["num_parameters"]
+        facts["flops_per_token"] = run["model"]["flops_per_token"]
+    return [
+        {"level": "run", "metric": name, "text": str(fact),
+         "value": float(fact) if isinstance(fact, int | float) else None}
+        for name, fact in facts.items()
+    ] + _stalled(record)  # fmt: skip
+
+
+def _axes(layout: Mapping[str, Any]) -> dict[str, int]:
+    """Ranks along each axis of the mesh; a record names them where there is more than `data`."""
+    return dict(layout.get("axes", [("data", layout["data_parallel"])]))
+
+
+def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the ranks tell of their machines, all values that they have; none in older records."""
+    told = [rank["environment"] for rank in ranks if "environment" in rank]
+    names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
+    values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
+    facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
+    shares = [rank["steal_share"] for rank in ranks if "steal_share" in rank]
+    if shares:
+        facts["steal_share"] = max(shares)
+    if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
+        facts["cpu_mhz"] = min(clocks)
+    if placed := [rank for rank in ranks if "cores" in rank]:
+        facts["placement"] = "; ".join(f"rank {r['rank']} on {_cores(r['cores'])}" for r in placed)
+    return facts
+
+
+def _cores(cores: Sequence[int]) -> str:
+    return f"core {cores[0]}" if len(cores) == 1 else f"{len(cores)} cores"
+
+
+def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
+    """What the emulated nodes were set to and really got, the least of all nodes."""
+    facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
+    facts["mtu"] = emulation.get("mtu", FORMER_MTU)
+    facts["measured_cores"] = min(emulation["measured_cores"])
+    if emulation["measured_mbits"]:
+        facts["measured_mbits"] = min(emulation["measured_mbits"])
+    return facts | _tcp_facts(emulation)
+
+
+def _tcp_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
+    """TCP of the emulated nodes; none in records from before it was dilated."""
+    tcp = emulation.get("tcp")
+    if tcp is None:
+        return {}
+    return {
+        # In time of the emulated cluster, as all times are.
+        "tcp_rto_min_seconds": tcp["rto_min_ms"] / 1000 / emulation["dilation"],
+        "tcp_congestion_control": tcp["congestion_control"],
+        "tcp_slow_start_after_idle": tcp["slow_start_after_idle"],
+    }
+
+
+def _stalled(record: RunRecord) -> list[dict[str, Any]]:
+    """Whether a run on emulated nodes stalled, and where; nothing is known of earlier records."""
+    emulation = record.run["execution"].get("emulation", {})
+    if "tcp" not in emulation or record.status != "ok":
+        return []
+    said = emulation.get("stalled")
+    value = {"value": float(said is not None), "unit": "1", "text": said or "no"}
+    return [{"level": "run", "metric": "stalled", **value}]
