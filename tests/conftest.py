@@ -20,9 +20,12 @@ LONGEST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one way to move golden files."""
+    """The one way to move golden files, and to measure what faults cost."""
     parser.addoption(
         "--write-golden", action="store_true", help="write tests/golden/*.json anew, then compare"
+    )
+    parser.addoption(
+        "--write-faults", action="store_true", help="write bench/results/faults.json anew"
     )
 
 

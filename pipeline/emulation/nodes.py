@@ -20,6 +20,7 @@ from typing import Any
 
 from pipeline.emulation import links, tcp
 from pipeline.errors import LaunchError, SamestepError
+from pipeline.machine.processes import die_with_parent
 from pipeline.study.spec import LinkSpec
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
@@ -131,6 +132,7 @@ def _start_keeper() -> int:
     """A process that stays in the switch's network while this one moves: cables lead to it."""
     keeper = os.fork()
     if keeper == 0:
+        die_with_parent()
         signal.alarm(60)
         signal.pause()
         os._exit(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
@@ -50,9 +51,17 @@ class Ended:
 
 
 def make_record(
-    spec: RunSpec, layout: Layout, launch: Launch, paths: RunPaths, ended: Ended
+    spec: RunSpec,
+    layout: Layout,
+    launch: Launch,
+    paths: RunPaths,
+    ended: Ended,
+    interruptions: Sequence[str] = (),
 ) -> RunRecord:
-    """The run's record; raises LaunchError where the input was wrong, so that no record is due."""
+    """The run's record; raises LaunchError where the input was wrong, so that no record is due.
+
+    `interruptions` are lines on what disturbed the run before it ended so.
+    """
     ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
     verdict = _verdict(spec, layout, launch, paths, ended, len(ranks))
     if verdict.status == "ok":
@@ -78,7 +87,8 @@ def make_record(
             "manifest_sha256": manifest.sha256,
             "tokenizer_sha256": manifest.tokenizer["sha256"],
         },
-        "execution": _execution(spec, layout, launch, ranks, emulation),
+        "execution": _execution(spec, layout, launch, ranks, emulation)
+        | ({"interruptions": [*interruptions]} if interruptions else {}),
         "precision": root["precision"] if root else None,
         "model": root["model"] if root else None,
         "ranks": parts,
@@ -160,10 +170,13 @@ def _image(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
 
 
 def read_steps(folder: Path) -> list[Step]:
-    """All ranks' whole step lines, by step and rank; a line cut off by a kill is left out."""
-    steps = []
+    """All ranks' step lines, by step and rank; a rank's end where one is cut off or damaged."""
+    steps: list[Step] = []
     for path in folder.glob("rank*.jsonl"):
-        steps += [Step(**json.loads(line)) for line in whole_lines(path)]
+        # Of a failed run alone: where ranks ended well, a step that is missing is an error.
+        with suppress(ValueError, TypeError):
+            for line in whole_lines(path):
+                steps.append(Step(**json.loads(line)))
     return sorted(steps, key=lambda step: (step.step, step.rank))
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
@@ -71,10 +72,15 @@ class Progress:
     def _read(self) -> list[dict[str, float]]:
         if not self.steps_file.is_file():
             return []
-        with self.steps_file.open(encoding="utf-8") as stream:
+        with self.steps_file.open("rb") as stream:
             self._follow(os.fstat(stream.fileno()).st_ino)
             stream.seek(self._offset)
             text = stream.read()
-        whole = text[: text.rfind("\n") + 1]
-        self._offset += len(whole.encode())
-        return [json.loads(line) for line in whole.splitlines()]
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        fresh = []
+        for line in whole.splitlines():
+            # Of a file that an earlier start left, the ranks cut off what is damaged.
+            with suppress(ValueError):
+                fresh.append(json.loads(line))
+        return fresh

@@ -8,15 +8,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
-from pipeline.corpus.manifest import Manifest
-from pipeline.errors import LaunchError, LostError, SamestepError, StudyError
-from pipeline.files import whole_lines
+from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
+from pipeline.errors import CorpusError, LaunchError, LostError, StudyError
+from pipeline.launch.leftovers import clear
+from pipeline.launch.log import port_was_taken, signals_of_ranks, size_of
 from pipeline.launch.outcome import Ended, judge, make_record
 from pipeline.launch.progress import Progress
 from pipeline.launch.torchrun import (
@@ -26,9 +27,9 @@ from pipeline.launch.torchrun import (
     free_port,
     here,
     in_a_job,
+    network_of,
+    network_text,
     plan,
-    port_was_taken,
-    signals_of_ranks,
 )
 from pipeline.machine import image, processes
 from pipeline.machine.facts import usable_cores
@@ -40,6 +41,9 @@ from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence
 
 POLL_SECONDS = 0.1
+FENCE_SECONDS = 1.0
+"""Between two looks whether a later start of the run has taken over."""
+
 ATTEMPTS = 3
 """How often a run that was lost (killed, or with a node) is started before that is its result."""
 
@@ -69,21 +73,51 @@ def train(
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
-    owner = checkpoint.key(spec.identity(), manifest.sha256)
-    done = _clear(spec, layout, paths, owner)
-    while True:
-        place = replace(place, token=fence.claim(paths.ranks), done=done)
-        launch, ended = _start(spec, layout, paths, place)
-        if not _is_to_start_again(spec, paths, ended, attempt):
-            break
-        attempt, done = attempt + 1, _clear(spec, layout, paths, owner, keep_log=True)
-        place = replace(place, port=free_port(place.address))
-    record = make_record(spec, layout, launch, paths, ended)
-    if not fence.holds(paths.ranks, place.token):
-        raise LostError(f"{spec.run_id}: a later start of this run took over; it makes the record")
-    write_record(paths.out, record)
-    _drop_parts(paths, record.status)
+    if paths.ranks.is_dir():
+        fence.claim(paths.ranks)  # an earlier start that is alive ends, and lets go of the lock
+    with timed_alone(spec.run_id):
+        launch, ended, notes = _attempts(spec, layout, paths, place, manifest, attempt)
+        record = make_record(spec, layout, launch, paths, ended, notes)
+        _check_ours(spec, paths, launch.token)
+        write_record(paths.out, record)
+        _drop_parts(paths, record.status)
     return record
+
+
+def _attempts(
+    spec: RunSpec, layout: Layout, paths: RunPaths, place: Place, manifest: Manifest, attempt: int
+) -> tuple[Launch, Ended, list[str]]:
+    """Start the run, again where it was lost; the last start, its end, and what disturbed it.
+
+    Each start has the whole time limit: one that counted the time of a lost start would make a
+    `timeout`, which is a result, of a fault from outside.
+    """
+    notes: list[str] = []
+    while True:
+        network = network_of(spec.world)
+        text = network_text(spec.world, network[0])
+        owner = checkpoint.key(spec.identity(), manifest.sha256, text)
+        done, said = clear(layout, paths, owner, keep_log=bool(notes))
+        for line in said:
+            _say(spec, paths, line)
+        token = fence.claim(paths.ranks)
+        place = replace(place, token=token, done=done, owner=owner, network=network)
+        launch, ended = _start(spec, layout, paths, place)
+        _check_ours(spec, paths, token)
+        _check_tokens_again(spec, paths, manifest)
+        lost = _lost(spec, paths, ended, attempt)
+        notes += said if lost is None else [*said, lost]
+        if lost is None:
+            return launch, ended, notes
+        again = "it is started again and resumes from a checkpoint if it has one"
+        _say(spec, paths, f"{lost}; {again}")
+        attempt, place = attempt + 1, replace(place, port=free_port(place.address))
+
+
+def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:
+    """Raise LostError where the folder of the run is no longer this start's."""
+    if (said := fence.lost(paths.ranks, token)) is not None:
+        raise LostError(f"{spec.run_id}: {said}; this start makes no record")
 
 
 def _start(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> tuple[Launch, Ended]:
@@ -96,9 +130,8 @@ def _start(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> tupl
             file=sys.stderr,
         )
     if launch.unsupported is not None:
-        return launch, Ended([], False, _now(), _now())
-    with timed_alone(spec.run_id):
-        ended = _follow_on_a_free_port(spec, layout, paths, launch, place)
+        return launch, Ended([], False, *_times(time.monotonic()))
+    ended = _follow_on_a_free_port(spec, layout, paths, launch, place)
     _see_all_ranks(paths, layout, ended, place)
     return launch, ended
 
@@ -123,6 +156,23 @@ def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
         )
     Batches(paths.tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     return manifest
+
+
+def _check_tokens_again(spec: RunSpec, paths: RunPaths, manifest: Manifest) -> None:
+    """Raise CorpusError where the tokens are not those of `manifest` after ranks have read them.
+
+    What was trained on other tokens is dropped; tokens that only went were read well before.
+    """
+    try:
+        if Manifest.load(paths.tokens, verify=True).sha256 == manifest.sha256:
+            return
+        said = f"{paths.tokens} has another manifest"
+    except CorpusError as error:
+        said = str(error)
+    names = (MANIFEST_FILE, *(shard.file for shard in manifest.shards))
+    if all((paths.tokens / name).exists() for name in names):
+        shutil.rmtree(paths.checkpoints, ignore_errors=True)
+    raise CorpusError(f"{spec.run_id}: its tokens changed while it trained, no record: {said}")
 
 
 def _follow_on_a_free_port(
@@ -159,10 +209,11 @@ def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:
 
 def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails."""
-    started_at, deadline = _now(), time.monotonic() + spec.timeout_seconds
+    begun = time.monotonic()
+    deadline, next_look = begun + spec.timeout_seconds, begun
     progress = Progress(spec, paths.ranks / "rank0.jsonl")
     signal.signal(signal.SIGTERM, _raise_interrupt)
-    said_before = paths.log.stat().st_size if paths.log.exists() else 0
+    said_before = size_of(paths.log)
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
     timed_out = False
     try:
@@ -174,15 +225,19 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
             if time.monotonic() > deadline:
                 timed_out = True
                 break
+            if time.monotonic() >= next_look:
+                next_look += FENCE_SECONDS
+                _check_ours(spec, paths, launch.token)
             progress.update()
             time.sleep(POLL_SECONDS)
     finally:
+        said = size_of(paths.log)
         progress.close()
         processes.stop(running)
     # Those that were stopped here say nothing about the run.
     exit_codes = [code for code in codes if code is not None]
-    signals = signals_of_ranks(paths.log, said_before)
-    return Ended(exit_codes, timed_out, started_at, _now(), signals)
+    signals = signals_of_ranks(paths.log, said_before, said)
+    return Ended(exit_codes, timed_out, *_times(begun), signals)
 
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
@@ -200,22 +255,21 @@ def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) 
         time.sleep(POLL_SECONDS)
 
 
-def _is_to_start_again(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> bool:
-    """Whether the run was lost and attempts are left; they resume from the last checkpoint.
+def _lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> str | None:
+    """How the run was lost, where it was and attempts are left; None where it ended for good.
 
     Raises LostError inside a job: the scheduler sends it again, where the fault may be the node's.
     """
     verdict = judge(spec, paths, ended)
     if not verdict.lost or attempt >= ATTEMPTS:
-        return False
+        return None
     lost = f"lost in attempt {attempt} of {ATTEMPTS} ({verdict.reason})"
     if in_a_job():
         raise LostError(
             f"{spec.run_id}: {lost}; no record is written, start it again and it resumes from its "
             "last checkpoint"
         )
-    _say(spec, paths, f"{lost}; it is started again and resumes from a checkpoint if it has one")
-    return True
+    return lost
 
 
 def _wait(running: list[processes.Running], seconds: float) -> None:
@@ -225,52 +279,15 @@ def _wait(running: list[processes.Running], seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _clear(
-    spec: RunSpec, layout: Layout, paths: RunPaths, owner: str, *, keep_log: bool = False
-) -> int:
-    """Drop what an earlier start left, but for a checkpoint that is ours and its step files.
-
-    Returns the checkpoint's steps, 0 where there is none.
-    """
-    try:
-        done = checkpoint.latest_step(paths.checkpoints, owner)
-        if done and (torn := _torn(paths, layout, done)):
-            print(f"{spec.run_id}: starts anew, {torn}", file=sys.stderr)
-            done = 0
-        if not done:
-            shutil.rmtree(paths.checkpoints, ignore_errors=True)
-            shutil.rmtree(paths.ranks, ignore_errors=True)
-        paths.ranks.mkdir(parents=True, exist_ok=True)
-        for left in (paths.out / "run.json", *([] if keep_log else [paths.log])):
-            left.unlink(missing_ok=True)
-        for left in paths.ranks.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif not left.match("rank*.jsonl"):
-                left.unlink()
-        return done
-    except OSError as error:
-        raise SamestepError(
-            f"cannot use {paths.out} ({error.strerror}); fix it or free space"
-        ) from None
-
-
-def _torn(paths: RunPaths, layout: Layout, done: int) -> str | None:
-    """Which rank's step file ends before a checkpoint's `done` steps; None where all are whole.
-
-    A node that loses its power takes the lines with it that a shared folder did not have yet.
-    """
-    for rank in range(layout.num_processes):
-        path = paths.ranks / f"rank{rank}.jsonl"
-        kept = len(whole_lines(path)) if path.is_file() else 0
-        if kept < done:
-            return f"the checkpoint is of step {done} and {path.name} ends at step {kept}"
-    return None
-
-
 def _raise_interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt(f"by signal {signum}")
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _times(begun: float) -> tuple[str, str]:
+    """Now less the time since `begun` (of the monotonic clock), and now, in UTC.
+
+    The machine's clock may be set while a run trains, and then says nothing of how long it took.
+    """
+    now, seconds = datetime.now(UTC), time.monotonic() - begun
+    started = now - timedelta(seconds=seconds)
+    return started.isoformat(timespec="seconds"), now.isoformat(timespec="seconds")

@@ -8,8 +8,6 @@ launcher on every node. It is the same for every strategy.
 from __future__ import annotations
 
 import os
-import re
-import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -18,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.emulation.dilation import dilate, least_dilation
+from pipeline.emulation.dilation import Dilation, dilate, least_dilation
 from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
 from pipeline.machine import addresses
@@ -35,9 +33,6 @@ NODE = ("-m", "pipeline.launch.slurm.node")
 RANK_BYTES = 400 * 2**20
 """Memory of one forked rank beside what it shares with the others, generously."""
 
-REPORTED_SIGNAL = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
-"""A line of the report that torchrun makes of each rank that failed."""
-
 EMULATED = ("-m", "pipeline.launch.emulated.start")
 """It builds the nodes and forks their ranks."""
 
@@ -50,6 +45,7 @@ class Place:
     file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
     tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
     checkpoint of an earlier launch has done: it is told to all ranks, which resume from that step.
+    `owner` is the key of the checkpoints, and `network` what `network_of` says, once it was asked.
     """
 
     num_cores: int
@@ -59,6 +55,8 @@ class Place:
     image: Path | None = None
     token: str = ""
     done: int = 0
+    owner: str = ""
+    network: tuple[str, str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,8 @@ class Launch:
     network: str = "loopback"
     """The network that the nodes really have; `network_reason` says why it is not the spec's."""
     network_reason: str | None = None
+    token: str = ""
+    """Of this launch, as the place has it."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
     """The commands of a run; raises LaunchError where its image cannot be had."""
     threads = threads_per_rank(spec, layout, place.num_cores)
     digest = container.required_digest(spec, place.image)
-    network, why = _network(spec.world)
+    network, why = place.network or network_of(spec.world)
     contained = digest is not None or container.digest_from_within() is not None
     environment = _environment(network, threads, contained=contained)
-    launch = Launch((), environment, threads, digest, None, network, why)
+    launch = Launch((), environment, threads, digest, None, network, why, place.token)
     if spec.world.num_machines > 1 and not has_allocation(place.scheduler):
         reason = (
             f"needs {spec.world.num_machines} machines (cluster.network real) and there is no "
@@ -131,7 +131,7 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
     return replace(launch, commands=commands(spec, layout, paths, place, digest, network))
 
 
-def _network(world: WorldSpec) -> tuple[str, str | None]:
+def network_of(world: WorldSpec) -> tuple[str, str | None]:
     """The network that the run gets, and why it is not the spec's where it is another one."""
     if world.link is None:
         return world.network, None
@@ -139,11 +139,22 @@ def _network(world: WorldSpec) -> tuple[str, str | None]:
     return ("loopback", reason) if reason else (world.network, None)
 
 
+def network_text(world: WorldSpec, network: str) -> str:
+    """The network in words that the keys of checkpoints hold: on another one times are others."""
+    if network != "emulated":
+        return f"the {network} network"
+    found = _dilation(world)
+    return f"emulated nodes (copies {found.copies}, dilation {found.factor:g})"
+
+
+def _dilation(world: WorldSpec) -> Dilation:
+    width = world.cores_per_node or 1
+    return dilate(world.nodes, width, len(usable_cores()), least_dilation())
+
+
 def _too_many_ranks(world: WorldSpec, layout: Layout) -> str | None:
     """Why the ranks of all copies of the nodes do not fit this machine's free memory."""
-    width = world.cores_per_node or 1
-    copies = dilate(world.nodes, width, len(usable_cores()), least_dilation()).copies
-    count = copies * layout.num_processes
+    count = _dilation(world).copies * layout.num_processes
     needed, there = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
     if needed <= there:
         return None
@@ -236,6 +247,7 @@ def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> t
         f"--checkpoints={paths.checkpoints}",
         f"--resume-from={place.done}",
         f"--launch={place.token}",
+        *([f"--owner={place.owner}"] if place.owner else []),
         *([f"--image-digest={image_digest}"] if image_digest else []),
     )
 
@@ -264,21 +276,3 @@ def free_port(address: str = LOOPBACK) -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def signals_of_ranks(log: Path, offset: int) -> list[int]:
-    """Signals that ended ranks, in the words of torchrun's report in `log` from `offset` on.
-
-    Without SIGTERM, with which torchrun itself ends the other ranks of a failed one.
-    """
-    with log.open("rb") as stream:
-        stream.seek(offset)
-        text = stream.read().decode(errors="replace")
-    found = {int(number) for number in REPORTED_SIGNAL.findall(text)}
-    return sorted(found - {signal.SIGTERM})
-
-
-def port_was_taken(log: Path, port: int | str) -> bool:
-    """Whether a launcher could not listen on `port`, in the words of torch's store in `log`."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return any("EADDRINUSE" in line and f"port: {port}," in line for line in text.splitlines())

@@ -26,6 +26,15 @@ def release(folder: Path) -> None:
     (folder / FILE).unlink(missing_ok=True)
 
 
+def lost(folder: Path, token: str) -> str | None:
+    """Why the launch of `token` may leave nothing in `folder` any more; None where it may."""
+    if holds(folder, token):
+        return None
+    if (folder / FILE).exists():
+        return "a later start of this run took over"
+    return "the folder of this run was removed or emptied under it"
+
+
 def holds(folder: Path, token: str) -> bool:
     """Whether no later launch has claimed `folder`; False also when the folder is gone."""
     try:

@@ -60,6 +60,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--checkpoints", type=Path, required=True, help="folder of checkpoints")
     parser.add_argument("--resume-from", type=int, default=0, help="steps done by a checkpoint")
     parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
+    parser.add_argument("--owner", default="", help="key of the checkpoints, see checkpoint.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
     parser.set_defaults(pacer=Pacer, share=nullcontext)
     return parser.parse_args(arguments)
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """Run one rank; every failure is left as a file for the launcher, then raised."""
     try:
         image.check_inside(args.image_digest)
-        places = Places(args.out, args.checkpoints, args.resume_from, args.launch)
+        places = Places(args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
         train(read_spec(args), args.tokens, places, Machine(args.pacer(), args.share))
     except Exception as error:
         leave_error(error, args, _rank())
@@ -113,17 +114,21 @@ def import_heavy() -> None:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a rank leaves its files, the steps that a checkpoint has done, the launch's token."""
+    """Where a rank leaves its files, the steps that a checkpoint has done, the launch's token.
+
+    `owner` is the key of the checkpoints.
+    """
 
     out: Path
     checkpoints: Path
     done: int
     launch: str
+    owner: str = ""
 
     def check(self) -> None:
-        """Raise LaunchError where a later launch of the run has taken over."""
-        if not fence.holds(self.out, self.launch):
-            raise LaunchError("a later start of this run took over; this rank leaves nothing")
+        """Raise LaunchError where a later launch of the run has taken over, or the folder went."""
+        if (said := fence.lost(self.out, self.launch)) is not None:
+            raise LaunchError(f"{said}; this rank leaves nothing")
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,6 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     device = devices.choose(spec.world, strategy.layout(spec.world))
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.pacer))
-    owner = checkpoint.key(spec.identity(), batches.manifest.sha256)
     places.check()
     done = places.done
     state = checkpoint.load(places.checkpoints, done) if done else None
@@ -164,9 +168,10 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
         def keep_checkpoint(step: int, captured: Any) -> None:
             # A checkpoint is good for nothing without the lines of its steps.
             os.fsync(lines.fileno())
-            if captured is not None:
+            # Nothing can be resumed after the last step: a record needs one that is timed.
+            if captured is not None and step < spec.workload.steps:
                 places.check()
-                checkpoint.save(places.checkpoints, step, captured, owner)
+                checkpoint.save(places.checkpoints, step, captured, places.owner)
 
         with machine.share():
             loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline.machine.facts import hardware
+from tests.system.fault_table import MEASURED
 from tests.system.slurm_cluster import SlurmCluster, why_missing
 
 LONGEST = ("test_image.py", "test_slurm.py", "test_slurm_in_image.py")
@@ -37,3 +41,25 @@ def slurm_cluster(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A real SLURM cluster of four nodes, shared by the tests of a module."""
     with SlurmCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def measured(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
+    """Takes what a fault cost; `--write-faults` writes it where docs/reliability.md reads it."""
+    found: dict[str, dict[str, object]] = {}
+
+    def keep(name: str, words: str, record: str, again: str, lost: int, seconds: float) -> None:
+        found[name] = {
+            "words": words,
+            "record": record,
+            "again": again,
+            "steps_again": lost,
+            "seconds": round(seconds, 1),
+        }
+
+    yield keep
+    if request.config.getoption("--write-faults"):
+        before = json.loads(MEASURED.read_text())["faults"] if MEASURED.exists() else {}
+        load = round(os.getloadavg()[0], 1)
+        about = {"hardware": hardware(), "load_average": load, "faults": before | found}
+        MEASURED.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,7 @@
-"""SIGKILL in the middle of a run, outside of any job: it resumes and ends as if undisturbed."""
+"""Signals in the middle of a run, outside of any job: it resumes and ends as if undisturbed.
+
+With real launchers and on emulated nodes; more faults are in `test_faults.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from pipeline.emulation.nodes import why_not
 from pipeline.launch.emulated import preloaded
 from pipeline.study.spec import LinkSpec, RunSpec
 from tests.parity.cases import Case
+from tests.system.fault_table import ITSELF, REAL
+from tests.system.litter import adopt_orphans, none_left
 
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 600, 50
@@ -50,6 +55,9 @@ class Stage:
         (out / "spec.json").write_text(spec.to_json())
         words = [f"--spec={out}/spec.json", f"--tokens={tokens}", f"--out={out}"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+        temporary = out.with_name("tmp")
+        temporary.mkdir(exist_ok=True)
+        environment["TMPDIR"] = str(temporary)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", "train", *words],
             cwd=ROOT,
@@ -69,14 +77,24 @@ class Stage:
     def wait_for_a_checkpoint(self) -> None:
         self.wait_for(lambda: list(self.out.glob("checkpoints/step-*/state.json")))
 
-    def kill(self, victim: str) -> None:
-        """Kill the first process of the run that was started with `-m victim`."""
+    def kill(self, victim: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the first process of the run that was started with `-m victim`."""
 
         def of_the_run() -> list[psutil.Process]:
             children = psutil.Process(self.process.pid).children(recursive=True)
             return [child for child in children if _module(child) == victim]
 
-        self.wait_for(of_the_run)[0].kill()
+        self.wait_for(of_the_run)[0].send_signal(number)
+
+    def rank(self, number: int) -> psutil.Process:
+        """The rank of emulated nodes that writes this step file."""
+        writing = str(self.out / "ranks" / f"rank{number}.jsonl")
+        (builder,) = psutil.Process(self.process.pid).children()
+        ranks = [c for c in builder.children() if writing in [f.path for f in c.open_files()]]
+        return ranks[0]
+
+    def steps_done(self) -> int:
+        return len((self.out / "ranks" / "rank0.jsonl").read_bytes().splitlines())
 
     def has_lost(self, attempts: int) -> bool:
         return self.log().count("lost in attempt") == attempts
@@ -120,13 +138,20 @@ def undisturbed(small_tokens, tmp_path_factory) -> Callable[[str, int], list[Any
     return losses
 
 
-def check_resumed(stage: Stage, expected: list[Any]) -> None:
-    """The record is `ok`, of two attempts, with the losses of an undisturbed run to the bit."""
+def check_resumed(stage: Stage, expected: list[Any], number: int = signal.SIGKILL) -> int:
+    """The record is `ok`, of two attempts, with the losses of an undisturbed run to the bit.
+
+    Returns the steps that its checkpoint had.
+    """
     record, said = stage.end()
     assert record["status"] == "ok", record["reason"] + stage.log()
     assert record["execution"]["resumed_from_step"] >= EVERY
     assert stage.losses() == expected
-    assert said.count("lost in attempt") == 1 and "attempt 1 of 3 (killed by signal 9" in said
+    assert (
+        said.count("lost in attempt") == 1 and f"attempt 1 of 3 (killed by signal {number}" in said
+    )
+    (told,) = record["execution"]["interruptions"]
+    assert f"lost in attempt 1 of 3 (killed by signal {number}" in told
     assert "lost in attempt 1 of 3" in (stage.out / "log.txt").read_text()
     assert sorted(path.name for path in stage.out.iterdir()) == [
         "log.txt",
@@ -134,20 +159,42 @@ def check_resumed(stage: Stage, expected: list[Any]) -> None:
         "spec.json",
         "steps.jsonl",
     ]
+    return int(record["execution"]["resumed_from_step"])
+
+
+@pytest.fixture
+def faulted(tmp_path, measured) -> Iterator[Callable[..., None]]:
+    """Does a fault to a stage that has a checkpoint, and checks what comes of it and is left."""
+
+    def fault(name: str, stage: Stage, do: Callable[[], object], *expected: Any) -> None:
+        stage.wait_for_a_checkpoint()
+        done = stage.steps_done()
+        begun = time.monotonic()
+        do()
+        resumed = check_resumed(stage, *expected)
+        seconds = time.monotonic() - begun
+        measured(name, REAL[name], "ok", ITSELF, max(0, done - resumed), seconds)
+
+    adopt_orphans()
+    with none_left(tmp_path / "tmp"):
+        yield fault
 
 
 @pytest.mark.parametrize(
-    ("victim", "nodes"),
-    [("pipeline.training.worker", 2), ("torch.distributed.run", 1)],
-    ids=["rank", "torchrun"],
+    ("name", "victim", "number"),
+    [
+        ("real-rank-9", "pipeline.training.worker", signal.SIGKILL),
+        ("real-torchrun-9", "torch.distributed.run", signal.SIGKILL),
+        ("real-torchrun-15", "torch.distributed.run", signal.SIGTERM),
+    ],
 )
-def test_on_the_loopback(victim, nodes, undisturbed, small_tokens, tmp_path) -> None:
+def test_on_the_loopback(
+    name, victim, number, undisturbed, small_tokens, tmp_path, faulted
+) -> None:
+    nodes = 2 if name == "real-rank-9" else 1
     expected = undisturbed("ddp", nodes)
-    stage = Stage(run_of("ddp", nodes, "loopback"), small_tokens, tmp_path)
-    stage.wait_for_a_checkpoint()
-
-    stage.kill(victim)
-    check_resumed(stage, expected)
+    stage = Stage(run_of("ddp", nodes, "loopback"), small_tokens, tmp_path / "out")
+    faulted(name, stage, partial(stage.kill, victim, number), expected, number)
 
 
 def test_a_third_kill_is_the_result(small_tokens, tmp_path) -> None:
@@ -175,7 +222,7 @@ def served(monkeypatch) -> Iterator[psutil.Process]:
         if _module(child) == "pipeline.launch.emulated.preloaded"
     ]
     deadline = time.monotonic() + 60
-    while not Path(os.environ[preloaded.VARIABLE]).exists():
+    while f"@{os.environ[preloaded.VARIABLE]}" not in Path("/proc/net/unix").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     yield process
@@ -184,27 +231,31 @@ def served(monkeypatch) -> Iterator[psutil.Process]:
 
 @emulation
 @pytest.mark.parametrize(
-    ("victim", "depth"), [("preloaded", 0), ("guard", 1), ("run", 2)], ids=lambda v: str(v)
+    ("name", "depth"), [("preloaded-9", 0), ("guard-9", 1), ("run-9", 2)], ids=lambda v: str(v)
 )
-def test_of_what_is_preloaded(victim, depth, served, undisturbed, small_tokens, tmp_path) -> None:
+def test_of_what_is_preloaded(
+    name, depth, served, undisturbed, small_tokens, tmp_path, faulted
+) -> None:
     """One node, so that copies of it fill the machine and leave their folders behind."""
     expected = undisturbed("single", 1)
-    stage = Stage(run_of("single", 1, "emulated"), small_tokens, tmp_path)
-    stage.wait_for_a_checkpoint()
-    process = served
-    for _ in range(depth):
-        (process,) = process.children()
-    process.send_signal(signal.SIGKILL)
-    check_resumed(stage, expected)
+    stage = Stage(run_of("single", 1, "emulated"), small_tokens, tmp_path / "out")
+
+    def kill() -> None:
+        process = served
+        for _ in range(depth):
+            (process,) = process.children()
+        process.kill()
+
+    faulted(name, stage, kill, expected)
 
 
 @emulation
-def test_a_rank_on_emulated_nodes(undisturbed, small_tokens, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"), [("node-rank-9", signal.SIGKILL), ("node-rank-15", signal.SIGTERM)]
+)
+def test_a_rank_on_emulated_nodes(
+    name, number, undisturbed, small_tokens, tmp_path, faulted
+) -> None:
     expected = undisturbed("ddp", 2)
-    stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path)
-    stage.wait_for_a_checkpoint()
-    writing = tmp_path / "ranks" / "rank1.jsonl"
-    (builder,) = psutil.Process(stage.process.pid).children()
-    ranks = [c for c in builder.children() if str(writing) in [f.path for f in c.open_files()]]
-    ranks[0].kill()
-    check_resumed(stage, expected)
+    stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path / "out")
+    faulted(name, stage, lambda: stage.rank(1).send_signal(number), expected, number)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline import strategies
 from pipeline.commands import train as command
-from pipeline.corpus.manifest import Manifest
-from pipeline.errors import LaunchError, LostError
-from pipeline.files import write_text
+from pipeline.errors import CorpusError, LaunchError, LostError
 from pipeline.launch import run as cli
+from pipeline.launch import torchrun
 from pipeline.launch.outcome import Ended
 from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
+from pipeline.parallel.types import TrainState
 from pipeline.records import Step, read_record
 from pipeline.study.expansion import expand
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import LinkSpec, RunSpec
 from pipeline.study.study import Study
-from pipeline.training import checkpoint
+from pipeline.training import checkpoint, fence
 from pipeline.training.loop import learning_rate
 from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
@@ -97,56 +101,10 @@ LAYOUT = strategies.load("ddp", {}).layout(RUN.world)
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
-    """A run of two ranks with a checkpoint of step 3."""
+    """The folder of a run of two ranks."""
     made = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
-    checkpoint = made.checkpoints / "step-00000003"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "state.json").write_text(json.dumps({"step": 3, "owner": "ours"}))
     made.ranks.mkdir()
     return made
-
-
-def leave_steps(paths: RunPaths, *texts: str) -> None:
-    for rank, text in enumerate(texts):
-        (paths.ranks / f"rank{rank}.jsonl").write_text(text)
-
-
-def test_a_checkpoint_with_the_lines_of_its_steps_is_gone_on_from(paths) -> None:
-    leave_steps(paths, "0\n1\n2\n3\n", "0\n1\n2\n")
-    assert cli._clear(RUN, LAYOUT, paths, "ours") == 3
-    assert (paths.ranks / "rank0.jsonl").is_file() and paths.checkpoints.is_dir()
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (("0\n1\n2\n", "0\n1\n2"), "rank1.jsonl ends at step 2"),
-        (("0\n1\n2\n",), "rank1.jsonl ends at step 0"),
-    ],
-    ids=["a line cut off", "no file"],
-)
-def test_a_checkpoint_without_them_is_dropped_and_told(paths, capsys, texts, said) -> None:
-    leave_steps(paths, *texts)
-    assert cli._clear(RUN, LAYOUT, paths, "ours") == 0
-    assert not paths.checkpoints.exists() and not list(paths.ranks.iterdir())
-    assert f"starts anew, the checkpoint is of step 3 and {said}" in capsys.readouterr().err
-
-
-def test_another_run_s_checkpoint_is_dropped(paths) -> None:
-    leave_steps(paths, "0\n1\n2\n", "0\n1\n2\n")
-    assert cli._clear(RUN, LAYOUT, paths, "another's") == 0
-    assert not paths.checkpoints.exists()
-
-
-def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> None:
-    """Of a killed attempt: what its nodes were measured to get, folders of copies, its errors."""
-    leave_steps(paths, "0\n1\n2\n", "0\n1\n2\n")
-    (paths.ranks / "copy1").mkdir()
-    for name in ("copy1/rank0.jsonl", "emulation.json", "rank0.error.json", "rank1.json"):
-        (paths.ranks / name).write_text("old")
-    assert cli._clear(RUN, LAYOUT, paths, "ours") == 3
-    left = sorted(path.name for path in paths.ranks.iterdir())
-    assert left == ["rank0.jsonl", "rank1.jsonl"]
 
 
 NOW = "2026-01-01T00:00:00+00:00"
@@ -158,8 +116,8 @@ def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(paths, monkeypatch) ->
     """On one node as on several."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(LostError, match="lost in attempt 2 of 3"):
-        cli._is_to_start_again(RUN, paths, KILLED, 2)
-    assert not cli._is_to_start_again(RUN, paths, KILLED, 3)
+        cli._lost(RUN, paths, KILLED, 2)
+    assert cli._lost(RUN, paths, KILLED, 3) is None
 
 
 @pytest.fixture
@@ -171,17 +129,14 @@ def stage(small_tokens, tmp_path, monkeypatch):
     """
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
-    def run(spec: RunSpec, *ends: Ended | str) -> list[str]:
+    def run(spec: RunSpec, *ends: Ended | str, tokens: Path = small_tokens) -> list[str]:
         told: list[str] = []
 
         def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
             end = ends[len(told)]
             told.extend(w for w in launch.commands[0] if w.startswith("--resume-from"))
-            owner = checkpoint.key(spec.identity(), Manifest.load(small_tokens).sha256)
-            write_text(
-                paths.checkpoints / "step-00000003/state.json",
-                json.dumps({"step": 3, "owner": owner}),
-            )
+            (owner,) = [w for w in launch.commands[0] if w.startswith("--owner=")]
+            checkpoint.save(paths.checkpoints, 3, STATE, owner.partition("=")[2])
             (paths.ranks / "rank0.jsonl").write_text(LINES)
             paths.log.touch()
             if isinstance(end, Ended):
@@ -195,7 +150,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
         file.write_text(spec.to_json())
         parser = argparse.ArgumentParser()
         command.add_arguments(parser)
-        words = ["--spec", str(file), "--tokens", str(small_tokens), "--out", str(tmp_path)]
+        words = ["--spec", str(file), "--tokens", str(tokens), "--out", str(tmp_path)]
         assert command.run(parser.parse_args(words)) == 0
         return told
 
@@ -203,6 +158,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
 
 
 ONE = Case("single").spec(1)
+STATE = TrainState({"w": torch.ones(2)}, {"w.exp_avg": torch.ones(2)}, {})
 
 
 def step(number: int, spec: RunSpec = ONE) -> Step:
@@ -222,6 +178,8 @@ def test_a_killed_run_is_started_again_from_its_checkpoint(stage, tmp_path, caps
     assert record.status == "failed" and "killed by signal 9" in record.run["reason"]
     assert capsys.readouterr().err.count("it is started again") == 2
     assert (tmp_path / "log.txt").read_text().count("lost in attempt") == 2
+    first, second = record.run["execution"]["interruptions"]
+    assert "lost in attempt 1 of 3 (killed by signal 9" in first and "2 of 3 (SomeError" in second
 
 
 @pytest.mark.parametrize("kind", ["failed", "unsupported", "oom"])
@@ -239,6 +197,53 @@ def test_out_of_time_it_keeps_its_checkpoint_for_a_longer_limit(stage, tmp_path)
     longer = replace(ONE, timeout_seconds=2 * ONE.timeout_seconds, workload=work)
     assert stage(longer, out_of_time) == ["--resume-from=3"]
     assert stage(replace(longer, seed=1), out_of_time) == ["--resume-from=0"]
+
+
+def test_a_run_never_resumes_on_another_network(stage, tmp_path, monkeypatch) -> None:
+    """Its record says one network for all of its steps."""
+    link = LinkSpec("200mbit", 200)
+    world = replace(ONE.world, network="emulated", link=link, cores_per_node=1)
+    spec = replace(ONE, world=world, workload=replace(ONE.workload, untimed_steps=0))
+    answers = [None, "no network namespace may be made here", None]
+    monkeypatch.setattr(torchrun, "why_not", lambda link: answers.pop(0))
+    monkeypatch.setattr(torchrun, "RANK_BYTES", 0)
+    out_of_time = replace(KILLED, exit_codes=[], timed_out=True)
+    assert stage(spec, KILLED, out_of_time) == ["--resume-from=0", "--resume-from=0"]
+    execution = read_record(tmp_path).run["execution"]
+    assert execution["network"] == "loopback"
+    assert "made on emulated nodes" in execution["interruptions"][1]
+    assert "starts anew" in execution["interruptions"][2]
+    assert stage(spec, out_of_time) == ["--resume-from=0"]
+
+
+def test_a_start_that_was_overtaken_is_no_attempt(stage, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(cli, "_see_all_ranks", lambda paths, *rest: fence.claim(paths.ranks))
+    with pytest.raises(LostError, match="a later start of this run took over"):
+        stage(ONE, KILLED)
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_no_record_is_made_of_tokens_that_changed_meanwhile(
+    stage, small_tokens, tmp_path, monkeypatch
+) -> None:
+    tokens = tmp_path / "tokens"
+    shutil.copytree(small_tokens, tokens)
+    monkeypatch.setattr(cli, "_see_all_ranks", lambda *given: turn_a_bit(tokens))
+    with pytest.raises(CorpusError, match=r"changed while it trained, no record: .*SHA-256"):
+        stage(ONE, KILLED, tokens=tokens)
+    assert not (tmp_path / "checkpoints").exists() and not (tmp_path / "run.json").exists()
+
+
+def turn_a_bit(tokens: Path) -> None:
+    shard = next(tokens.glob("*.bin"))
+    content = bytearray(shard.read_bytes())
+    content[0] ^= 1
+    shard.write_bytes(content)
+
+
+def test_a_clock_that_is_set_back_leaves_a_run_its_duration() -> None:
+    begun, ended = (datetime.fromisoformat(text) for text in cli._times(time.monotonic() - 90))
+    assert 89 <= (ended - begun).total_seconds() <= 91
 
 
 @pytest.mark.parametrize(

@@ -38,27 +38,9 @@ def test_one_torchrun_for_each_node(run) -> None:
     assert launch.environment["OMP_NUM_THREADS"] == "1"
 
 
-REPORT = """Failures:
-[1]:
-  rank      : 1 (local_rank: 1)
-  exitcode  : {} (pid: 4712)
-  traceback : Signal 9 (SIGKILL) received by PID 4712
-"""
-
-
-def test_signals_of_ranks_are_read_from_the_report_of_this_start(tmp_path) -> None:
-    """Not those of an earlier start, nor the SIGTERM with which torchrun ends the others."""
-    log = tmp_path / "log.txt"
-    log.write_text(REPORT.format(-11))
-    offset = log.stat().st_size
-    with log.open("a") as stream:
-        stream.write("".join(REPORT.format(code) for code in (-15, 1, -9)))
-    assert launcher.signals_of_ranks(log, offset) == [9]
-
-
 def test_every_rank_is_told_from_which_step_to_go_on(run) -> None:
-    for command in planned(run, Place(2, 1, token="t", done=7)).commands:
-        assert {"--resume-from=7", "--launch=t"} <= set(command)
+    for command in planned(run, Place(2, 1, token="t", done=7, owner="o")).commands:
+        assert {"--resume-from=7", "--launch=t", "--owner=o"} <= set(command)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,21 +26,26 @@ def run():
         time.sleep(60)
     return int(sys.argv[2])
 
-serve(Path(sys.argv[1]), run)
+serve(sys.argv[1], run)
 """
 ASK = "import sys; from pipeline.launch.emulated.preloaded import ask; sys.exit(ask(sys.argv[1:]))"
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    path = tmp_path / "socket"
-    process = subprocess.Popen([sys.executable, "-c", SERVER, str(path)])
-    wait_until(path.exists)
-    monkeypatch.setenv(preloaded.VARIABLE, str(path))
+    name = f"samestep-test-{os.getpid()}-{tmp_path.name}"
+    process = subprocess.Popen([sys.executable, "-c", SERVER, name])
+    wait_until(lambda: listens(name))
+    monkeypatch.setenv(preloaded.VARIABLE, name)
     monkeypatch.setenv("MARK", "of the asker")
     yield process
     process.kill()
     process.wait()
+
+
+def listens(name: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        return connection.connect_ex(f"\0{name}") == 0
 
 
 def wait_until(condition) -> None:
@@ -106,7 +112,7 @@ def test_nobody_is_asked_where_there_is_none_and_inside_an_image(
     monkeypatch.undo()
     assert preloaded.VARIABLE not in os.environ
     assert preloaded.ask(["x", "0"]) is None
-    monkeypatch.setenv(preloaded.VARIABLE, str(tmp_path / "gone"))
+    monkeypatch.setenv(preloaded.VARIABLE, "samestep-gone")
     assert preloaded.ask(["x", "0"]) is None
     assert "does not answer: the run loads for itself" in capsys.readouterr().err
 
@@ -114,3 +120,23 @@ def test_nobody_is_asked_where_there_is_none_and_inside_an_image(
 def test_other_threads_than_torch_was_loaded_with_are_refused(server, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "63")
     assert preloaded.ask(["x", "0"]) is None
+
+
+def test_a_server_that_was_stopped_is_not_waited_for(server, tmp_path, monkeypatch, capsys) -> None:
+    """Nor does it begin the run that it was asked for once it goes on."""
+    monkeypatch.setattr(preloaded, "ANSWER_SECONDS", 0.3)
+    server.send_signal(signal.SIGSTOP)
+    monkeypatch.chdir(tmp_path)
+    assert preloaded.ask(["begun", "0"]) is None
+    assert "does not answer: the run loads for itself (timed out)" in capsys.readouterr().err
+    server.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(preloaded, "ANSWER_SECONDS", 20)
+    assert preloaded.ask(["later", "0"]) == 0
+    assert (tmp_path / "later").exists() and not (tmp_path / "begun").exists()
+
+
+def test_another_user_is_neither_asked_nor_served(server, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    assert preloaded.ask([str(tmp_path / "x"), "0"]) is None
+    assert "its socket is that of user" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,49 @@
+"""What launchers said in the log of a run: which signals ended ranks, and whether a port was taken.
+
+torchrun's own exit code is 1 for all of it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+_OF_A_RANK = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
+"""A line of the report that torchrun makes of each rank that failed."""
+
+_OF_THE_FIRST = re.compile(
+    r"^Root Cause \(first observed failure\):\n\[\d+\]:\n(?:.*\n){0,3}?\s*exitcode\s*: -(\d+) ",
+    re.MULTILINE,
+)
+"""That line in its part on the rank that failed before all others."""
+
+_OF_TORCHRUN = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
+"""What it says where it was itself asked to end."""
+
+
+def size_of(log: Path) -> int:
+    """Bytes of a log, 0 where there is none."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def signals_of_ranks(log: Path, begin: int, end: int) -> list[int]:
+    """Signals that ended ranks or launchers, by what torchrun wrote in bytes `begin` to `end`.
+
+    torchrun ends the other ranks of a failed one by SIGTERM, so that counts only where it ended the
+    first one, or torchrun.
+    """
+    if not log.exists():
+        return []
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        text = stream.read(max(0, end - begin)).decode(errors="replace")
+    found = {int(number) for number in _OF_A_RANK.findall(text)} - {signal.SIGTERM}
+    first = _OF_THE_FIRST.findall(text) + _OF_TORCHRUN.findall(text)
+    return sorted(found | {int(number) for number in first})
+
+
+def port_was_taken(log: Path, port: int | str) -> bool:
+    """Whether a launcher could not listen on `port`, in the words of torch's store."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return any("EADDRINUSE" in line and f"port: {port}," in line for line in text.splitlines())

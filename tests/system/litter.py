@@ -1,0 +1,58 @@
+"""What a fault may leave on the machine beside the run's own folder: counted before and after."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+SECONDS = 20.0
+"""How long the kernel may take to end what it was asked to end."""
+
+PR_SET_CHILD_SUBREAPER = 36
+LOCK = "timed.lock"
+
+
+def adopt_orphans() -> None:
+    """Make the processes whose parents ended children of this one, so that they can be counted."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def counted(temporary: Path) -> dict[str, list[str]]:
+    """Processes below this one, files of a temporary folder, networks and control groups."""
+    running = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                running.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+        except psutil.Error:
+            continue
+    files = [str(path.relative_to(temporary)) for path in temporary.rglob("*") if path.is_file()]
+    groups = Path("/proc/self/cgroup").read_text().splitlines()
+    own = [Path("/sys/fs/cgroup", *line.split(":")[2].split("/")) for line in groups]
+    return {
+        "processes": sorted(running),
+        # The lock of timed runs stays: the kernel lets go of it.
+        "temporary files": sorted(file for file in files if not file.endswith(LOCK)),
+        "interfaces": sorted(path.name for path in Path("/sys/class/net").iterdir()),
+        "named networks": sorted(str(path) for path in Path("/run/netns").glob("*")),
+        "control groups": sorted(str(path) for one in own for path in one.glob("*/")),
+    }
+
+
+@contextmanager
+def none_left(temporary: Path) -> Iterator[None]:
+    """Fail where something is there afterwards that was not before."""
+    before = counted(temporary)
+    yield
+    deadline = time.monotonic() + SECONDS
+    while (after := counted(temporary)) != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    more = {
+        kind: [one for one in found if one not in before[kind]] for kind, found in after.items()
+    }
+    assert not any(more.values()), more
