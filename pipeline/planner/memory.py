@@ -98,7 +98,9 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
     weights_kept, gradients_kept, slots_kept = own
     sequences = sequences_at_once(spec, layout)
-    activations = sizes.activation_bytes(spec.model, sequences, formats(spec))
+    kept = formats(spec)
+    activations = sizes.activation_bytes(spec.model, sequences, kept)
+    copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
     cpu = spec.world.device == "cpu"
     return Memory(
         parameters=int(weights_kept * (weight * count + masters)) + footprint.gathered_bytes,
@@ -107,7 +109,9 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
         optimiser=int(slots_kept * 2 * FP32 * count),
         buffers=footprint.buffer_bytes,
-        activations=int(footprint.activation_share * activations),
+        activations=int(
+            footprint.activation_share * (activations - copies) + footprint.copy_share * copies
+        ),
         logits=int(footprint.logit_share * sizes.logit_bytes(spec.model, sequences)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated") if cpu else CUDA_BASE,
     )

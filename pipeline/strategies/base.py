@@ -24,8 +24,9 @@ class Footprint:
     """What a strategy makes of the memory of one rank.
 
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
-    to step. The shares (0 to 1) are what the rank keeps of each; `gathered_bytes` are weights
-    beyond its share while the passes run.
+    to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
+    that autocast makes of the weights; `gathered_bytes` are weights beyond its share while the
+    passes run.
     """
 
     buffer_bytes: int
@@ -34,6 +35,7 @@ class Footprint:
     gradient_share: float = 1.0
     optimiser_share: float = 1.0
     activation_share: float = 1.0
+    copy_share: float = 1.0
     logit_share: float = 1.0
     gathered_bytes: int = 0
 
@@ -118,6 +120,10 @@ class Strategy(ABC):
         single numbers is left out. Arithmetic: no torch is loaded. Symbols: see `SYMBOLS`.
         """
         return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
+
+    def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
+        """Settings of its knobs that `plan --model-sizes` compares on so many devices."""
+        return ({}, *self.variants)
 
     def check(self) -> None:
         """Raise UnsupportedError, with the reason, where this strategy cannot run."""

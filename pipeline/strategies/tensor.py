@@ -54,6 +54,11 @@ class Tensor(Strategy):
             backend=world.backend,
         )
 
+    def settings(self, devices: int) -> tuple[dict[str, Any], ...]:
+        """Tensor axes of every power of two."""
+        sizes = (2**power for power in range(1, devices.bit_length()))
+        return tuple({"ranks": size} for size in sizes)
+
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the tensor axis does not divide the attention heads."""
         size = dict(self.layout(spec.world).axes)[TENSOR]
@@ -74,6 +79,7 @@ class Tensor(Strategy):
             gradient_share=share,
             optimiser_share=share,
             # of a block's 16 values of the width, the 12 between a column and a row cut are parts
+            copy_share=1 / size,
             activation_share=(4 + 12 / size) / 16,
             logit_share=1 / size,
         )
