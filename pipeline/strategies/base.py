@@ -55,7 +55,7 @@ SYMBOLS = {
 
 def along(layout: Layout, axis: str, formula: str, payload: float) -> tuple[Sends, ...]:
     """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone."""
-    ranks = dict(layout.axes)[axis]
+    ranks = dict(layout.axes).get(axis, 1)
     return (Sends(axis, formula, ring(payload, ranks)),) if ranks > 1 else ()
 
 

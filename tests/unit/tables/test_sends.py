@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -13,6 +15,7 @@ from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables import sends
+from pipeline.tables.write import write_all
 from tests.fake_records import make_record, make_study
 
 
@@ -61,10 +64,12 @@ def test_older_records_have_the_formula_alone() -> None:
     assert set(shown["Formula"]) == {"2(n-1)/n G"}
 
 
-def test_a_study_of_one_rank_has_no_rows() -> None:
+def test_a_study_of_one_rank_has_no_rows(tmp_path: Path) -> None:
     alone = metrics(counted=True)
     frame = sends.build(alone[alone["nodes"] == 1])
     assert frame.empty and list(sends.show(frame).columns)[-1] == "Calls"
+    write_all(frame, sends.show(frame), sends.CAPTION, tmp_path, "sends")
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_the_caption_explains_every_symbol() -> None:
