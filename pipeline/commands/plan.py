@@ -1,7 +1,8 @@
 """`python -m pipeline plan --study smoke --device-memory 16GiB`: what a study will need.
 
 For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
-and an upper bound of the time. Nothing is started and no torch is loaded.
+and an upper bound of the time. `--model-sizes --devices 64 --device a100-80` shows which layouts
+of GPT-2 and GPT-3 fit so many GPUs. Nothing is started and no torch is loaded.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import argparse
 import re
 from collections.abc import Sequence
 
+from pipeline import options
 from pipeline.accept import accept
 from pipeline.errors import CorpusError, StudyError
+from pipeline.models import num_parameters
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
+from pipeline.planner.sizes import MOST_DEVICES, Layout, layouts, sizes
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.profiling import profiled
+from pipeline.study.spec import PRECISIONS
 from pipeline.study.study import Study
 
 SUMMARY = "what a study will need: memory of every cell, runs, time and GPU hours"
@@ -32,7 +37,20 @@ MAX_SIZE = 2**60
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", required=True, help="study file, or the name of a shipped one")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--study", help="study file, or the name of a shipped one")
+    what.add_argument(
+        "--model-sizes", action="store_true", help="layouts of GPT-2 and GPT-3, 124 M to 175 B"
+    )
+    parser.add_argument(
+        "--devices",
+        type=options.count(1, MOST_DEVICES),
+        default=8,
+        help="with --model-sizes: how many GPUs (default 8)",
+    )
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="bf16", help="with --model-sizes (default bf16)"
+    )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
         "--device-memory", metavar="SIZE", help="of one GPU, or of a machine of CPUs: 16GiB"
@@ -43,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs."""
     limit = _limit(args)
+    if args.model_sizes:
+        return _model_sizes(args.devices, args.precision, limit)
     study = load_study(find_study(args.study))
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
@@ -58,6 +78,40 @@ def run(args: argparse.Namespace) -> int:
     notes = [*_notes(plans, limit), *_repeats_note(study), *_corpus_note(study)]
     print("\n" + "\n".join(notes))
     return 0
+
+
+def _model_sizes(devices: int, precision: str, limit: int | None) -> int:
+    """Print every layout of each published size, and which of them fit."""
+    for size in sizes():
+        found = layouts(size, devices, precision)
+        rows = [_SIZE_HEADINGS, *(_layout_row(one, limit) for one in found)]
+        print(f"GPT {size.id} ({num_parameters(size.model):,} parameters): {size.source}\n")
+        print("\n".join(_align(rows)) + "\n")
+    print(
+        f"{devices} GPUs, {precision}, one sequence a micro-batch and a device. Memory in GiB of "
+        "the rank that needs most; gradients and activations do not peak together, so the peak is "
+        "less than the sum. Base: context and libraries of a GPU, assumed."
+    )
+    if limit is None:
+        print("Whether it fits: give --device-memory or --device.")
+    else:
+        share = f"{100 * MARGIN['cuda']:g} %"
+        print(f"Within {share} of {limit / GIBIBYTE:.4g} GiB is tight.")
+    return 0
+
+
+_SIZE_HEADINGS = (
+    "layout", "axes", "weights", "gradients", "optimiser", "buffers", "activations", "loss",
+    "base", "peak", "verdict",
+)  # fmt: skip
+
+
+def _layout_row(one: Layout, limit: int | None) -> tuple[str, ...]:
+    m = one.plan.memory
+    parts = (m.parameters, m.gradients, m.optimiser, m.buffers, m.activations, m.logits, m.base,
+             m.peak)  # fmt: skip
+    verdict = "-" if limit is None else one.plan.verdict(limit)
+    return (one.name, one.mesh, *(f"{part / GIBIBYTE:,.1f}" for part in parts), verdict)
 
 
 def parse_size(text: str) -> int:
@@ -102,7 +156,7 @@ def _row(plan: CellPlan, limit: int | None) -> tuple[str, ...]:
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of equal width: words to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    words = ("cell", "verdict")
+    words = ("cell", "layout", "axes", "verdict")
     return [
         "  ".join(
             cell.ljust(width) if heading in words else cell.rjust(width)

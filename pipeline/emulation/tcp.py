@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import pacing
+from pipeline.emulation.links import INTERFACE
 
 RTO_MIN_SECONDS = 0.2
 """Linux's least time-out of a retransmission."""
@@ -130,6 +131,18 @@ def since(before: Mapping[str, int] | None) -> dict[str, int] | None:
     if before is None or now is None:
         return None
     return {name: count - before[name] for name, count in now.items()}
+
+
+def sent_bytes() -> int | None:
+    """Bytes that this rank's node has sent over its cable, with all headers; None elsewhere.
+
+    The kernel's table has a line for each interface: `eth0:`, 8 numbers received, 8 sent.
+    """
+    if pacing.VARIABLE not in os.environ:
+        return None
+    lines = (_COUNTERS / "dev").read_text(encoding="ascii").splitlines()
+    numbers = (line.partition(":")[2].split() for line in lines if INTERFACE in line)
+    return next((int(each[8]) for each in numbers), None)
 
 
 def _read(table: Path) -> dict[str, int]:

@@ -7,7 +7,7 @@ of a profiled run goes anywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,11 @@ from pipeline.metrics.cells import Group, Groups, bounds
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
+from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import rows
+from pipeline.parallel.wire import RECEIVE, Sends
+from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
 from pipeline.study.profiling import IN_STEP, PHASES
@@ -44,6 +47,7 @@ def profile_frames(
         if record.status == "ok":
             places.setdefault(place, []).append(load_run(record, context))
             found += _ranks(phase_steps(record))
+            found += _sent(record)
             if place in groups:
                 found += _against_timed(record, groups[place])
         frames.append(rows(context, found))
@@ -76,6 +80,36 @@ def _ranks(steps: pd.DataFrame) -> list[dict[str, Any]]:
         for rank, own in steps.groupby("rank", sort=True)
         for name in PHASES
     ]  # fmt: skip
+
+
+def _sent(record: RunRecord) -> list[dict[str, Any]]:
+    """Bytes that each rank sends in a step along each axis: by its strategy's formula and counted.
+
+    A record that counted nothing, as older ones, has the formula alone. What an axis that no
+    formula names sends is counted under its own name.
+    """
+    found = []
+    for rank in record.run["ranks"]:
+        predicted = {one.axis: one for one in predict_sent(record.spec, rank["rank"])}
+        calls = rank["sent"]["collectives"] if "sent" in rank else None
+        counted = () if calls is None else [each["axis"] for each in calls]
+        about = {"rank": rank["rank"]}
+        for axis in dict.fromkeys([*predicted, *counted]):
+            formula = predicted.get(axis, Sends(axis, "", 0.0))
+            found.append(_row(f"predicted_sent_bytes:{axis}", "bytes", formula.wire_bytes,
+                              text=formula.formula or None, **about))  # fmt: skip
+            own = [each for each in calls or () if each["axis"] == axis]
+            if calls is not None and None not in (each["wire_bytes"] for each in own):
+                total = float(sum(each["wire_bytes"] for each in own))
+                found.append(_row(f"sent_bytes:{axis}", "bytes", total, text=_calls(own), **about))
+    return found
+
+
+def _calls(counted: Sequence[Mapping[str, Any]]) -> str | None:
+    """`2 all-reduces, 1 send`: how often a rank calls what in a step; what it receives left out."""
+    told = [each for each in counted if each["kind"] != RECEIVE]
+    names = [plural(each["count"], each["kind"].replace("_", "-")) for each in told]
+    return ", ".join(names) or None
 
 
 def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:

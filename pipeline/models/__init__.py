@@ -4,7 +4,8 @@ A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, tar
 mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
 `num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
 `flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
-`logit_bytes(model, sequences)`. A model with `tensor_cuts` may be cut over a tensor axis.
+`logit_bytes(model, sequences)`. A model with `tensor_cuts` may be cut over a tensor axis; its
+arithmetic has `cut_parameters(model)` too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ def layer_parameters(model: ModelSpec) -> int:
 def product_weights(model: ModelSpec) -> int:
     """Weights that are used in matrix products; the output layer counts once."""
     return int(arithmetic(model).product_weights(model))
+
+
+def cut_parameters(model: ModelSpec) -> int:
+    """Parameters of the layers that a tensor axis cuts."""
+    return int(arithmetic(model).cut_parameters(model))
 
 
 def flops_per_token(model: ModelSpec) -> float:

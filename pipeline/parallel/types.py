@@ -64,6 +64,12 @@ class Phases:
     def watch(self, model: nn.Module) -> None:
         """Notice each gradient of this rank when it is ready, before a backward pass sends it."""
 
+    def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
+        """Collectives of a kind among all ranks, by a library whose own torch does not see.
+
+        `payloads` gives the bytes of each and is called where somebody counts.
+        """
+
 
 NOT_PROFILED = Phases()
 

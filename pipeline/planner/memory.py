@@ -1,7 +1,8 @@
-"""How much memory a rank needs, from its spec alone (no torch), to predict `out of memory`.
+"""How much memory a rank needs and what it sends, from its spec alone (no torch).
 
-Two predictions: `predict`, part by part, and `formula_24`, the study's own (Bai 2022, appendix C.4,
-formula 24). Both are in bytes and count one device: the process on a CPU, one GPU on CUDA.
+Two predictions of memory: `predict`, part by part, and `formula_24`, the study's own (Bai 2022,
+appendix C.4, formula 24). Both are in bytes and count one device: the process on a CPU, one GPU on
+CUDA. `predict_sent` has the bytes that a rank sends in a step.
 
 Parameters and activations are the arithmetic of the model's family, buffers the footprint of the
 strategy. What differs on CUDA (layer norm in fp32) is from torch's documentation of autocast and
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pipeline import models, strategies
 from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
+from pipeline.parallel.wire import Sends
 from pipeline.study.spec import RunSpec
 
 MEBIBYTE = 2**20
@@ -85,9 +87,8 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     """The parts of one rank."""
     sizes = models.arithmetic(spec.model)
     count = sizes.num_parameters(spec.model)
-    narrow = spec.precision in _NARROW_WEIGHTS
-    weight = HALF if narrow else FP32
-    masters = FP32 * count if narrow else 0
+    weight = weight_bytes(spec)
+    masters = FP32 * count if weight < FP32 else 0
     gradients = weight * count
     accumulates = spec.workload.accumulation_steps > 1
     strategy = strategies.load(spec.strategy, spec.options)
@@ -97,7 +98,9 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
     weights_kept, gradients_kept, slots_kept = own
     sequences = sequences_at_once(spec, layout)
-    activations = sizes.activation_bytes(spec.model, sequences, formats(spec))
+    kept = formats(spec)
+    activations = sizes.activation_bytes(spec.model, sequences, kept)
+    copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
     cpu = spec.world.device == "cpu"
     return Memory(
         parameters=int(weights_kept * (weight * count + masters)) + footprint.gathered_bytes,
@@ -106,10 +109,24 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
         optimiser=int(slots_kept * 2 * FP32 * count),
         buffers=footprint.buffer_bytes,
-        activations=int(footprint.activation_share * activations),
+        activations=int(
+            footprint.activation_share * (activations - copies) + footprint.copy_share * copies
+        ),
         logits=int(footprint.logit_share * sizes.logit_bytes(spec.model, sequences)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated") if cpu else CUDA_BASE,
     )
+
+
+def weight_bytes(spec: RunSpec) -> int:
+    """Of one weight that the passes use, and of its gradient."""
+    return HALF if spec.precision in _NARROW_WEIGHTS else FP32
+
+
+def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
+    """What a rank sends in a step along each axis, by its strategy's formulas."""
+    strategy = strategies.load(spec.strategy, spec.options)
+    gradients = weight_bytes(spec) * models.num_parameters(spec.model)
+    return strategy.sends(spec, strategy.layout(spec.world), rank, gradients)
 
 
 def loaded_later(forked: bool) -> int:

@@ -49,6 +49,7 @@ FINISHED: tuple[Rule, ...] = (
     run_rules.ranks,
     run_rules.utilisation,
     run_rules.environments,
+    run_rules.sent,
     step_rules.grid,
     step_rules.timed,
     step_rules.same_on_all_ranks,

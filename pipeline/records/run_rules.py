@@ -140,6 +140,25 @@ def utilisation(record: RunRecord) -> str | None:
     return None
 
 
+def sent(record: RunRecord) -> str | None:
+    """What a rank sent is counted in profiled runs alone, along axes of the layout.
+
+    No more steps are counted than are timed, and every group has several of the ranks.
+    """
+    work, size = record.spec.workload, len(record.run["ranks"])
+    for rank in record.run["ranks"]:
+        if "sent" not in rank:
+            continue
+        place, about = f"run.json at $.ranks[{rank['rank']}].sent", rank["sent"]
+        if not record.spec.profile:
+            return f"{place}: counted, but the run is none to profile"
+        if not about["differing_steps"] < about["steps"] <= work.steps - work.untimed_steps:
+            return f"{place}: {about['steps']} steps counted, {about['differing_steps']} differing"
+        if any(each["ranks"] > size for each in about["collectives"]):
+            return f"{place}: a collective of more than {size} ranks"
+    return None
+
+
 def _cores(record: RunRecord, rank: Mapping[str, Any]) -> float:
     """Cores of the machine of a rank; infinite where only those of another machine are known."""
     if "environment" in rank:

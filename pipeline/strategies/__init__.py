@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.strategies.base import Strategy
-from pipeline.study.spec import RunSpec
+from pipeline.strategies.base import SYMBOLS, Strategy
+from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 MAX_KNOB = 1_000_000
 """Of a strategy's numbers: MiB, milliseconds and counts."""
@@ -36,6 +36,53 @@ def table() -> str:
         needs = ", ".join(strategy.requires)
         rows.append(f"| `{name}` | {about} | {knobs or 'none'} | {needs or 'torch alone'} |")
     return "\n".join(rows)
+
+
+def sent_table() -> str:
+    """A Markdown table: what each strategy splits and sends, and when to use it.
+
+    A row for each setting of its knobs that splits or sends something else, and what the symbols
+    are. The formulas are those of `Strategy.sends` for a small GPT-2 on four ranks.
+    """
+    rows = ["| strategy | what is split | sent by a rank in a step | when to use it |"]
+    rows.append("|---|---|---|---|")
+    for name in names():
+        told: set[tuple[str, str]] = set()
+        for options in ({}, *load(name, {}).variants):
+            strategy, spec = load(name, options), _example(name, options)
+            layout = strategy.layout(spec.world)
+            axes = strategy.sends(spec, layout, 0, 1)
+            sent = "; ".join(f"{one.axis}: {one.formula}" for one in axes) or "nothing"
+            if (strategy.split, sent) not in told:
+                told.add((strategy.split, sent))
+                knobs = ", ".join(f"`{key}` {value}" for key, value in options.items())
+                named = f"`{name}`, {knobs}" if knobs else f"`{name}`"
+                rows.append(f"| {named} | {strategy.split} | {sent} | {strategy.use or '-'} |")
+    symbols = "; ".join(f"{symbol}: {about}" for symbol, about in SYMBOLS.items())
+    return "\n".join(rows) + f"\n\n{symbols}."
+
+
+def _example(name: str, options: Mapping[str, Any]) -> RunSpec:
+    """A run that every strategy has a layout for: one rank for `single`, four for all others."""
+    spec = RunSpec(
+        study="example",
+        cell="example",
+        strategy=name,
+        precision="fp32",
+        world=WorldSpec(4, 1, "cpu", "gloo", "loopback"),
+        model=ModelSpec("gpt2", num_layers=12, width=768, num_heads=12, context=1024,
+                        vocab_size=50257),
+        optimiser=OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "constant", 0),
+        workload=WorkloadSpec(16, 4, 2, 1, "strong", 0),
+        repeat=0,
+        seed=0,
+        options=options,
+    )  # fmt: skip
+    try:
+        load(name, options).check_spec(spec)
+    except StudyError:
+        return replace(spec, world=replace(spec.world, nodes=1))
+    return spec
 
 
 def check(runs: Iterable[RunSpec]) -> None:

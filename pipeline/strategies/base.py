@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
 
 
@@ -23,8 +24,9 @@ class Footprint:
     """What a strategy makes of the memory of one rank.
 
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
-    to step. The shares (0 to 1) are what the rank keeps of each; `gathered_bytes` are weights
-    beyond its share while the passes run.
+    to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
+    that autocast makes of the weights; `gathered_bytes` are weights beyond its share while the
+    passes run.
     """
 
     buffer_bytes: int
@@ -33,8 +35,28 @@ class Footprint:
     gradient_share: float = 1.0
     optimiser_share: float = 1.0
     activation_share: float = 1.0
+    copy_share: float = 1.0
     logit_share: float = 1.0
     gathered_bytes: int = 0
+
+
+SYMBOLS = {
+    "n": "ranks of the axis",
+    "G": "bytes of a rank's gradients as they travel",
+    "W": "bytes of the model's weights",
+    "B": "bytes of the weights of its blocks",
+    "L": "blocks",
+    "T": "tokens of a rank's share of the global batch",
+    "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
+    "m": "micro-batches",
+}
+"""What the formulas of `Strategy.sends` are made of."""
+
+
+def along(layout: Layout, axis: str, formula: str, payload: float) -> tuple[Sends, ...]:
+    """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone."""
+    ranks = dict(layout.axes).get(axis, 1)
+    return (Sends(axis, formula, ring(payload, ranks)),) if ranks > 1 else ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +101,14 @@ class Strategy(ABC):
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, with which it must take the same step."""
 
+    use: ClassVar[str] = ""
+    """When to choose it: a clause for the table of strategies."""
+
+    @property
+    def split(self) -> str:
+        """What of the training a rank has a part of, besides its share of the batch."""
+        return "nothing"
+
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device, all on the data axis, unless overridden."""
         return Layout(
@@ -94,6 +124,18 @@ class Strategy(ABC):
         One more copy of the gradients, unless overridden. Arithmetic: no torch is loaded.
         """
         return Footprint(gradients)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """What `rank` sends in a step along each axis, where the gradients are `gradients` bytes.
+
+        One all-reduce of the gradients over the data axis, unless overridden; what it adds up in
+        single numbers is left out. Arithmetic: no torch is loaded. Symbols: see `SYMBOLS`.
+        """
+        return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
+
+    def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
+        """Settings of its knobs that `plan --model-sizes` compares on so many devices."""
+        return ({}, *self.variants)
 
     def check(self) -> None:
         """Raise UnsupportedError, with the reason, where this strategy cannot run."""

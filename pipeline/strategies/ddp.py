@@ -7,10 +7,12 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from pipeline.parallel.mesh import DATA
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
     from pipeline.parallel.mesh import Layout
@@ -24,12 +26,18 @@ class Ddp(Strategy):
     `empty_cache`: see `parallel.faults`.
     """
 
+    use: ClassVar[str] = "the model and its optimiser fit one device"
+
     bucket_cap_mb: int = 25
     empty_cache: bool = False
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run."""
         return Footprint(0, holds_gradients=True)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """The gradients once, all-reduced in buckets after the last micro-batch."""
+        return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
 
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose backward pass then reduces; accumulation runs under `no_sync`."""

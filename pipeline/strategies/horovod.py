@@ -13,9 +13,10 @@ from pipeline.emulation import pacing
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.horovod import environment as _horovod_env
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
     from pipeline.study.spec import RunSpec, WorldSpec
@@ -35,6 +36,7 @@ class Horovod(Strategy):
     install: ClassVar[str] = "python -m envs.build_horovod --retry"
     modules: ClassVar[tuple[str, ...]] = ("horovod.torch",)
     environment: ClassVar[tuple[str, ...]] = ("HOROVOD_CPU", "HOROVOD_CONTROLLER")
+    use: ClassVar[str] = "as `ddp`, by another library"
     lost_peer: ClassVar[tuple[str, ...]] = ("horovodinternalerror",)
 
     changes_the_step: ClassVar[tuple[str, ...]] = (
@@ -62,12 +64,21 @@ class Horovod(Strategy):
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """What travels, where it is of another type, and the fusion buffer, no larger than that."""
-        wire = 0
+        travels = self._travels(spec, gradients)
+        copy = 0 if travels == gradients else travels
+        return Footprint(copy + min(self.fusion_threshold_mb * 2**20, travels))
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """The gradients once, all-reduced as they become ready; the negotiation is not counted."""
+        return along(layout, DATA, "2(n-1)/n G", 2 * self._travels(spec, gradients))
+
+    def _travels(self, spec: RunSpec, gradients: int) -> int:
+        """Bytes of the gradients in the type that travels."""
         if self.compression == "fp16" and spec.precision not in ("amp_o2", "apex_o2"):
-            wire = gradients // 2
-        elif spec.precision == "amp_o2" and spec.world.device == "cpu":
-            wire = 2 * gradients  # bfloat16 travels as fp32
-        return Footprint(wire + min(self.fusion_threshold_mb * 2**20, wire or gradients))
+            return gradients // 2
+        if spec.precision == "amp_o2" and spec.world.device == "cpu":
+            return 2 * gradients  # bfloat16 travels as fp32
+        return gradients
 
     def check(self) -> None:
         """Raise UnsupportedError where Horovod is missing or built for another torch."""
@@ -98,4 +109,4 @@ class Horovod(Strategy):
         parts.phases.watch(parts.model)  # its hooks come before Horovod's
         prepared = _horovod_step.distribute(parts, self.compression)
         faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
-        return _horovod_step.HorovodStepper(prepared, member, faults)
+        return _horovod_step.HorovodStepper(prepared, member, faults, self.compression)

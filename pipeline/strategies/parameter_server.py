@@ -8,11 +8,12 @@ root also computes a replica's share, as nn.DataParallel's first device does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
 
 if TYPE_CHECKING:
@@ -30,8 +31,15 @@ class ParameterServer(Strategy):
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
     """
 
+    use: ClassVar[str] = "to compare with: the root's link carries everything"
+
     engine: str = "process_group"
     empty_cache: bool = False
+
+    @property
+    def split(self) -> str:
+        """The optimiser is the root's alone."""
+        return "optimiser state, which the root alone holds"
 
     def layout(self, world: WorldSpec) -> Layout:
         """One rank per device, or one process with all of a node's devices."""
@@ -61,6 +69,18 @@ class ParameterServer(Strategy):
             return Footprint(gradients)
         is_root = rank == 0
         return Footprint(gradients * (3 if is_root else 1), optimiser_share=1.0 if is_root else 0.0)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """The weights from the root to each other rank, and their gradients to the root.
+
+        Both have the size of the gradients: weights travel in the type that they are kept in.
+        DataParallel copies between devices of one process, which is not counted.
+        """
+        others = layout.num_processes - 1
+        if others == 0:
+            return ()
+        sent = others * gradients if rank == 0 else gradients
+        return (Sends(DATA, "root: (n-1) W, others: G", sent),)
 
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32
+from pipeline.parallel.mesh import DATA
 from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
     from pipeline.parallel.mesh import Layout
@@ -30,7 +32,15 @@ class Sharded(Strategy):
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
 
+    use: ClassVar[str] = "weights, gradients or optimiser state do not fit one device"
+
     stage: int = 3
+
+    @property
+    def split(self) -> str:
+        """What its stage shards."""
+        parts = ("optimiser state", "gradients", "weights")
+        return ", ".join(parts[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device; raises StudyError on an unknown stage."""
@@ -62,6 +72,21 @@ class Sharded(Strategy):
             gradient_share=share,
             gathered_bytes=whole,
         )
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Weights are gathered, gradients all-reduced (stage 1) or reduced and scattered.
+
+        FSDP2 gathers in every micro-batch and reduces in the last one.
+        """
+        pieces = spec.workload.accumulation_steps
+        blocks = FP32 * spec.model.num_layers * models.layer_parameters(spec.model)
+        weights = FP32 * models.num_parameters(spec.model)
+        if self.stage == 1:
+            return along(layout, DATA, "2(n-1)/n G + (n-1)/n W", 2 * gradients + weights)
+        if self.stage == 2:
+            return along(layout, DATA, "(n-1)/n (m W + G)", pieces * weights + gradients)
+        gathered = pieces * (weights + blocks)
+        return along(layout, DATA, "(n-1)/n (m (W + B) + G)", gathered + gradients)
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Single(Strategy):
     """The study's 'Single GPU'."""
+
+    use: ClassVar[str] = "the reference of every other"
 
     def layout(self, world: WorldSpec) -> Layout:
         """One rank; raises StudyError for a larger world."""
@@ -30,6 +33,10 @@ class Single(Strategy):
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Nothing is reduced."""
         return Footprint(0)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Nothing."""
+        return ()
 
     def build(self, parts: Parts) -> Trainable:
         """The shared step without any reduction."""

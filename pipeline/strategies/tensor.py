@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
     from pipeline.study.spec import RunSpec, WorldSpec
@@ -28,7 +30,14 @@ class Tensor(Strategy):
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"ranks": 2},)
 
+    use: ClassVar[str] = "a layer or its activations do not fit, and links are fast"
+
     ranks: int = 0
+
+    @property
+    def split(self) -> str:
+        """The cut layers with all that belongs to them."""
+        return "layers: weights, gradients, optimiser state, most activations"
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
@@ -45,6 +54,11 @@ class Tensor(Strategy):
             backend=world.backend,
         )
 
+    def settings(self, devices: int) -> tuple[dict[str, Any], ...]:
+        """Tensor axes of every power of two."""
+        sizes = (2**power for power in range(1, devices.bit_length()))
+        return tuple({"ranks": size} for size in sizes)
+
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the tensor axis does not divide the attention heads."""
         size = dict(self.layout(spec.world).axes)[TENSOR]
@@ -57,9 +71,7 @@ class Tensor(Strategy):
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Weights of products are cut; norms, positions and the biases of rows are not."""
         size = dict(layout.axes)[TENSOR]
-        count = models.num_parameters(spec.model)
-        cut = models.product_weights(spec.model)
-        share = (count - cut + cut / size) / count
+        share = self._share(spec, size)
         return Footprint(
             buffer_bytes=0,
             holds_gradients=layout.data_parallel > 1,
@@ -67,9 +79,34 @@ class Tensor(Strategy):
             gradient_share=share,
             optimiser_share=share,
             # of a block's 16 values of the width, the 12 between a column and a row cut are parts
+            copy_share=1 / size,
             activation_share=(4 + 12 / size) / 16,
             logit_share=1 / size,
         )
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Activations, all-reduced along the tensor axis; gradients of the parts along the other.
+
+        Each block all-reduces its two inputs' gradients and its two outputs, the embedding its
+        output, the last layer its input's gradient, and the loss three fp32 numbers a token.
+        """
+        tokens = spec.global_batch_tokens // layout.data_parallel
+        activation = tokens * spec.model.width
+        full = spec.precision in ("fp32", "tf32")
+        # what leaves a product is narrow under autocast, what enters it comes from a norm
+        block = activation * 2 * (FP32 + (FP32 if full else HALF))
+        payload = spec.model.num_layers * block + 2 * FP32 * activation + 3 * FP32 * tokens
+        size = dict(layout.axes)[TENSOR]
+        own = self._share(spec, size) * gradients
+        return (
+            *along(layout, TENSOR, "2(n-1)/n ((4L + 2) A + 12 T)", 2 * payload),
+            *along(layout, DATA, "2(n-1)/n G", 2 * own),
+        )
+
+    def _share(self, spec: RunSpec, size: int) -> float:
+        """What a rank holds of all parameters."""
+        count, cut = models.num_parameters(spec.model), models.cut_parameters(spec.model)
+        return (count - cut + cut / size) / count
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the layers along the tensor axis, wrap what is left along the data axis."""

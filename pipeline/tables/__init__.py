@@ -3,7 +3,7 @@
 A table is a sibling file with a module-level `CAPTION`, `COMPARES`, `build(table) -> DataFrame` of
 raw numbers (the CSV) and `show(frame) -> DataFrame` of text (all other formats). A table of claims
 says `NEEDS = "verdicts"` and gets these too, `build(table, verdicts)`; one that only a study with
-conditions has says `NEEDS = "conditions"`.
+conditions has says `NEEDS = "conditions"`, one on profiled runs `NEEDS = "profile"`.
 """
 
 from pipeline.catalogue import Catalogue

@@ -13,6 +13,7 @@ from torch import nn
 
 from pipeline.emulation import tcp
 from pipeline.models.build import build_model, compile_blocks
+from pipeline.parallel.counted import Counted
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState
 from pipeline.precision import make_precision
 from pipeline.records import Step
@@ -62,7 +63,10 @@ class Loop:
         """What TCP of an emulated node counted over the timed steps."""
         self.weights_sha256 = ""
         """Of the final weights, once `run` is done."""
-        self.phases = PhaseTimer(self.clock) if spec.profile else None
+        self.counted = Counted(self.layout, rank) if spec.profile else None
+        self.sent: dict[str, Any] | None = None
+        """What this rank sent in a step of a profiled run, once `run` is done."""
+        self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
         self.trainable = strategy.build(
             Parts(
                 self.model,
@@ -90,6 +94,8 @@ class Loop:
             if step == timed_from:
                 before = tcp.counters()
                 self.sampler.start()
+                if self.counted is not None:
+                    self.counted.start()
             _, (seconds, cpu_seconds) = self.clock.time(
                 partial(self._step, microbatches), self.trainable.barrier
             )
@@ -113,6 +119,7 @@ class Loop:
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
                 hooks.on_checkpoint(step + 1, self.trainable.state())
         self.tcp = tcp.since(before)
+        self.sent = None if self.counted is None else self.counted.summary()
         self.weights_sha256 = self.trainable.close()
 
     def read(self, step: int) -> list[Batch]:
@@ -137,9 +144,10 @@ class Loop:
 
     def _step(self, microbatches: list[Batch]) -> None:
         """One step, its phases recorded where the run is a profiled one."""
-        if self.phases is None:
+        if self.phases is None or self.counted is None:
             self.trainable.step(microbatches)
-        else:
+            return
+        with self.counted.step():
             self.phases.record(partial(self.trainable.step, microbatches))
 
 

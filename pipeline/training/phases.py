@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor, nn
 
 from pipeline.emulation.pacing import Pacer
+from pipeline.parallel.counted import Counted
 from pipeline.parallel.types import Phases
 from pipeline.study.profiling import BACKWARD, DATA, MARKED, REST
 
@@ -83,9 +84,9 @@ class PhaseTimer(Paced):
     emulated node each mark is paid for, as in a timed run.
     """
 
-    def __init__(self, clock: Stamps) -> None:
+    def __init__(self, clock: Stamps, counted: Counted | None = None) -> None:
         super().__init__(clock.pacer)
-        self._clock = clock
+        self._clock, self._counted = clock, counted
         self._marks: list[tuple[str, Any, float]] = []
         self._last_gradient: tuple[int, Any, float] | None = None
 
@@ -138,6 +139,11 @@ class PhaseTimer(Paced):
                 yield
         finally:
             self._mark(before)
+
+    def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
+        """Count what torch does not see."""
+        if self._counted is not None:
+            self._counted.sent(kind, payloads)
 
     def _gradient_ready(self, *, last: bool) -> None:
         super()._gradient_ready(last=last)

@@ -231,6 +231,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             **loop.sampler.placement(),
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **({} if loop.tcp is None else {"tcp": loop.tcp}),
+            **({} if loop.sent is None else {"sent": loop.sent}),
         },
         "precision": loop.precision.info.to_dict(),
         "model": {

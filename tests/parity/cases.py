@@ -98,7 +98,13 @@ class Case:
             workload=WorkloadSpec(8, self.accumulation, STEPS, 2, "strong", 0),
             repeat=0,
             seed=11,
+            profile=self.profiled,
         )
+
+    @property
+    def profiled(self) -> bool:
+        """Whether it counts what it sends; that changes no bit of the training."""
+        return self.precision == "fp32" and self.accumulation > 1 and self.strategy != "single"
 
     def reference(self) -> Case:
         """The same work on a single device."""

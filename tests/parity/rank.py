@@ -93,6 +93,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
             "weights_sha256": loop.weights_sha256,
             "tied": loop.model.lm_head.weight is loop.model.wte.weight,
             "precision": loop.precision.info.to_dict(),
+            "sent": loop.sent,
         }
         (out / f"{case.name}.rank{rank}.json").write_text(json.dumps(about))
         weights = {name: whole(p.detach(), p) for name, p in loop.model.named_parameters()}

@@ -111,7 +111,7 @@ CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
 def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, tmp_path) -> None:
     """Losses and gradient norms of two nodes, and what the record says of them."""
     spec = run_of(cell, 2)
-    record, steps, said = train(spec, small_tokens, tmp_path / "emulated")
+    record, steps, said = train(replace(spec, profile=True), small_tokens, tmp_path / "emulated")
     assert (record["status"], record["reason"]) == ("ok", None), said
     _, expected, _ = train(loopback(spec), small_tokens, tmp_path / "loopback")
     for got, want in zip(steps, expected, strict=True):
@@ -131,6 +131,12 @@ def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, 
     assert found["tcp"]["rto_min_ms"] == 200 * found["dilation"]
     assert found["tcp"]["quickack"] is True
     assert all("TCPTimeouts" in rank["tcp"] for rank in record["ranks"])
+    # Horovod's negotiation is sent as well, and grows with the time that a step takes.
+    for sent in [rank["sent"] for rank in record["ranks"] if "horovod" not in cell]:
+        counted = sent["steps"] * sum(each["wire_bytes"] for each in sent["collectives"])
+        calls = sum(each["count"] for each in sent["collectives"])
+        beside = sent["steps"] * (20_000 + 2_000 * calls)
+        assert counted <= sent["interface_bytes"] <= 1.25 * counted + beside, sent
 
 
 def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path) -> None:

@@ -122,6 +122,8 @@ READERS = {
     "pipeline.launch.outcome": "what ranks of this launch left",
     "pipeline.launch.progress": "what ranks of this launch write",
     "pipeline.launch.run": "the log, to write it",
+    "pipeline.parallel.counted": "what torch's recorder holds of this process",
+    "pipeline.planner.sizes": "a file of the package",
     "pipeline.training.checkpoint": "checkpoints of this run",
     "pipeline.training.fence": "the token of this launch",
     "pipeline.training.worker": "a spec that the launcher has read, and steps, to write them",

@@ -37,6 +37,11 @@ def product_weights(model: ModelSpec) -> int:
     return 12 * model.num_layers * model.width**2 + model.vocab_size * model.width
 
 
+def cut_parameters(model: ModelSpec) -> int:
+    """What a tensor axis cuts: the weights of products, and the biases of column cuts (7 w)."""
+    return product_weights(model) + 7 * model.num_layers * model.width
+
+
 def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """What a forward pass over `sequences` keeps for the backward pass, the loss left out.
 

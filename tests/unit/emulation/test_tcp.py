@@ -107,6 +107,16 @@ def test_counters_are_of_emulated_nodes_alone(kernel: Path, monkeypatch) -> None
     assert tcp.since(None) is None
 
 
+def test_a_node_knows_what_its_cable_carried(kernel: Path, monkeypatch) -> None:
+    lines = ["Inter-| Receive | Transmit", " face |bytes packets ... |bytes packets ..."]
+    lines += [f"    lo: {' '.join('1' * 16)}", "  eth0: 90 1 0 0 0 0 0 0 176 2 0 0 0 0 0 0"]
+    (kernel / "dev").write_text("\n".join(lines) + "\n")
+    monkeypatch.delenv(pacing.VARIABLE, raising=False)
+    assert tcp.sent_bytes() is None
+    monkeypatch.setenv(pacing.VARIABLE, "1")
+    assert tcp.sent_bytes() == 176
+
+
 def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeypatch) -> None:
     monkeypatch.setenv(pacing.VARIABLE, "1")
     write(kernel, 3, 1)

@@ -99,6 +99,13 @@ def environment(*hosts: str | None) -> Edit:
     return edit
 
 
+def sent(ranks: int = 2, **more: int) -> dict[str, Any]:
+    """What a rank sent in a step, over the four timed steps of the profiled run."""
+    one = {"kind": "all_reduce", "axis": "data", "ranks": ranks, "count": 1}
+    sizes = {"payload_bytes": 8, "wire_bytes": 8}
+    return {"steps": 4, "differing_steps": 0, "collectives": [one | sizes], **more}
+
+
 CASES: list[tuple[Rule, str, Edit, str]] = [
     (numbers, "timed", line(3, seconds=math.inf), "step 1 of rank 1 at ..seconds: inf"),
     (numbers, "timed", line(3, loss=math.nan), "loss: nan is no possible number"),
@@ -137,6 +144,10 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     ),
     (run_rules.environments, "timed", environment("a", None), "1 of 2 ranks have an environment"),
     (run_rules.environments, "timed", environment("a", "b"), "2 hosts, num_hosts says 1"),
+    (run_rules.sent, "timed", put("ranks.0.sent", sent()), "counted, but the run is none to pro"),
+    (run_rules.sent, "profiled", put("ranks.1.sent", sent(steps=5)), "5 steps counted, 0 differ"),
+    (run_rules.sent, "profiled", put("ranks.1.sent", sent(differing_steps=4)), "4 differing"),
+    (run_rules.sent, "profiled", put("ranks.1.sent", sent(3)), "more than 2 ranks"),
     (
         step_rules.steps_hash,
         "timed",
@@ -195,6 +206,7 @@ SOUND: dict[str, tuple[str, Edit]] = {
         "timed",
         lambda record: line(3, loss=math.nextafter(record.steps[3].loss or 0, 9))(record),
     ),
+    "counted": ("profiled", put("ranks.0.sent", sent())),
     "a device without a figure": ("timed", put("ranks.0.mean_utilisation", None)),
 }
 

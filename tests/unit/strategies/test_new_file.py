@@ -144,10 +144,11 @@ def test_a_broken_file_is_named_and_takes_nothing_else_down(
 
 
 def test_the_docs_have_the_table_of_this_checkout() -> None:
-    from pipeline.strategies import table
+    from pipeline.strategies import sent_table, table
 
     text = Path("docs/strategies.md").read_text()
-    begin, end = "<!-- strategies: begin -->\n", "\n<!-- strategies: end -->"
-    assert text.split(begin)[1].split(end)[0] == table(), (
-        "renew it: python -m pipeline strategies --readme docs/strategies.md"
-    )
+    for name, expected in (("strategies", table()), ("sent", sent_table())):
+        begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
+        assert text.split(begin)[1].split(end)[0] == expected, (
+            "renew it: python -m pipeline strategies --readme docs/strategies.md"
+        )

@@ -1,0 +1,171 @@
+"""Counts what this rank sends in the steps of a profiled run.
+
+Collectives are read from torch's flight recorder, which every process group of Gloo and NCCL writes
+as it runs, whoever called it: Python, DDP's reducer or FSDP2. It names the algorithm that ran:
+Gloo's reduce-scatter stands there as an all-reduce. It has no messages of Gloo between two ranks,
+so these are noted where Python hands them to the group; what torch does not see (Horovod) the
+strategy tells by `Phases.sent`. Nothing of the training is changed or waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeline.emulation import tcp
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.wire import RECEIVE, SEND, SHARES, Call, axis_of, tallied
+
+ENTRIES_VARIABLE, ENTRIES = "TORCH_FR_BUFFER_SIZE", 20_000
+"""How many collectives the flight recorder keeps; torch's default are 2,000."""
+
+ITEM_BYTES = {
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
+    "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+"""By the flight recorder's names of types."""
+
+PEER_TO_PEER = {"send": SEND, "recv": RECEIVE}
+"""Methods of a process group, and what is noted."""
+
+
+@dataclass
+class _Step:
+    start_ns: int
+    stop_ns: int = 0
+    noted: list[Call] = field(default_factory=list)
+
+
+class Counted:
+    """Made before the process group is; `start` begins, `step` surrounds each, `summary` ends."""
+
+    def __init__(self, layout: Layout, rank: int) -> None:
+        os.environ.setdefault(ENTRIES_VARIABLE, str(ENTRIES))
+        self.layout, self.rank = layout, rank
+        self._steps: list[_Step] = []
+        self._interface: int | None = None
+
+    def start(self) -> None:
+        """Forget the steps so far."""
+        self._steps.clear()
+        self._interface = tcp.sent_bytes()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """What is sent within this context belongs to one step."""
+        step = _Step(time.time_ns())
+        self._steps.append(step)
+        with self._listening():
+            yield
+        step.stop_ns = time.time_ns()
+
+    def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
+        """Collectives among all ranks that torch does not see, with the bytes of each."""
+        size = self.layout.num_processes
+        if size > 1 and self._steps:
+            axis = axis_of(self.layout, range(size))
+            self._steps[-1].noted += [Call(kind, axis, size, count) for count in payloads()]
+
+    def summary(self) -> dict[str, Any] | None:
+        """What the last step sent, and how many steps sent something else; JSON types.
+
+        None where the recorder is off. Collective nowhere, but the groups must still be there.
+        """
+        if os.environ[ENTRIES_VARIABLE] == "0":
+            return None
+        trace = _trace() if dist.is_initialized() else []
+        # What the recorder no longer keeps began before its first entry.
+        first = trace[0]["time_created_ns"] if trace and trace[0]["record_id"] else 0
+        steps = [one for one in self._steps if one.start_ns >= first]
+        if not steps:
+            return None
+        entries = [(entry["time_created_ns"], call) for entry, call in self._calls(trace)]
+        tallies = [
+            tallied([*(c for at, c in entries if s.start_ns <= at <= s.stop_ns), *s.noted])
+            for s in steps
+        ]
+        differing = sum(_sorted(one) != _sorted(tallies[-1]) for one in tallies)
+        found = {"steps": len(tallies), "differing_steps": differing, "collectives": tallies[-1]}
+        if self._interface is not None and len(steps) == len(self._steps):
+            found["interface_bytes"] = (tcp.sent_bytes() or 0) - self._interface
+        return found
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Note messages between two ranks, which all of torch's functions hand to these methods."""
+        # Not getattr, which gives a function that would not bind when it is put back.
+        originals = {name: vars(dist.ProcessGroup)[name] for name in PEER_TO_PEER}
+
+        def noting(name: str) -> Callable[..., Any]:
+            def call(group: Any, tensors: list[Tensor], peer: int, tag: int) -> Any:
+                other = dist.get_global_rank(group, peer)
+                count = sum(tensor.nbytes for tensor in tensors)
+                axis = axis_of(self.layout, (self.rank, other))
+                self._steps[-1].noted.append(Call(PEER_TO_PEER[name], axis, 2, count))
+                return originals[name].__get__(group)(tensors, peer, tag)
+
+            return call
+
+        try:
+            for name in PEER_TO_PEER:
+                setattr(dist.ProcessGroup, name, noting(name))
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(dist.ProcessGroup, name, original)
+
+    def _calls(
+        self, trace: Iterable[Mapping[str, Any]]
+    ) -> Iterator[tuple[Mapping[str, Any], Call]]:
+        """The collectives among several ranks that carry something."""
+        groups = {
+            name: dist.get_process_group_ranks(group)
+            for group, name in dist.distributed_c10d._world.pg_names.items()
+        }
+        for entry in trace:
+            kind = kind_of(entry["profiling_name"])
+            ranks = groups.get(entry["process_group"][0], ())
+            if not entry["is_p2p"] and kind != "barrier" and len(ranks) > 1:
+                axis = axis_of(self.layout, ranks)
+                yield entry, Call(kind, axis, len(ranks), payload_bytes(kind, entry))
+
+
+def kind_of(profiling_name: str) -> str:
+    """`all_reduce` of `gloo:all_reduce` or `nccl:all_reduce_coalesced`; else the name as it is.
+
+    The recorder's names differ by backend: `_all_gather_base` and `all_gather` are one kind.
+    """
+    name = profiling_name.partition(":")[2].replace("allreduce", "all_reduce")
+    longest_first = sorted(SHARES, key=len, reverse=True)
+    return next((kind for kind in longest_first if kind in name), name)
+
+
+def payload_bytes(kind: str, entry: Mapping[str, Any]) -> int:
+    """Bytes of the whole tensor of one entry of the flight recorder."""
+    side = "output" if kind == "all_gather" else "input"
+    sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
+    return sum(
+        math.prod(size) * ITEM_BYTES[dtype] for size, dtype in zip(sizes, dtypes, strict=True)
+    )
+
+
+def _trace() -> list[dict[str, Any]]:
+    """The recorder's entries in their order, without stack traces."""
+    from torch._C import _distributed_c10d
+
+    name = "_dump_nccl_trace_json" if dist.get_backend() == "nccl" else "_dump_fr_trace_json"
+    content = json.loads(getattr(_distributed_c10d, name)(True, False))
+    return sorted(content.get("entries", []), key=lambda entry: entry["record_id"])
+
+
+def _sorted(tally: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted(tuple(one.values()) for one in tally)

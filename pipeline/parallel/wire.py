@@ -1,0 +1,98 @@
+"""Bytes that a collective puts on the wire, by the algorithm that runs it: arithmetic, no torch.
+
+Gloo, torch's and Horovod's, reduces and gathers around a ring (Patarasuk and Yuan 2009). NCCL may
+choose a tree; its bytes are counted as those of a ring too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.parallel.mesh import Layout
+
+SHARES = {
+    "all_reduce": 2.0,
+    "reduce_scatter": 1.0,
+    "all_gather": 1.0,
+    "all_to_all": 1.0,
+    "broadcast": 1.0,
+    "reduce": 1.0,
+    "gather": 1.0,
+    "scatter": 1.0,
+}
+"""Times (n-1)/n and the payload: what each of n ranks sends, for those with a root in the mean.
+
+The payload is the whole tensor: what is reduced, or what has been gathered. A ring all-reduce is a
+reduce-scatter and an all-gather; a broadcast is n-1 messages, whatever its tree.
+"""
+
+SEND, RECEIVE = "send", "receive"
+
+
+@dataclass(frozen=True)
+class Sends:
+    """A prediction: what a rank sends along one axis of its layout in a step.
+
+    `formula` has the symbols that `pipeline.strategies` explains; `wire_bytes` is its value.
+    """
+
+    axis: str
+    formula: str
+    wire_bytes: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective, or one message: `payload_bytes` among `ranks`, which are numbers."""
+
+    kind: str
+    axis: str
+    ranks: int
+    payload_bytes: int
+
+    @property
+    def wire_bytes(self) -> float | None:
+        """What this rank sends; None for a kind whose algorithm is not known here."""
+        if self.kind in (SEND, RECEIVE):
+            return float(self.payload_bytes if self.kind == SEND else 0)
+        share = SHARES.get(self.kind)
+        return None if share is None else ring(self.payload_bytes * share, self.ranks)
+
+
+def ring(payload: float, ranks: int) -> float:
+    """(n-1)/n of the payload: what a rank sends when a ring of n scatters or gathers it once."""
+    return payload * (ranks - 1) / ranks
+
+
+def axis_of(layout: Layout, ranks: Iterable[int]) -> str:
+    """The axis along which these ranks differ; several are joined by `x`."""
+    places = [layout.coordinate(rank) for rank in ranks]
+    return " x ".join(name for name, _ in layout.axes if len({p[name] for p in places}) > 1)
+
+
+def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
+    """Calls of one kind, axis and number of ranks added up, in the order of their first.
+
+    Each is `kind`, `axis`, `ranks`, `count`, `payload_bytes` and `wire_bytes`, JSON types.
+    """
+    found: dict[tuple[str, str, int], list[Call]] = {}
+    for call in calls:
+        found.setdefault((call.kind, call.axis, call.ranks), []).append(call)
+    return [
+        {
+            "kind": kind,
+            "axis": axis,
+            "ranks": ranks,
+            "count": len(same),
+            "payload_bytes": sum(call.payload_bytes for call in same),
+            "wire_bytes": _total([call.wire_bytes for call in same]),
+        }
+        for (kind, axis, ranks), same in found.items()
+    ]
+
+
+def _total(each: list[float | None]) -> int | None:
+    known = [value for value in each if value is not None]
+    return round(sum(known)) if len(known) == len(each) else None

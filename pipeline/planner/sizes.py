@@ -1,0 +1,130 @@
+"""Which layouts of the published GPT-2 and GPT-3 sizes fit how many devices: arithmetic, no torch.
+
+The shapes are in `pipeline/reference/models.json`, each with its source. Every strategy file is
+asked for its settings on that many devices (`Strategy.settings`) and for its footprint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline import reference, strategies
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.planner.plan import CellPlan, plan_study
+from pipeline.strategies.base import Strategy
+from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
+
+DEVICES_OF_A_NODE = 8
+MOST_DEVICES = 1024
+ADAMW = OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "linear", 2000)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A published model; `source` is one line for a reader."""
+
+    id: str
+    model: ModelSpec
+    source: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to lay a model out, what its strategy is called with, and what a rank needs."""
+
+    size: Size
+    strategy: str
+    options: Mapping[str, Any]
+    axes: tuple[tuple[str, int], ...]
+    plan: CellPlan
+
+    @property
+    def name(self) -> str:
+        """`sharded stage=1`."""
+        return " ".join([self.strategy, *(f"{k}={v}" for k, v in self.options.items())])
+
+    @property
+    def mesh(self) -> str:
+        """`data 4 x tensor 2`."""
+        return " x ".join(f"{name} {size}" for name, size in self.axes)
+
+
+@cache
+def sizes() -> tuple[Size, ...]:
+    """All published sizes, the smallest first."""
+    path = Path(reference.__file__).with_name("models.json")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    found = []
+    for entry in content["models"]:
+        shape = {k: v for k, v in entry.items() if k not in ("id", "document", "note")}
+        source = content["documents"][entry["document"]]
+        found.append(
+            Size(entry["id"], ModelSpec("gpt2", **shape), f"{source['title']}, {source['where']}")
+        )
+    return tuple(found)
+
+
+def world_of(devices: int) -> WorldSpec:
+    """GPUs on full nodes of eight, or on one; raises StudyError for a number that fills none."""
+    nodes = max(1, devices // DEVICES_OF_A_NODE)
+    if not 1 <= devices <= MOST_DEVICES or (devices > DEVICES_OF_A_NODE and devices % 8):
+        raise StudyError(
+            f"{devices} devices are not 1 to {DEVICES_OF_A_NODE} or a multiple of "
+            f"{DEVICES_OF_A_NODE} up to {MOST_DEVICES}; give one of these with --devices"
+        )
+    return WorldSpec(nodes, devices // nodes, "cuda", "nccl", "real")
+
+
+def layouts(size: Size, devices: int, precision: str) -> list[Layout]:
+    """Every layout of a model that exists on so many devices, in the order of the strategies.
+
+    One sequence is a micro-batch, and each device has one in a step. A strategy of one device is
+    planned on one. What cannot train in the precision is left out.
+    """
+    found = []
+    for name in strategies.names():
+        for options in strategies.load(name, {}).settings(devices):
+            strategy = strategies.load(name, options)
+            for spec in _specs(size, strategy, name, options, devices, precision):
+                (plan,) = plan_study([spec])
+                axes = strategy.layout(spec.world).axes
+                found.append(Layout(size, name, options, axes, plan))
+    return found
+
+
+def _specs(
+    size: Size,
+    strategy: Strategy,
+    name: str,
+    options: Mapping[str, Any],
+    devices: int,
+    precision: str,
+) -> Iterator[RunSpec]:
+    """The run on all devices, or on one where there is none on several; nothing for neither."""
+    for world in (world_of(devices), world_of(1)):
+        spec = RunSpec(
+            study="sizes",
+            cell=f"{size.id}-{name}",
+            strategy=name,
+            precision=precision,
+            world=world,
+            model=size.model,
+            optimiser=ADAMW,
+            workload=WorkloadSpec(world.size, 1, 2, 1, "strong", 0),
+            repeat=0,
+            seed=0,
+            options=options,
+        )
+        try:
+            strategy.check_precision(precision)
+            strategy.check_spec(spec)
+        except (StudyError, UnsupportedError):
+            continue
+        pieces = world.size // strategy.layout(world).data_parallel
+        yield replace(spec, workload=replace(spec.workload, accumulation_steps=pieces))
+        return

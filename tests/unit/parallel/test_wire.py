@@ -1,0 +1,95 @@
+"""Bytes on the wire by hand, and what the counter reads from torch's recorder and messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pipeline.parallel.counted import Counted, kind_of, payload_bytes
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.wire import Call, axis_of, ring, tallied
+from pipeline.training.clock import Clock
+from pipeline.training.phases import PhaseTimer
+
+GRID = Layout((("data", 2), ("tensor", 4)), 8, "cpu", "gloo")
+
+
+def test_a_ring_of_four_sends_three_quarters_twice_in_an_all_reduce() -> None:
+    assert ring(1000, 4) == 750
+    assert Call("all_reduce", "data", 4, 1000).wire_bytes == 1500
+    assert Call("all_gather", "data", 4, 1000).wire_bytes == 750
+    assert Call("send", "data", 2, 1000).wire_bytes == 1000
+    assert Call("receive", "data", 2, 1000).wire_bytes == 0
+    assert Call("of the future", "data", 2, 1000).wire_bytes is None
+
+
+def test_an_axis_is_where_ranks_differ() -> None:
+    assert axis_of(GRID, (4, 5, 6, 7)) == "tensor"
+    assert axis_of(GRID, (1, 5)) == "data"
+    assert axis_of(GRID, range(8)) == "data x tensor"
+
+
+def test_calls_of_one_kind_and_axis_are_added_up() -> None:
+    calls = [Call("all_reduce", "data", 2, 8), Call("send", "data", 2, 3)]
+    first, second = tallied([*calls, calls[0]])
+    assert first == {
+        "kind": "all_reduce", "axis": "data", "ranks": 2,
+        "count": 2, "payload_bytes": 16, "wire_bytes": 16,
+    }  # fmt: skip
+    assert (second["kind"], second["count"], second["wire_bytes"]) == ("send", 1, 3)
+    (unknown,) = tallied([Call("of the future", "data", 2, 8)])
+    assert unknown["wire_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gloo:all_reduce", "all_reduce"),
+        ("nccl:_all_gather_base", "all_gather"),
+        ("nccl:_reduce_scatter_base", "reduce_scatter"),
+        ("nccl:all_reduce_coalesced", "all_reduce"),
+        ("nccl:allreduce_coalesced", "all_reduce"),
+        ("gloo:reduce", "reduce"),
+        ("gloo:barrier", "barrier"),
+    ],
+)
+def test_kinds_have_one_name_for_all_backends(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_the_payload_of_a_gather_is_what_has_been_gathered() -> None:
+    entry = {
+        "input_sizes": [[4]], "input_dtypes": ["BFloat16"],
+        "output_sizes": [[2, 4]], "output_dtypes": ["BFloat16"],
+    }  # fmt: skip
+    assert payload_bytes("all_gather", entry) == 16
+    assert payload_bytes("all_reduce", entry) == 8
+
+
+def test_a_library_that_torch_does_not_see_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "20")
+    counted = Counted(GRID, 0)
+    timer = PhaseTimer(Clock(torch.device("cpu")), counted)
+    originals = [vars(dist.ProcessGroup)[name] for name in ("send", "recv")]
+    for counts in ([8], [8, 16], [8, 16]):
+        with counted.step():
+            timer.sent("all_reduce", counts.copy)
+    assert [vars(dist.ProcessGroup)[name] for name in ("send", "recv")] == originals
+    found: Any = counted.summary()
+    assert (found["steps"], found["differing_steps"]) == (3, 1)
+    (one,) = found["collectives"]
+    assert (one["count"], one["payload_bytes"], one["wire_bytes"]) == (2, 24, 42)
+    assert one["axis"] == "data x tensor"
+    counted.start()
+    assert counted.summary() is None
+
+
+def test_without_the_recorder_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
+    counted = Counted(GRID, 0)
+    with counted.step():
+        pass
+    assert counted.summary() is None
