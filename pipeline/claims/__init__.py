@@ -4,5 +4,6 @@ Flow: `load` (a closed YAML file -> claims) -> `worlds` (the study as tests ask 
 (which cells at which world a test compares, and whether they may be compared) -> `quantities` (what
 was measured there, one value a run) -> `kinds` and `over_nodes` (one function a kind of test ->
 `found`, an effect with its interval) -> `decide` (effect against what the sentence says, and one
-error rate for a study) -> `judge` (all worlds -> verdict). Nothing here trains, and nothing imports torch.
+error rate for a study) -> `judge` (all worlds -> verdict). Nothing here trains, and nothing imports
+torch.
 """

@@ -28,6 +28,12 @@ def spec(record: RunRecord) -> str | None:
         found = record.spec
     except StudyError as error:
         return f"run.json at $.spec: {error}"
+    layout, work = run["execution"]["layout"], found.workload
+    parts = layout.get("data_parallel", 1) * layout.get("devices_per_process", 1)
+    pieces = parts * work.accumulation_steps
+    if work.global_batch % pieces:
+        said = f"{pieces} micro-batches of a step do not divide global_batch {work.global_batch}"
+        return f"run.json at $.spec: {said}"
     if run["spec_sha256"] != found.sha256() or run["run_id"] != found.run_id:
         return (
             f"run.json at $.spec: does not hash to spec_sha256 {run['spec_sha256'][:12]}... and "

@@ -37,7 +37,8 @@ def slower_first(step: Step) -> Step:
     assert step.phases is not None
     moved = 0.5 * step.phases[COMMUNICATION] * (1 if step.rank == 0 else -1)
     moved = min(moved, 0.9 * step.phases[COMMUNICATION])
-    phases = step.phases | {
+    phases = {
+        **step.phases,
         BACKWARD: step.phases[BACKWARD] + moved,
         COMMUNICATION: step.phases[COMMUNICATION] - moved,
     }
