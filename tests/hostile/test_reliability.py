@@ -48,14 +48,15 @@ What disturbed a run stands in its record (`execution.interruptions`). Each star
 time limit, so what a lost start took never makes a `timeout`, and a run takes at most three \
 times its limit.
 
-In every row the run ended with the losses and gradient norms of an undisturbed run to the bit, \
-and no process, temporary file, network interface or control group was left. *Record* is what \
-the start with the fault leaves; *again* says which start finishes the run; *steps* are those \
-that were trained a second time; *seconds* lie between the fault (or that next start) and the \
-finished run, without the time limit. Measured on {cpu}, {cores} cores, where other work made a \
-load average of {load}. The model has two layers. Above the empty row: two ranks of the \
-loopback, torch loaded before, a checkpoint each 5 of 20 steps (`tests/system/test_faults.py`). \
-Below it: real launchers and emulated nodes, a checkpoint each 50 of 600 steps \
+Each row is a test that asserts that the run ended with the losses and gradient norms of an \
+undisturbed run to the bit, and no process, temporary file, network interface or control group \
+was left; rows without figures were not run when this page was made. *Record* is what the start \
+with the fault leaves; *again* says which start finishes the run; *steps* are those that were \
+trained a second time; *seconds* lie between the fault (or that next start) and the finished \
+run, without the time limit. Measured on {cpu}, {cores} cores, where other work made a load \
+average of {load}. The model has two layers. Above the empty row: two ranks of the loopback, \
+torch loaded before, a checkpoint each 5 of 20 steps (`tests/system/test_faults.py`). Below it: \
+real launchers and emulated nodes, a checkpoint each 50 of 600 steps \
 (`tests/system/test_killed.py`).
 
 | fault | record | again | steps | seconds |

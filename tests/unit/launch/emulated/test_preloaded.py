@@ -140,3 +140,28 @@ def test_another_user_is_neither_asked_nor_served(server, tmp_path, monkeypatch,
     assert preloaded.ask([str(tmp_path / "x"), "0"]) is None
     assert "its socket is that of user" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+STARTER = """
+import os, time
+from pipeline.launch.emulated import preloaded
+from tests.parity.cases import Case
+
+preloaded.start(Case("single").spec(1))
+print(os.environ[preloaded.VARIABLE], flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_kill_of_snakemake_leaves_neither_a_process_nor_a_file(tmp_path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-c", STARTER]
+    starter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    with starter.stdout as said:
+        assert said.readline().startswith("samestep-")
+    (child,) = psutil.Process(starter.pid).children()
+    starter.kill()
+    starter.wait()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert list(tmp_path.iterdir()) == []
