@@ -53,10 +53,10 @@ undisturbed run to the bit, and no process, temporary file, network interface or
 was left; rows without figures were not run when this page was made. *Record* is what the start \
 with the fault leaves; *again* says which start finishes the run; *steps* are those that were \
 trained a second time; *seconds* lie between the fault (or that next start) and the finished \
-run, without the time limit. Measured on {cpu}, {cores} cores, where other work made a load \
-average of {load}. The model has two layers. Above the empty row: two ranks of the loopback, \
-torch loaded before, a checkpoint each 5 of 20 steps (`tests/system/test_faults.py`). Below it: \
-real launchers and emulated nodes, a checkpoint each 50 of 600 steps \
+run, without the time limit. Measured on {cpu}, {cores} cores, at a load average of {low} to \
+{high}, most of it other work. The model has two layers. Above the empty row: two ranks of the \
+loopback, torch loaded before, a checkpoint each 5 of 20 steps (`tests/system/test_faults.py`). \
+Below it: real launchers and emulated nodes, a checkpoint each 50 of 600 steps \
 (`tests/system/test_killed.py`).
 
 | fault | record | again | steps | seconds |
@@ -83,10 +83,12 @@ def faults() -> str:
     measured = found["faults"]
     assert {k: v["words"] for k, v in measured.items()}.items() <= words.items(), "measure again"
     assert FAULTS.keys() <= measured.keys(), "measure again"
+    loads = [one["load_average"] for one in measured.values()]
     head = FAULTS_HEAD.format(
         cpu=found["hardware"]["cpu_model"],
         cores=found["hardware"]["num_cores"],
-        load=found["load_average"],
+        low=min(loads),
+        high=max(loads),
     )
     rows = [_row(words[name], measured.get(name)) for name in words]
     rows.insert(len(FAULTS), "| | | | | |")

@@ -55,11 +55,11 @@ def measured(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
             "again": again,
             "steps_again": lost,
             "seconds": round(seconds, 1),
+            "load_average": round(os.getloadavg()[0], 1),
         }
 
     yield keep
     if request.config.getoption("--write-faults"):
         before = json.loads(MEASURED.read_text())["faults"] if MEASURED.exists() else {}
-        load = round(os.getloadavg()[0], 1)
-        about = {"hardware": hardware(), "load_average": load, "faults": before | found}
+        about = {"hardware": hardware(), "faults": before | found}
         MEASURED.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
