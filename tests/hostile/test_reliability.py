@@ -57,7 +57,8 @@ run, without the time limit. Measured on {cpu}, {cores} cores, at a load average
 {high}, most of it other work. The model has two layers. Above the empty row: two ranks of the \
 loopback, torch loaded before, a checkpoint each 5 of 20 steps (`tests/system/test_faults.py`). \
 Below it: real launchers and emulated nodes, a checkpoint each 50 of 600 steps \
-(`tests/system/test_killed.py`).
+(`tests/system/test_killed.py`). There the fault comes at once after a checkpoint, and *steps* \
+are counted just before it.
 
 | fault | record | again | steps | seconds |
 |---|---|---|---|---|
