@@ -1,13 +1,15 @@
 """The verdict on equal training: the first steps decide, diverged is never equal."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.metrics.bands import FIRST_STEPS, FULL, WIRE, band_of
+from pipeline.metrics.bands import BANDS, FIRST_STEPS, FULL, ROOM, WIRE, band_of
 from pipeline.metrics.cells import group_runs
 from pipeline.metrics.parity import (
     DIVERGED,
@@ -100,6 +102,30 @@ def test_a_later_drift_can_be_read_against_other_seeds() -> None:
     other = run_of([1.0, 1.2], [1.0, 1.0], seed=7)
     found = verdict(run_of([1.0, 1.0], [1.0, 1.0], "dps"), one, other)
     assert found["parity_loss_seeds"]["value"] == pytest.approx(1 / 6)
+
+
+MEASURED = json.loads(Path("bench/results/parity_drift.json").read_text())
+
+
+@pytest.mark.parametrize("band", BANDS, ids=[band.name for band in BANDS])
+@pytest.mark.parametrize("part", ["first", "long"])
+def test_every_band_leaves_room_around_what_was_measured(band, part) -> None:
+    measured = MEASURED[part]
+    at = measured["at_steps"].index(FIRST_STEPS)
+    for place in band.measured:
+        section, precision = place.split("/")
+        if (found := measured[section].get(precision)) is None:
+            assert part == "long"
+            continue
+        assert max(found["loss"][0], found["norm"][0]) * ROOM <= band.first_step
+        assert max(found["loss"][at], found["norm"][at]) * ROOM <= band.first_steps
+
+
+def test_the_measurement_names_its_processor_and_reaches_thousands_of_steps() -> None:
+    assert MEASURED["processor"] and MEASURED["threads"] == 1
+    assert {1000, 4000} <= set(MEASURED["long"]["at_steps"])
+    assert len(MEASURED["first"]["seeds"]) >= 3 and len(MEASURED["long"]["seeds"]) >= 2
+    assert {"fp32", "bf16", "fp16", "amp_o2"} <= set(MEASURED["first"]["order"])
 
 
 def test_a_band_is_that_of_the_number_format() -> None:

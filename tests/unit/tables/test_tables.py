@@ -6,6 +6,7 @@ import pytest
 
 from pipeline import tables
 from pipeline.__main__ import main
+from pipeline.metrics.bands import FULL
 from pipeline.metrics.format import (
     limit,
     probability,
@@ -197,7 +198,8 @@ def test_not_equal_is_written_large(table: pd.DataFrame) -> None:
     assert set(frame.loc[rows, "Verdict"]) == {"NOT EQUAL in 3 of 3 (nodes 1, 2 and 4)"}
     assert set(frame.loc[~rows, "Verdict"]) == {"equal in 2 of 2", "equal in 3 of 3"}
     assert set(frame["Ranks bit-equal"]) == {"yes"}
-    assert list(frame["Tolerance"])[:2] == ["1e-5, 0.001", ""]
+    tolerance = f"{limit(FULL.first_step)}, {limit(FULL.first_steps)}"
+    assert list(frame["Tolerance"])[:2] == [tolerance, ""]
 
 
 def test_parity_is_a_row_a_cell_with_the_worst_of_all_places(table: pd.DataFrame) -> None:
