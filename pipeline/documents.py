@@ -130,9 +130,9 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
     except FileNotFoundError:
         raise error(f"{name} does not exist; {fix or 'give the path of a file'}") from None
     except OSError as fault:
-        raise error(
-            f"{name} cannot be read: {fault.strerror or fault}; give a file of {form}"
-        ) from None
+        is_refused = isinstance(fault, PermissionError)
+        mend = "fix its permissions" if is_refused else f"give a file of {form}"
+        raise error(f"{name} cannot be read: {fault.strerror or fault}; {mend}") from None
     except UnicodeDecodeError as fault:
         byte = fault.object[fault.start]
         raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; convert the file to UTF-8") from None

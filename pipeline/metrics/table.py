@@ -132,6 +132,10 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
             f"{path} does not exist; run `python -m pipeline metrics` first"
         ) from None
     except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # pyarrow's own have no number
+            raise RecordError(
+                f"{path} cannot be read: {error.strerror}; give the file of `metrics`, readable"
+            ) from None
         reason = " ".join(str(error).split())[:120]
         raise RecordError(f"{path} is not Parquet ({reason}); {again}") from None
     missing = [name for name in COLUMNS if name not in content.column_names]

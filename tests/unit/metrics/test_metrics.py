@@ -234,6 +234,11 @@ def test_a_table_that_breaks_its_schema_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_the_system_refuses_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot be read: it is a folder"):
+        tidy.read(tmp_path)
+
+
 @pytest.mark.parametrize("text", [None, "not parquet"])
 def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "m.parquet"
