@@ -7,6 +7,23 @@
 # who works in this folder; a left-over lock file is removed only when no Snakemake is alive here.
 set -eu
 
+# Of a study file that is missing Snakemake prints a traceback of its own, and for a FIFO it waits.
+previous=""
+for argument in "$@"; do
+    case $previous:$argument in
+        *:--configfile=* | *:--configfiles=*) file=${argument#*=} ;;
+        --configfile:* | --configfiles:*) file=$argument ;;
+        *) file=/dev/null ;;
+    esac
+    if [ "$file" != /dev/null ] && { [ ! -f "$file" ] || [ ! -r "$file" ]; }; then
+        echo "error: study file '$file' does not exist, or is no regular file that can be read;" \
+            "give --configfile the path of a study" | tr '\n' ' ' >&2
+        echo >&2
+        exit 2
+    fi
+    previous=$argument
+done
+
 snakemake=.venv/bin/snakemake
 here=$(pwd -P)
 # rules call `python`: the one that the lock was installed for

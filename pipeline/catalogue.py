@@ -78,7 +78,8 @@ class Catalogue:
         for name in names:
             module = importlib.import_module(f"{self.package}.{name}")
             require_equal_work(frame, module.COMPARES, f"{self.kind} {name}")
-            yield name, module, [frame, *verdicts_for(name, verdicts, self.needing_verdicts())]
+            study, needing = str(frame["study"].iloc[0]), self.needing_verdicts()
+            yield name, module, [frame, *verdicts_for(name, verdicts, needing, study)]
 
 
 def literals(folder: str | Path, name: str) -> dict[str, str]:

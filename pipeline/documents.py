@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import yaml
 
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
+from pipeline.text import unprintable
 
 # The largest shipped study has 3 KiB, 250 values and a depth of 4.
 MAX_BYTES = 128 * 1024
@@ -46,15 +48,18 @@ def read_document(
     error: type[SamestepError],
     fix: str = "",
     max_bytes: int = MAX_BYTES,
+    *,
+    printable: bool = True,
 ) -> Any:
     """The content of `path`, JSON where its suffix says so and YAML elsewhere.
 
     `what` names the kind of file in the message of `error`, which is raised for all that is wrong;
-    `fix` says what to do about a file that is missing or damaged.
+    `fix` says what to do about a file that is missing or damaged. A text may hold a control
+    character only where `printable` is False.
     """
     text = read_text(path, what, error, fix, max_bytes)
     form = "JSON" if path.suffix == ".json" else "YAML"
-    return parse(text, f"{what} {path}".lstrip(), error, form, fix)
+    return parse(text, f"{what} {path}".lstrip(), error, form, fix, printable=printable)
 
 
 def read_made(path: Path, what: str, error: type[SamestepError], made_by: str) -> Any:
@@ -73,20 +78,27 @@ def read_text(
     name = f"{what} {path}".lstrip()
     with _named(name, error, "UTF-8 text", fix):
         with open_regular(path) as stream:
-            content = stream.read(max_bytes + 1)
-        if len(content) > max_bytes:
+            is_large = os.fstat(stream.fileno()).st_size > max_bytes
+            content = b"" if is_large else stream.read(max_bytes + 1)
+        if is_large or len(content) > max_bytes:
             raise _Refused(f"the file is over {_size(max_bytes)}; is it the right one?")
         return content.decode("utf-8-sig")
 
 
 def parse(
-    text: str, name: str, error: type[SamestepError], form: str = "JSON", fix: str = ""
+    text: str,
+    name: str,
+    error: type[SamestepError],
+    form: str = "JSON",
+    fix: str = "",
+    *,
+    printable: bool = True,
 ) -> Any:
     """The content of a document's text; raises `error`, whose message begins with `name`."""
     with _named(name, error, form, fix):
         content = _parse_json(text) if form == "JSON" else _parse_yaml(text)
         if not _is_plain(content, 0):
-            _check_plain(content, "$", 0)
+            _check_plain(content, "$", 0, printable)
     return content
 
 
@@ -118,9 +130,9 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
     except FileNotFoundError:
         raise error(f"{name} does not exist; {fix or 'give the path of a file'}") from None
     except OSError as fault:
-        raise error(
-            f"{name} cannot be read: {fault.strerror or fault}; give a file of {form}"
-        ) from None
+        is_refused = isinstance(fault, PermissionError)
+        mend = "fix its permissions" if is_refused else f"give a file of {form}"
+        raise error(f"{name} cannot be read: {fault.strerror or fault}; {mend}") from None
     except UnicodeDecodeError as fault:
         byte = fault.object[fault.start]
         raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; convert the file to UTF-8") from None
@@ -167,7 +179,7 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._num_values = 0
+        self._num_values = self._depth = 0
         self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -175,7 +187,12 @@ class _Loader(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         before = self._num_values
         self._num_values += 1
+        # A text, or an empty list, may stand below the last level.
+        if self._depth > MAX_DEPTH:
+            raise _Refused(_too_deep("$"))
+        self._depth += 1
         node = super().compose_node(parent, index)
+        self._depth -= 1
         if node is None:
             return None
         if is_alias and node not in self._sizes:
@@ -187,6 +204,14 @@ class _Loader(yaml.SafeLoader):
         if self._num_values > MAX_VALUES:
             raise _Refused(f"with its aliases it has over {MAX_VALUES} values; have fewer aliases")
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; of a wrong text PyYAML makes an error of any kind by its tag."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (LookupError, AttributeError, TypeError, ArithmeticError):
+            said = f"{str(node.value)[:80]!r} is no {node.tag.rpartition(':')[2]}"
+            raise _Refused(f"{said}, in line {_line(node)}; correct it or quote it") from None
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping; of two equal keys YAML's own readers keep the last in silence."""
@@ -221,17 +246,17 @@ def _is_plain(value: Any, depth: int) -> bool:
         if kind is list:
             return all(_is_plain(child, depth + 1) for child in value)
         return all(
-            type(key) is str and key.isascii() and _is_plain(child, depth + 1)
+            type(key) is str and key.isascii() and key.isprintable() and _is_plain(child, depth + 1)
             for key, child in value.items()
         )
     if kind is str:
-        return bool(value.isascii())
+        return bool(value.isascii() and value.isprintable())
     if kind is int:
         return bool(value.bit_length() <= MAX_BITS)
     return math.isfinite(value) if kind is float else value is None or kind is bool
 
 
-def _check_plain(value: Any, where: str, depth: int) -> None:
+def _check_plain(value: Any, where: str, depth: int, printable: bool) -> None:
     """Raise _Refused, naming the place, unless `value` is what JSON can hold and we can write."""
     if depth > MAX_DEPTH:
         raise _Refused(_too_deep(where))
@@ -240,15 +265,20 @@ def _check_plain(value: Any, where: str, depth: int) -> None:
             for key, child in value.items():
                 if not isinstance(key, str):
                     raise _Refused(f"at {where[:80]}: the key {str(key)[:80]} is no text; quote it")
-                _check_plain(key, where, depth)
-                _check_plain(child, f"{where}.{key}", depth + 1)
+                _check_plain(key, where, depth, printable)
+                _check_plain(child, f"{where}.{key}", depth + 1, printable)
         case list():
             for place, child in enumerate(value):
-                _check_plain(child, f"{where}[{place}]", depth + 1)
+                _check_plain(child, f"{where}[{place}]", depth + 1, printable)
         case str():
             if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
                 raise _Refused(
                     f"at {where[:80]}: half a character ({value[:80]!a}); write it whole"
+                )
+            if printable and (wrong := unprintable(value)):
+                raise _Refused(
+                    f"at {where[:80]}: {value[:80]!a} holds {wrong!a}, which cannot be printed; "
+                    "leave it out"
                 )
         case bool() | None:
             pass

@@ -50,6 +50,11 @@ def unprintable(text: str) -> str:
     return next(wrong, "")
 
 
+def is_visible(text: str) -> bool:
+    """Whether a reader sees any of it: not blanks, control characters and marks alone."""
+    return any(unicodedata.category(character)[0] not in "ZCM" for character in text)
+
+
 def markdown(text: str) -> str:
     """`text` as Markdown, in a paragraph, at its start or in a cell of a pipe table."""
     escaped = _MARKDOWN.sub(lambda found: f"\\{found[0]}", one_line(text))

@@ -321,3 +321,17 @@ def _random(spec: RunSpec, purpose: str) -> random.Random:
 
 def _sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def a_verdict() -> dict[str, Any]:
+    """The content of a verdicts.json on the study `fake`, of one reproduced claim."""
+    effect = {"value": 1.1, "low": 1.0, "high": 1.2, "unit": "1", "interval": "how"}
+    one = {
+        "id": "a-claim", "publication": "A paper", "sentence": "It is so.", "source": "page 1",
+        "disagreement": None, "kind": "ratio", "verdict": "reproduced",
+        "line": "reproduced: because; made on 8 V100",
+        "why": "because", "scale": "made on 8 V100", "notes": ["a note"], "effect": effect,
+        "claimed": {"low": None, "high": 2.0, "text": "below 2"},
+        "published": {"value": 1.5, "source": "figure 1"}, "runs": ["fake/single/n1/r0"],
+    }  # fmt: skip
+    return {"schema_version": 1, "study": "fake", "verdicts": [one]}

@@ -21,6 +21,7 @@ from pipeline.archive.inputs import check_inputs
 from pipeline.documents import MAX_MADE_BYTES, read_document
 from pipeline.errors import ArchiveError
 from pipeline.files import open_regular
+from pipeline.metrics.build import load_bias
 from pipeline.metrics.collect import collect, collect_profiled
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
@@ -78,6 +79,8 @@ def check_records(folder: Path) -> str:
     content = _json(folder / layout.STUDY_FILE)
     if isinstance(content, dict) and "extends" in content:
         raise ArchiveError(f"{layout.STUDY_FILE} extends another study; {_AGAIN}")
+    if (folder / layout.VALIDATION_FILE).exists():
+        load_bias(folder / layout.VALIDATION_FILE)
     study = load_study(folder / layout.STUDY_FILE)
     if study.name != facts["study"]:
         raise ArchiveError(
@@ -85,6 +88,11 @@ def check_records(folder: Path) -> str:
             f"{study.name!r}; {_AGAIN}"
         )
     records = [*collect(study, folder / "runs"), *collect_profiled(study, folder / "runs")]
+    if not len(records) == facts["num_runs"] == facts["num_recorded"]:
+        raise ArchiveError(
+            f"{layout.ARCHIVE_FILE} states {facts['num_recorded']} records of {facts['num_runs']} "
+            f"runs, its study has {len(records)}; {_AGAIN}"
+        )
     known = {record.spec.run_id.partition("/")[2] for record in records}
     found = {p.parent.relative_to(folder / "runs").as_posix() for p in folder.glob("runs/*/*/*/*")}
     if found - known:

@@ -36,6 +36,11 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
     for name in names:
         if names.count(name) > 1:
             raise ClaimError(f"{where}: the claim {name!r} stands twice; make its id unique")
+    if content.get("reference", reference.ids()[0]) not in reference.ids():
+        raise ClaimError(
+            f"{where}: no published figures of {content['reference'][:80]!r}; use one of "
+            f"{', '.join(reference.ids())}"
+        )
     selectors = {name: Selector(name=name, **cell) for name, cell in content["cells"].items()}
     return [_claim(entry, content, selectors, where) for entry in content["claims"]]
 
@@ -91,6 +96,10 @@ def _resolve(
         found: Selector = _known(selectors, name, "cell", at)
         return found
 
+    if test["kind"] == "ratio" and test["a"] == test["b"]:
+        raise ClaimError(f"{at}: a and b are both {test['a']!r}; name two cells")
+    if test.get("a") in test.get("others", ()):
+        raise ClaimError(f"{at}: {test['a']!r} is one of its own others; leave it out there")
     resolved = dict(test)
     resolved |= {key: one(test[key]) for key in _ONE if key in test}
     resolved |= {key: [one(name) for name in test[key]] for key in _SEVERAL if key in test}

@@ -10,7 +10,9 @@ from typing import Any
 
 from pipeline.claims.types import (
     DECIDED,
+    NOT_REPRODUCED,
     NOT_TESTABLE,
+    REPRODUCED,
     UNDECIDED,
     VERDICTS,
     Claim,
@@ -83,27 +85,74 @@ def _claimed(region: Region) -> dict[str, Any]:
 def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> None:
     """Validate and write; equal verdicts give equal bytes."""
     content = {"schema_version": 1, "study": study, "verdicts": [to_dict(v) for v in verdicts]}
-    validate(content, "verdicts", final)
+    _check(content, final)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(final, text + "\n")
 
 
-def read_verdicts(path: Path) -> list[dict[str, Any]]:
-    """The verdicts of a file; raises ClaimError when it is missing, RecordError when unfit."""
+def read_verdicts(path: Path, study: str | None = None) -> list[dict[str, Any]]:
+    """The verdicts of a file, on `study` where one is given.
+
+    Raises ClaimError when it is missing, of another study or contradicts itself, RecordError when
+    it does not fit the schema.
+    """
     content = read_made(path, "", ClaimError, "python -m pipeline claims")
-    validate(content, "verdicts", path)
+    _check(content, path)
+    if study not in (None, content["study"]):
+        raise ClaimError(
+            f"{path} is of study {content['study']!r}, not of {study!r}; give that study's verdicts"
+        )
     return list(content["verdicts"])
 
 
+def _check(content: Any, where: Path) -> None:
+    """Raise RecordError or ClaimError unless the verdicts fit the schema and themselves."""
+    validate(content, "verdicts", where)
+    names = [one["id"] for one in content["verdicts"]]
+    for place, one in enumerate(content["verdicts"]):
+        said = _contradiction(one, content["study"])
+        if names.index(one["id"]) != place:
+            said = "its id stands twice"
+        if said:
+            raise ClaimError(
+                f"{where} at $.verdicts[{place}] ({one['id']}): {said}; run `python -m pipeline "
+                "claims` again"
+            )
+
+
+def _contradiction(one: Mapping[str, Any], study: str) -> str | None:
+    """What a schema cannot say of a verdict, or None; what was decided follows from its effect."""
+    effect, claimed, verdict = one["effect"], one["claimed"], one["verdict"]
+    if not one["line"].startswith(f"{verdict}: "):
+        return f"its line is not of the verdict {verdict!r}"
+    if foreign := [run for run in one["runs"] if not run.startswith(f"{study}/")]:
+        return f"the run {foreign[0]} is of another study"
+    if effect is None:
+        return f"{verdict} without an effect" if verdict == UNDECIDED else None
+    if not effect["low"] <= effect["value"] <= effect["high"]:
+        return f"the effect {effect['value']} is outside [{effect['low']}, {effect['high']}]"
+    if claimed is None:
+        return None
+    low = -math.inf if claimed["low"] is None else claimed["low"]
+    high = math.inf if claimed["high"] is None else claimed["high"]
+    if low > high:
+        return f"claimed is from {low} to {high}"
+    is_outside = effect["high"] < low or effect["low"] > high
+    is_inside = low <= effect["low"] and effect["high"] <= high
+    if (verdict, True) in ((REPRODUCED, is_outside), (NOT_REPRODUCED, is_inside)):
+        return f"{verdict}, with [{effect['low']}, {effect['high']}] against {low} to {high}"
+    return None
+
+
 def verdicts_for(
-    name: str, path: Path | None, needing: Collection[str]
+    name: str, path: Path | None, needing: Collection[str], study: str
 ) -> list[list[dict[str, Any]]]:
     """The extra argument of a figure or table on claims; nothing for all others."""
     if name not in needing:
         return []
     if path is None:
         raise ClaimError(f"{name} is about claims; give it --verdicts verdicts.json")
-    return [read_verdicts(path)]
+    return [read_verdicts(path, study)]
 
 
 OUTCOMES = VERDICTS

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if not files:
         raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
     claims = [claim for path in files for claim in load_claims(path)]
-    metrics = table.read(args.metrics)
+    metrics = table.read(args.metrics, study.name)
     verdicts = judge_all(claims, Evidence(study, metrics, load_bias(args.validation)))
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]

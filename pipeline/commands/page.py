@@ -37,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.page.page import Folders, render
     from pipeline.study.load import load_study
 
-    verdicts = read_verdicts(args.verdicts) if args.verdicts else []
+    study = load_study(args.study)
+    verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
     folders = Folders(args.figures, args.tables, args.runs)
-    page = render(load_study(args.study), table.read(args.metrics), verdicts, folders)
+    page = render(study, table.read(args.metrics, study.name), verdicts, folders)
     write_text(args.out, page)
     return 0

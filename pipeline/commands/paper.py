@@ -48,22 +48,23 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.claims.write import read_verdicts
     from pipeline.files import write_text
     from pipeline.metrics import table
+    from pipeline.metrics.build import load_validation
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
     from pipeline.paper.numbers import collect
     from pipeline.study.load import load_study
 
     generated, out = args.generated, args.out
-    verdicts = read_verdicts(args.verdicts) if args.verdicts else []
-    manifest, validation = (
-        schemas.read(path, name, made_by) if path else None
-        for path, name, made_by in (
-            (args.manifest, "manifest", "python -m pipeline tokens"),
-            (args.validation, "emulation", "make bench"),
-        )
+    study = load_study(args.study)
+    verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
+    manifest = (
+        schemas.read(args.manifest, "manifest", "python -m pipeline tokens")
+        if args.manifest
+        else None
     )
-    frame = table.read(args.metrics)
-    numbers = collect(load_study(args.study), frame, verdicts, manifest, validation)
+    validation = load_validation(args.validation) if args.validation else None
+    frame = table.read(args.metrics, study.name)
+    numbers = collect(study, frame, verdicts, manifest, validation)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
     _copy(args.tables, generated / "tables", (".md", ".tex"))
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")

@@ -128,7 +128,7 @@ def parse_size(text: str) -> int:
 def _limit(args: argparse.Namespace) -> int | None:
     if args.device:
         return DEVICES[args.device] * GIBIBYTE
-    return parse_size(args.device_memory) if args.device_memory else None
+    return None if args.device_memory is None else parse_size(args.device_memory)
 
 
 _HEADINGS = (

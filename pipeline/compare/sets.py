@@ -37,14 +37,19 @@ class ResultSet:
         for path in find_records(folder / "runs"):
             record = read_record(path)
             spec = record.spec
+            place = path.relative_to(folder / "runs").as_posix()
+            if place != spec.run_id.partition("/")[2]:
+                raise ComparisonError(
+                    f"{path} holds the record of {spec.run_id}; bring it to the folder of its run"
+                )
             if spec.profile:
                 continue
-            place, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
+            cell, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
             label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
             run = load_run(record, {**label, "precision_ran": spec.precision})
-            if spec.repeat in found.setdefault(place, {}):
+            if spec.repeat in found.setdefault(cell, {}):
                 raise ComparisonError(f"{folder} holds {spec.run_id} twice; compare one study")
-            found[place][spec.repeat] = run
+            found[cell][spec.repeat] = run
         if not found:
             raise ComparisonError(
                 f"{folder} holds no record; give the folder of a study, such as results/smoke, "
@@ -197,6 +202,12 @@ class Comparison:
         """Whether the same runs ended alike, with the same losses and gradient norms."""
         trained = all(match.same_training for match in self.matches)
         return trained and not self.only_one and not self.only_other
+
+    @property
+    def same_coverage(self) -> bool:
+        """Whether both sets have the same runs and each ended alike in both."""
+        matched = not any(match.unmatched for match in self.matches)
+        return matched and not self.only_one and not self.only_other
 
     def count(self, verdict: str) -> int:
         """Cells whose times have this verdict."""

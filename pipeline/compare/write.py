@@ -113,12 +113,14 @@ def summary(found: Comparison) -> str:
 
 def outcome(found: Comparison) -> str:
     """The last line: losses and gradient norms, then in how many cells the times differ."""
-    trained = "same" if found.same_training else "DIFFERENT"
+    apart = any(match.differences or match.lengths_differ for match in found.matches)
+    trained = "DIFFERENT" if apart else "same"
+    covered = "" if found.same_coverage else "; NOT THE SAME RUNS in both sets"
     same, undecided = found.count(SAME), found.count(UNDECIDED)
     return (
-        f"{trained} in losses and gradient norms; times differ in {found.count(DIFFERENT)} of "
-        f"{plural(len(found.times), 'cell')} (same within {100 * found.margin:g} % in {same}, "
-        f"undecided in {undecided})"
+        f"{trained} in losses and gradient norms{covered}; times differ in "
+        f"{found.count(DIFFERENT)} of {plural(len(found.times), 'cell')} (same within "
+        f"{100 * found.margin:g} % in {same}, undecided in {undecided})"
     )
 
 

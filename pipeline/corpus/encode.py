@@ -23,6 +23,7 @@ from pipeline.corpus.environment import single_threaded_tokenizers
 from pipeline.corpus.shards import ShardWriter
 from pipeline.corpus.text_store import Kind, TextStore, read_batches
 from pipeline.corpus.tokenisers import Tokeniser
+from pipeline.errors import CorpusError
 
 BLOCK_BYTES = 8 * 2**20
 PIECES_PER_CALL = 64
@@ -102,7 +103,13 @@ def _encode_pieces(
 ) -> dict[str, list[npt.NDArray[np.unsignedinteger]]]:
     # A document that spells the separator out must not end there.
     tokenizer.encode_special_tokens = True
-    encodings = tokenizer.encode_batch_fast(rows["text"], add_special_tokens=False)
+    try:
+        encodings = tokenizer.encode_batch_fast(rows["text"], add_special_tokens=False)
+    except Exception as error:  # `tokenizers` raises the bare class for what it cannot encode
+        raise CorpusError(
+            f"the tokeniser cannot encode the corpus ({' '.join(str(error).split())[:200]}); "
+            "use another tokeniser or one with an unknown token"
+        ) from None
     return {
         "ids": [
             np.array(

@@ -9,6 +9,8 @@ stand at no other level). A fact that is not a number stands in `text`; `low` an
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
@@ -38,9 +41,6 @@ COLUMNS: dict[str, str] = {
     "timed": "boolean",
     **dict.fromkeys(_NUMBERS, "float64"),
 }
-
-# A table from before the column has what it was then, this other column.
-_LATER = {"data_devices": "world_size"}
 
 # Their type in COLUMNS is all that the schema asks of them.
 _PER_ROW = ("step", "rank", "timed", *_NUMBERS, "n", "text")
@@ -101,41 +101,91 @@ def check(table: pd.DataFrame, where: Path | str) -> None:
         )
 
 
+_HASH_KEY = b"samestep_sha256"
+MAX_ROWS = 50_000_000
+"""Ten times the steps of a study of `pipeline.study.expansion.MAX_RUNS` runs of 500 steps."""
+
+MAX_BYTES = 8 << 30
+"""Of the columns before compression, as the file states them: a guard against bombs."""
+
+
 def write(table: pd.DataFrame, final: Path) -> None:
-    """Validate and write the table as Parquet; equal tables give equal bytes."""
+    """Validate and write the table as Parquet with its hash; equal tables give equal bytes."""
     check(table, final)
+    content = pa.Table.from_pandas(table, preserve_index=False)
+    known = {**content.schema.metadata, _HASH_KEY: _sha256(content).encode()}
     with atomic_path(final) as temporary:
-        table.to_parquet(temporary, engine="pyarrow", compression="zstd", index=False)
+        pq.write_table(content.replace_schema_metadata(known), temporary, compression="zstd")
 
 
-def read(path: Path) -> pd.DataFrame:
-    """The table under `path`; raises RecordError when it is missing or not such a table."""
+def read(path: Path, study: str | None = None) -> pd.DataFrame:
+    """The table under `path`, as `write` wrote it: what was checked then holds by its hash.
+
+    Raises RecordError where it is missing, not such a table, was changed since, or is of another
+    study than `study`.
+    """
+    again = "delete it and run `python -m pipeline metrics`"
     try:
-        with open_regular(path) as stream:
-            table = pd.read_parquet(stream, engine="pyarrow")
+        content = _content(path)
     except FileNotFoundError:
         raise RecordError(
             f"{path} does not exist; run `python -m pipeline metrics` first"
         ) from None
     except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # pyarrow's own have no number
+            raise RecordError(
+                f"{path} cannot be read: {error.strerror}; give the file of `metrics`, readable"
+            ) from None
         reason = " ".join(str(error).split())[:120]
-        raise RecordError(
-            f"{path} is not Parquet ({reason}); delete it and run `python -m pipeline metrics`"
-        ) from None
-    for name, former in _LATER.items():
-        if name not in table.columns and former in table.columns:
-            table[name] = table[former]
-    missing = [name for name in COLUMNS if name not in table.columns]
+        raise RecordError(f"{path} is not Parquet ({reason}); {again}") from None
+    missing = [name for name in COLUMNS if name not in content.column_names]
     if missing:
-        raise RecordError(
-            f"{path} has no column {missing[0]!r}; it is of another version, delete it and run "
-            "`python -m pipeline metrics`"
-        )
+        raise RecordError(f"{path} has no column {missing[0]!r}; it is of another version, {again}")
     try:
-        return table.astype(COLUMNS)
-    except (TypeError, ValueError) as error:
+        table: pd.DataFrame = content.to_pandas().astype(COLUMNS)
+        stated = (content.schema.metadata or {}).get(_HASH_KEY, b"").decode("ascii", "replace")
+        is_whole = list(table) == list(COLUMNS) and stated == _sha256(content)
+    except (TypeError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:120]
+        raise RecordError(f"{path} has a column of another type ({reason}); {again}") from None
+    if not is_whole:
+        raise RecordError(f"{path} is not as `metrics` of this version wrote it; {again}")
+    others = set(table["study"].unique()) - {study}
+    if study is not None and others:
         raise RecordError(
-            f"{path} has a column of another type ({reason}); delete it and run "
-            "`python -m pipeline metrics`"
-        ) from None
+            f"{path} is of study {min(others)!r}, not of {study!r}; give the table of that study"
+        )
+    return table
+
+
+def _content(path: Path) -> pa.Table:
+    """What the file holds; raises ValueError where it states more than any study has."""
+    with open_regular(path) as stream:
+        file = pq.ParquetFile(stream)
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        num_bytes = sum(group.total_byte_size for group in groups)
+        if file.metadata.num_rows > MAX_ROWS or num_bytes > MAX_BYTES:
+            raise ValueError(f"it states {file.metadata.num_rows} rows of {num_bytes} bytes")
+        return file.read()
+
+
+def _sha256(content: pa.Table) -> str:
+    """SHA-256 of names, types and values, column by column.
+
+    Texts repeat a lot, so they count as the places of their first occurrences: milliseconds for a
+    hundred thousand rows.
+    """
+    digest = hashlib.sha256()
+    for name in content.column_names:
+        column = content.column(name).combine_chunks()
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            encoded = column.dictionary_encode()
+            values = json.dumps([name, encoded.dictionary.to_pylist()])
+            numbers = encoded.indices.fill_null(-1)
+        else:
+            values = f"{name} {column.type} {column.is_null().to_numpy(False).tobytes()!r}"
+            numbers = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+            numbers = numbers.fill_null(0)
+        digest.update(values.encode())
+        digest.update(numbers.to_numpy(zero_copy_only=False).tobytes())
+    return digest.hexdigest()

@@ -38,6 +38,7 @@ def numbers(record: RunRecord) -> str | None:
 
 ALWAYS: tuple[Rule, ...] = (
     numbers,
+    run_rules.texts,
     run_rules.spec,
     run_rules.dates,
     run_rules.world,

@@ -89,11 +89,17 @@ def read_record(folder: Path) -> RunRecord:
     run = _load(folder / RUN_FILE)
     validate(run, "record", folder / RUN_FILE)
     path = folder / STEPS_FILE
-    numbered = list(read_lines(path, "", RecordError, _AGAIN)) if path.exists() else []
-    validate_lines(numbered, "step", path)
-    record = RunRecord(run=run, steps=[Step(**line) for _, line in numbered])
+    steps = list(_read_steps(path)) if path.exists() else []
+    record = RunRecord(run=run, steps=steps)
     _check_consistency(record, folder)
     return record
+
+
+def _read_steps(path: Path) -> Iterator[Step]:
+    """The steps of a file; a line that is none ends the reading, however many follow."""
+    for numbered in read_lines(path, "", RecordError, _AGAIN):
+        validate_lines([numbered], "step", path)
+        yield Step(**numbered[1])
 
 
 def spec_to_write(spec: RunSpec, folder: Path) -> RunSpec:
@@ -131,4 +137,5 @@ def _check_consistency(record: RunRecord, folder: Path) -> None:
 
 
 def _load(path: Path) -> Any:
-    return read_document(path, "", RecordError, _AGAIN, MAX_MADE_BYTES)
+    # What an old record says of a failure may hold what a library coloured; see `run_rules.texts`.
+    return read_document(path, "", RecordError, _AGAIN, MAX_MADE_BYTES, printable=False)

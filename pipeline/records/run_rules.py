@@ -8,17 +8,39 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import StudyError
+from pipeline.text import unprintable
 
 if TYPE_CHECKING:
     from pipeline.records.record import RunRecord
 
 BUSY_TOLERANCE, BUSY_TICKS = 1.1, 0.5
 """Share and cores: CPU time is counted in ticks of 10 ms, and short runs have few of them."""
+
+
+def texts(record: RunRecord) -> str | None:
+    """Every text but the reason of a failure, which quotes a log, can be shown in every format."""
+    for path, text in _texts({**record.run, "reason": None}, "$"):
+        if wrong := unprintable(text):
+            return f"run.json at {path}: {text[:80]!a} holds {wrong!a}, which cannot be printed"
+    return None
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Place and content of each text in plain JSON types, keys included."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield path, key
+            yield from _texts(part, f"{path}.{key}")
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from _texts(part, f"{path}[{place}]")
+    elif isinstance(value, str):
+        yield path, value
 
 
 def spec(record: RunRecord) -> str | None:
@@ -120,6 +142,9 @@ def ranks(record: RunRecord) -> str | None:
         return f"run.json at $.ranks: ranks {_some(found)}, the layout has 0 to {count - 1} once"
     if count * layout.get("devices_per_process", 1) != asked.size:
         return f"run.json at $.execution.layout: not the {asked.size} devices of the spec"
+    if asked.size % layout.get("data_parallel", 1):
+        said = f"{layout['data_parallel']}, which is no part of {asked.size} devices"
+        return f"run.json at $.execution.layout.data_parallel: {said}"
     per_node = layout.get("processes_per_node", asked.ranks_per_node)
     for rank in record.run["ranks"]:
         if rank["node"] != rank["rank"] // per_node or rank["node"] >= asked.nodes:

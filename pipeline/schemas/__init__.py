@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from referencing.jsonschema import DRAFT202012
 
 from pipeline.documents import read_made
 from pipeline.errors import RecordError
+from pipeline.text import is_visible
 
 SCHEMA_FOLDER = Path(__file__).parent
 CONFIG_SCHEMAS = SCHEMA_FOLDER.parents[1] / "workflow" / "schemas"
@@ -59,6 +61,15 @@ _Validator = extend(  # type: ignore[no-untyped-call]
 )
 
 
+FORMATS = FormatChecker()
+"""Those of jsonschema, and `visible`."""
+
+
+@FORMATS.checks("visible")
+def _is_visible(value: object) -> bool:
+    return not isinstance(value, str) or is_visible(value)
+
+
 @cache
 def validator(name: str) -> Draft202012Validator:
     """The validator of a schema, with references between our files resolved.
@@ -72,7 +83,7 @@ def validator(name: str) -> Draft202012Validator:
     found: Draft202012Validator = _Validator(
         schema["$defs"][part] if part else schema,
         registry=Registry(retrieve=_resource),  # type: ignore[call-arg]
-        format_checker=FormatChecker(),
+        format_checker=FORMATS,
     )
     return found
 
@@ -108,6 +119,32 @@ def describe(error: ValidationError) -> str:
 def first_error(instance: object, name: str) -> ValidationError | None:
     """What tells most of where `instance` breaks the schema `name`; None where it fits."""
     error: ValidationError | None = best_match(validator(name).iter_errors(instance))
+    return None if error is None else _of_its_form(error)
+
+
+def _of_its_form(error: ValidationError) -> ValidationError:
+    """Of several forms, of which a constant key tells which is meant, what is wrong by that one.
+
+    jsonschema says of such a value only that it fits none of them.
+    """
+    while error.validator == "oneOf" and error.context:
+        forms: dict[int, list[ValidationError]] = {}
+        for one in error.context:
+            forms.setdefault(int(one.schema_path[0]), []).append(one)
+        meant = [
+            errors for errors in forms.values() if all(one.validator != "const" for one in errors)
+        ]
+        if len(meant) != 1:
+            wrong = [one for one in error.context if one.validator == "const"]
+            if len(wrong) == len(forms):
+                known = [one.validator_value for one in wrong]
+                return ValidationError(
+                    f"expected one of {', '.join(map(str, known))}", validator="enum",
+                    validator_value=known, instance=wrong[0].instance,
+                    path=wrong[0].absolute_path,
+                )  # fmt: skip
+            return error
+        error = best_match(meant[0]) or error
     return error
 
 
@@ -162,16 +199,18 @@ def _quick_object(schema: Any) -> Callable[[object], bool]:
 def _quick_value(rule: Any) -> Callable[[Any], bool]:
     if rule.get("type") == "object":
         return _quick_object(rule)
-    if set(rule) - {"type", "minimum", "exclusiveMinimum", "description"} or "type" not in rule:
+    known = {"type", "minimum", "exclusiveMinimum", "maximum", "description"}
+    if set(rule) - known or "type" not in rule:
         return lambda _: False
     names = [rule["type"]] if isinstance(rule["type"], str) else rule["type"]
     types = {python for name in names for python in _QUICK_TYPES.get(name, ())}
     least, over = rule.get("minimum", -math.inf), rule.get("exclusiveMinimum", -math.inf)
+    most = rule.get("maximum", sys.float_info.max)
 
     def fits(value: Any) -> bool:
         if type(value) not in types:
             return False
-        return value is None or (least <= value < math.inf and value > over)
+        return value is None or (least <= value <= most and value > over)
 
     return fits
 

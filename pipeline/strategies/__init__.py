@@ -100,7 +100,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
     """
     if name not in names():
         raise StudyError(
-            f"strategy {name!r} has no file pipeline/strategies/{name}.py; use one of "
+            f"strategy {name[:80]!r} has no file of its own in pipeline/strategies; use one of "
             + ", ".join(names())
         )
     module = _module(name)

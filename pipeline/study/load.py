@@ -14,12 +14,14 @@ from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.text import one_line, unprintable
+from pipeline.text import is_visible, unprintable
 
 SCHEMA_FILE = CONFIG_SCHEMAS / "config.schema.yaml"
 CONFIG = CONFIG_SCHEMAS.parent / "config"
 MERGED = ("model", "optimiser", "workload", "cluster")
 """Parts of a study of which one that extends another may state some keys only."""
+MAX_EXTENDS = 20
+"""Studies in a chain; the longest shipped one has three."""
 
 
 def load_study(path: Path) -> Study:
@@ -47,13 +49,23 @@ def extended(content: Any, path: Path, below: tuple[Path, ...] = ()) -> Any:
     try:
         base = find_study(name, path.parent).resolve()
         files = (*below, path.resolve())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
+        # RuntimeError: a symlink that leads to itself, before Python 3.13.
         raise StudyError(f"{path}: extends {name[:80]!r} is no path ({error})") from None
+    if len(files) > MAX_EXTENDS:
+        raise StudyError(
+            f"{files[0]}: it extends a chain of over {MAX_EXTENDS} studies; extend fewer at once"
+        )
     if base in files:
         raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
     whole = extended(read_document(base, "study file", StudyError), base, files)
     if not isinstance(whole, dict):
         raise StudyError(f"{path}: extends {base}, which is no mapping; extend a study")
+    if not below and whole.get("study") == content["study"]:
+        raise StudyError(
+            f"{path}: it has the name of the study {content['study']!r} that it extends, so its "
+            "runs would replace those; give it another name"
+        )
     for key, value in content.items():
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
             value = _without_nulls(whole[key] | value)
@@ -138,7 +150,7 @@ def _check_texts(study: Study, where: Path | str) -> None:
             raise StudyError(
                 f"{where}: {key} {text!r} holds {wrong!r}, which cannot be printed; leave it out"
             )
-        if not one_line(text).strip():
+        if not is_visible(text):
             raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
 
 

@@ -16,6 +16,7 @@ from pipeline.archive.layout import METRICS_FILE
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.study import Study
 from tests.fake_bench import make_result
+from tests.fake_records import a_verdict
 from tests.hostile.mutants import Mutant, mutants, number_keys, sample
 from tests.unit.archive.conftest import finished_study
 
@@ -78,7 +79,10 @@ class Entry:
         path = folder / "given" / self.file
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".yaml":
-            path.write_text(yaml.safe_dump(content))
+            try:
+                path.write_text(yaml.dump(content, Dumper=yaml.CSafeDumper))
+            except UnicodeEncodeError:  # half a character, which only the slow one writes
+                path.write_text(yaml.safe_dump(content))
         elif path.name == "manifest.json":
             path.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n")
         else:
@@ -147,18 +151,6 @@ def _tokens_spec(laid: Laid) -> Any:
     assert expand(study)
     text = {"source": "text", "paths": ["no such file"], "document": "block"}
     return tokens_spec(study) | {"corpus": text}
-
-
-def _verdicts(laid: Laid) -> Any:
-    effect = {"value": 1.1, "low": 1.0, "high": 1.2, "unit": "1", "interval": "how"}
-    one = {
-        "id": "a-claim", "publication": "A paper", "sentence": "It is so.", "source": "page 1",
-        "disagreement": None, "kind": "ratio", "verdict": "reproduced", "line": "reproduced",
-        "why": "because", "scale": "made on 8 V100", "notes": ["a note"], "effect": effect,
-        "claimed": {"low": None, "high": 2.0, "text": "below 2"},
-        "published": {"value": 1.5, "source": "figure 1"}, "runs": ["fake/single/n1/r0"],
-    }  # fmt: skip
-    return {"schema_version": 1, "study": "fake", "verdicts": [one]}
 
 
 def _claims(laid: Laid) -> Any:
@@ -230,7 +222,7 @@ DOCUMENTS: dict[str, Entry] = {
     "verdicts": Entry(
         "verdicts.json",
         "verdicts.json",
-        _verdicts,
+        lambda laid: a_verdict(),
         lambda laid, path, out: (
             *_paper(laid, out), "--verdicts", path,
         ),

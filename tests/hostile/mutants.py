@@ -19,7 +19,8 @@ import yaml
 
 HUGE = 10**30
 HALF = "half a character: \ud800"
-TEXTS = {"unicode": "Größe 分散 🙂", "newline": "name\n", "path": "../../etc/passwd", "NUL": "a\0b"}
+TEXTS = {"unicode": "Größe 分散 🙂", "newline": "name\n", "path": "../../etc/passwd"}
+UNPRINTABLE = {"NUL": "a\0b", "escape": "\x1b[31mred"}
 WRONG_TYPE: dict[type, tuple[Any, ...]] = {
     bool: (7, "yes", []),
     int: ("7", [], {}, True),
@@ -102,12 +103,15 @@ def _of_type(value: Any, may_be_float: bool) -> Iterator[tuple[str, Any, bool]]:
     yield "half a character", HALF, True
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield from (("NaN", math.nan, True), ("infinity", math.inf, True), ("huge", HUGE, True))
+        yield "enormous", 1e300, True
         yield from (("negative", -1, False), ("zero", 0, False), ("large", 2**62, False))
         yield "whole float", float(value), isinstance(value, int) and not may_be_float
     elif isinstance(value, str):
         yield "empty", "", False
         for kind, text in TEXTS.items():
             yield kind, text, False
+        for kind, text in UNPRINTABLE.items():
+            yield kind, text, True
         yield "long", "a" * 5000, False
     elif isinstance(value, list | dict):
         yield "empty", type(value)(), False
@@ -173,6 +177,7 @@ BAD_BYTES: dict[str, bytes] = {
     "long number": b'{"a": ' + b"9" * 5000 + b"}",
     "two documents": b"{}\n---\n{}",
     "NaN": b"NaN",
-    "large": b" " * (64 * 2**20 + 1),
+    "large": b"",
 }
-"""Content that is wrong for every kind of document."""
+"""Content that is wrong for every kind of document; the large one gets `LARGE` bytes of nothing."""
+LARGE = 64 * 2**20 + 1

@@ -12,7 +12,7 @@ import yaml
 
 from tests.hostile.entries import DOCUMENTS, Laid, lay
 from tests.hostile.entry import call, refusal
-from tests.hostile.mutants import BAD_BYTES
+from tests.hostile.mutants import BAD_BYTES, LARGE
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +49,8 @@ def test_bytes_that_are_no_such_document(laid: Laid, here: Path, name: str) -> N
     for kind, content in BAD_BYTES.items():
         path = entry.write({}, here)
         path.write_bytes(content)
+        if kind == "large":
+            os.truncate(path, LARGE)
         said = refusal(here, *entry.arguments(laid, path, here))
         assert path.name in said or entry.is_about_it(said), (kind, said)
 

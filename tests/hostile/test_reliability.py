@@ -22,7 +22,8 @@ NO_FILES = 5
 HEAD = """# Reliability
 
 A wrong input is one line and exit status 2, and leaves no file behind. `tests/hostile` makes \
-wrong inputs by class from right ones and calls the stage that reads them; each has 10 seconds. \
+wrong inputs by class from right ones and calls the stage that reads them; each has 10 seconds of \
+the processor. \
 This page is made by `tests/hostile/test_reliability.py`, which fails where it is not current.
 
 A *wrong value* is one key of a document with one class of value: missing, null, another type, \

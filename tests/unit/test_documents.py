@@ -56,6 +56,12 @@ def refusal(path: Path) -> str:
         ("two.yaml", "a: 1\n---\nb: 2", "is not YAML"),
         ("cut.json", '{"a": ', "is not JSON"),
         ("zero.yaml", "a: \0", "is not YAML"),
+        ("tag.yaml", "a: !!int ''", "'' is no int, in line 1"),
+        ("tag.yaml", "a: !!bool maybe", "'maybe' is no bool, in line 1"),
+        ("tag.yaml", "b: 1\na: !!timestamp x", "'x' is no timestamp, in line 2"),
+        ("base.yaml", f"a: {':'.join(['59'] * 400)}.5", "is no float"),
+        ("bell.json", '{"a": {"b": "x\\u0007"}}', "at $.a.b: 'x\\x07' holds '\\x07'"),
+        ("zero.json", '{"a\\u0000": 1}', "which cannot be printed"),
     ],
 )
 def test_bad_content_is_one_line(tmp_path: Path, name: str, content: str, words: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.schemas import first_error
+from pipeline.schemas import describe, first_error
+from tests.fake_records import make_study
 
 RECORD = json.loads(Path("tests/examples/records/valid/ok/run.json").read_text())
 
@@ -37,3 +38,17 @@ def test_numbers_are_finite_whole_ones_integers_and_texts_end(
         inner = inner[folder]
     inner[key] = value
     assert first_error(changed, "record") is not None
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [
+        ({"kind": "bpe", "vocab_size": 256}, "$.tokenizer.vocab_size: 256 breaks minimum"),
+        ({"kind": "x"}, '$.tokenizer.kind: "x" breaks enum: ["bpe", "char", "pretrained"]'),
+        ({"kind": "char", "vocabulary": 9}, "'vocabulary' was unexpected"),
+        ([], "at $.tokenizer: []"),
+    ],
+)
+def test_of_several_forms_the_one_that_is_meant_is_held(tokenizer: Any, said: str) -> None:
+    error = first_error(make_study() | {"tokenizer": tokenizer}, "config")
+    assert error is not None and said in describe(error)

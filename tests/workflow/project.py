@@ -26,6 +26,9 @@ PARTS = (
     "LICENSE",
 )
 
+HUB_TOKEN = "hf_" + "notToBeFoundAnywhere"
+"""What the environment of every run here holds, and no file that it leaves may."""
+
 CLUSTER = {
     "device": "cpu",
     "ranks_per_node": 1,
@@ -118,7 +121,7 @@ class Project:
         if "PYTEST_XDIST_WORKER" in os.environ:
             # Timed runs wait for one another by a lock in there, and no test asks for their time.
             ours["TMPDIR"] = own_temporary_folder()
-        return inherited | ours
+        return inherited | ours | {"HF_TOKEN": HUB_TOKEN}
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

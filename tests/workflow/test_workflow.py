@@ -16,7 +16,7 @@ from pipeline.records import write_record
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from tests.fake_records import make_record
-from tests.workflow.project import Project, make_project
+from tests.workflow.project import HUB_TOKEN, Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -48,6 +48,14 @@ def test_a_killed_workflow_finishes_when_started_again(finished: Project) -> Non
     assert (finished.results / "paper/paper.pdf").read_bytes().startswith(b"%PDF")
     assert not list(finished.results.glob("**/*.tmp*"))
     assert not list(finished.results.glob("**/ranks"))
+
+
+def test_a_token_of_the_environment_is_in_no_file(finished: Project) -> None:
+    assert finished.environment()["HF_TOKEN"] == HUB_TOKEN
+    parts = (finished.results, finished.folder / ".snakemake")
+    files = [path for part in parts for path in part.rglob("*") if path.is_file()]
+    assert len(files) > 50
+    assert not [path for path in files if HUB_TOKEN.encode() in path.read_bytes()]
 
 
 def test_every_run_has_a_record_also_the_one_that_cannot_run_here(finished: Project) -> None:

@@ -181,6 +181,8 @@ def _stray(files: Files) -> None:
         (lambda files: files.update({RUN: b"[" * 100_000}), "nested over"),
         (edited("archive.json", b'"schema_version": 1', b'"schema_version": 2'), "2 breaks const"),
         (edited("archive.json", b'"fake"', b'"other"'), "is of study 'other'"),
+        (edited("archive.json", b'"num_recorded": 2', b'"num_recorded": 3'), "states 3 records"),
+        (edited("emulation.json", b'"version": 2', b'"version": 3'), "emulation.json"),
         (edited("study.json", b'"repeats": 1', b'"repeats": 2'), "2 of 4 runs are missing"),
         (edited("study.json", b'"repeats": 1', b'"repaets": 1'), "repaets"),
         (edited("study.json", b'"study": "fake"', b'"study": "../x"'), r"study\.json at"),

@@ -76,6 +76,13 @@ FIRST = ("claims", 0)
         ((*FIRST, "published", "over"), ["step-z"], "no number 'step-z'"),
         (("reference",), ..., "has published figures, but the file names no reference"),
         (("claims",), [*SMALL["claims"], *SMALL["claims"]], "'first' stands twice"),
+        (("claims",), SMALL["claims"] * 301, "breaks maxItems: 300"),
+        (("reference",), "../smoke", "no published figures of '../smoke'; use one of"),
+        ((*FIRST, "sentence"), " \u200b", "'visible'"),
+        (("publication",), "\u00a0", "'visible'"),
+        ((*FIRST, "test", "bound"), 0, "bound"),
+        ((*FIRST, "test", "tolerance"), 1.5, "tolerance"),
+        ((*FIRST, "test", "b"), "a", "a and b are both 'a'; name two cells"),
     ],
 )
 def test_what_does_not_fit_is_named(path: tuple[Any, ...], value: Any, message: str) -> None:

@@ -12,12 +12,12 @@ import yaml
 from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.write import read_verdicts
-from pipeline.errors import ClaimError
+from pipeline.errors import ClaimError, SamestepError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import load_bias
 from pipeline.study.load import check_study
 from tests.fake_bench import FORMER, make_result
-from tests.fake_records import make_study, make_table
+from tests.fake_records import a_verdict, make_study, make_table
 
 CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 
@@ -67,3 +67,36 @@ def test_verdicts_that_are_missing_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ClaimError, match="is not JSON"):
         read_verdicts(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"line": "undecided: x"}, "its line is not of the verdict"),
+        ({"runs": ["other/single/n1/r0"]}, "is of another study"),
+        ({"effect": None, "verdict": "undecided", "line": "undecided: x"}, "without an effect"),
+        (
+            {"effect": {"value": 3.0, "low": 1.0, "high": 2.0, "unit": "1", "interval": "how"}},
+            "outs",
+        ),
+        ({"claimed": {"low": 2, "high": 1, "text": "x"}}, "claimed is from 2 to 1"),
+        ({"claimed": {"low": 5, "high": None, "text": "x"}}, "reproduced, with"),
+        ({"sentence": "  "}, "'visible'"),
+        ({"sentence": "a\0"}, "cannot be printed"),
+        (None, "its id stands twice"),
+    ],
+)
+def test_verdicts_that_contradict_themselves_are_refused(
+    tmp_path: Path, change: dict[str, Any] | None, said: str
+) -> None:
+    content = a_verdict()
+    path = tmp_path / "verdicts.json"
+    path.write_text(json.dumps(content))
+    assert len(read_verdicts(path, "fake")) == 1
+    with pytest.raises(ClaimError, match=r"is of study 'fake', not of 'smoke'"):
+        read_verdicts(path, "smoke")
+    one = content["verdicts"][0]
+    content["verdicts"] = [one, one] if change is None else [one | change]
+    path.write_text(json.dumps(content))
+    with pytest.raises(SamestepError, match=said):
+        read_verdicts(path, "fake")

@@ -138,7 +138,16 @@ def test_a_missing_cell_differs(pair, capsys) -> None:
 def test_a_missing_repeat_and_another_status_differ(pair, capsys) -> None:
     shutil.rmtree(pair[1] / "runs" / "dps" / "n1" / "r1")
     assert call(pair) == 1
-    assert "r1 is ok and absent" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "r1 is ok and absent" in said
+    assert "same in losses and gradient norms; NOT THE SAME RUNS in both sets" in said
+
+
+def test_a_record_in_the_folder_of_another_run_is_refused(pair, capsys) -> None:
+    shutil.rmtree(pair[1] / "runs/dps/n1/r1")
+    (pair[1] / "runs/dps/n1/r0").rename(pair[1] / "runs/dps/n1/r1")
+    assert call(pair) == 2
+    assert "r1 holds the record of" in capsys.readouterr().err
 
 
 def test_versions_and_specs_are_listed_and_do_not_decide(pair, made, tmp_path, capsys) -> None:

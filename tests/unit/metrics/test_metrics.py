@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -233,12 +235,51 @@ def test_a_table_that_breaks_its_schema_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_the_system_refuses_is_not_called_damaged(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot be read: it is a folder"):
+        tidy.read(tmp_path)
+
+
 @pytest.mark.parametrize("text", [None, "not parquet"])
 def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "m.parquet"
     if text is not None:
         path.write_text(text)
     with pytest.raises(RecordError, match=r"m\.parquet"):
+        tidy.read(path)
+
+
+def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.DataFrame) -> None:
+    path = tmp_path / "m.parquet"
+    tidy.write(table, path)
+    with pytest.raises(RecordError, match="is of study 'fake', not of 'smoke'"):
+        tidy.read(path, "smoke")
+    stored = pq.read_table(path)
+    values = pa.array([1.5 * (value or 0) for value in stored["value"].to_pylist()])
+    place = stored.column_names.index("value")
+    changes = {
+        "a value": stored.set_column(place, "value", values),
+        "fewer rows": stored.slice(0, 5),
+        "rows twice": pa.concat_tables([stored, stored]),
+        "no hash": stored.replace_schema_metadata(None),
+        "another column": stored.append_column("more", values),
+        "no rows": stored.slice(0, 0),
+    }
+    for kind, changed in changes.items():
+        pq.write_table(changed, path)
+        with pytest.raises(RecordError, match="is not as `metrics` of this version wrote it"):
+            tidy.read(path)
+            pytest.fail(kind)
+
+
+def test_a_table_that_states_too_much_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    pq.write_table(pa.table({"study": pa.array(["x" * 2**20] * 16)}), path, compression="zstd")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(RecordError, match="states 16 rows of"),
+    ):
+        patch.setattr(tidy, "MAX_ROWS", 15)
         tidy.read(path)
 
 

@@ -13,6 +13,7 @@ import pypandoc
 import pytest
 import typst
 
+from pipeline.__main__ import main
 from tests.fake_records import make_study, make_table
 from tests.nasty_texts import LABELS, TITLE
 from tests.unit.paper.papers import make_paper, make_results
@@ -34,6 +35,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("titles")
     study = make_study(**changes, claims=["bai2022"])
     make_results(root, study, make_table(**changes))
+    # What a file of claims says is text too.
+    path = root / "verdicts.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for one in found["verdicts"]:
+        one |= {key: f"{key} {TITLE}" for key in ("sentence", "publication", "source")}
+    path.write_text(json.dumps(found), encoding="utf-8")
+    given = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
+    assert main(["table", "claims", "--verdicts", str(path), *given]) == 0
     assert make_paper(root, root) == 0
     return root
 
@@ -121,3 +130,10 @@ def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
 def test_the_manuscript_is_read_back_as_given(root: Path) -> None:
     found = pandoc((root / "generated/manuscript.md").read_text(), "--from=markdown")
     assert words(inlines(found["meta"]["title"]["c"])) == words(PRINTED)
+
+
+def test_what_claims_say_is_printed_as_given(root: Path) -> None:
+    sentence = words(f"sentence {TITLE}")
+    page = (root / "paper/paper.html").read_text(encoding="utf-8")
+    assert sentence in words(html.unescape(re.sub("<[^>]*>", "", page)))
+    assert sentence in words(typst_text(query(root, "<tbl:claims>")))

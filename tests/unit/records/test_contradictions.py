@@ -111,6 +111,13 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (numbers, "timed", line(3, loss=math.nan), "loss: nan is no possible number"),
     (numbers, "timed", put("model.flops_per_token", math.nan), r"\$.model.flops_per_token: nan"),
     (numbers, "timed", put("ranks.0.peak_memory_bytes", 10**400), r"ranks\[0\].peak_memory_bytes"),
+    (
+        run_rules.texts,
+        "timed",
+        put("versions.torch", "2\0"),
+        r"\$.versions.torch: .*cannot be print",
+    ),
+    (run_rules.texts, "timed", put("hardware.gpus", ["\x1b[31m"]), r"\$.hardware.gpus\[0\]"),
     (run_rules.spec, "timed", put("spec.seed", 7), "does not hash to spec_sha256"),
     (run_rules.spec, "timed", put("run_id", "fake/single/n1/r0"), "does not hash .* and run_id"),
     (run_rules.spec, "timed", put("spec.workload.global_batch", 15), r"\$.spec: .*divide"),
@@ -134,6 +141,7 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (run_rules.ranks, "timed", put("ranks.1", DROP), "ranks 0, the layout"),
     (run_rules.ranks, "timed", put("ranks.1.node", 0), "rank 1 on node 0"),
     (run_rules.ranks, "timed", put("execution.layout.devices_per_process", 2), "not the 2 devices"),
+    (run_rules.ranks, "timed", put("execution.layout.data_parallel", 3), "no part of 2 devices"),
     (run_rules.ranks, "timed", put("execution.num_hosts", 2), "num_hosts: 2, the spec says 1"),
     (run_rules.utilisation, "timed", put("ranks.0.mean_utilisation", 9.0), "utilisation of 9.0"),
     (
@@ -180,6 +188,7 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (step_rules.phases, "profiled", line(7, phases=None), "has no phases"),
     (step_rules.phases, "profiled", line(7, seconds=9.0), "together, the step is 9.0 s"),
     (step_rules.cpu_seconds, "emulated", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
+    (step_rules.cpu_seconds, "timed", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
 ]
 
 
