@@ -121,11 +121,11 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 f"use one of {', '.join(sorted(knobs)) or 'none'}"
             )
     try:
-        strategy = kinds[0](**options)
+        strategy, defaults = kinds[0](**options), kinds[0]()
     except TypeError as error:
         raise _broken(name, "makes no strategy", error) from error
     for option, value in options.items():
-        wanted = type(getattr(kinds[0], option))
+        wanted = type(getattr(defaults, option))
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise StudyError(
                 f"strategy {name} option {option} = {value!r} is no {wanted.__name__}; "

@@ -34,11 +34,13 @@ from pipeline.errors import UnsupportedError
 from pipeline.planner.memory import predict_sent
 from tests.parity import cases
 from tests.parity.cases import (
+    MUTATED_WORLD,
     MUTATIONS,
     PRECISIONS,
     STEPS,
     Case,
     launches,
+    mutated,
     precisions_of,
     variants_of,
     worlds_of,
@@ -212,7 +214,7 @@ def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, vari
 @pytest.mark.parametrize(("strategy", "mutation"), MUTATIONS)
 def test_the_comparison_notices_a_broken_step(launched, strategy, mutation) -> None:
     single = launched("single", 1).rank(Case("single"))
-    run = launched(strategy, 2).rank(Case(strategy, mutation=mutation))
+    run = launched(strategy, MUTATED_WORLD).rank(mutated(strategy, mutation))
     with pytest.raises(AssertionError):
         assert_same_steps(run, single, first=FIRST_STEP, later=TWENTY_STEPS)
 
