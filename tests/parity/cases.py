@@ -43,6 +43,7 @@ MUTATIONS = (
     ("ddp", "sum"),
     ("ddp", "no_clip"),
     ("ddp", "same_shard"),
+    ("deepspeed", "same_shard"),
     ("horovod", "optimiser_steps"),
     ("horovod", "clip_before_synchronise"),
     ("sharded", "sum"),
