@@ -20,7 +20,7 @@ from pipeline.models.build import build_model
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.study.spec import RunSpec
-from pipeline.training.loop import make_optimiser
+from pipeline.training.optimiser import make_optimiser
 
 Placements = dict[str, dict[str, list[str]]]
 """`parameters` and `boundaries`: by name, for each axis `replicate`, `shard DIM` or `partial`."""
