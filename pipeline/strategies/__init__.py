@@ -50,9 +50,10 @@ def sent_table() -> str:
         told: set[tuple[str, str]] = set()
         for options in ({}, *load(name, {}).variants):
             strategy, spec = load(name, options), _example(name, options)
-            layout = strategy.layout(spec.world)
-            axes = strategy.sends(spec, layout, 0, 1)
-            sent = "; ".join(f"{one.axis}: {one.formula}" for one in axes) or "nothing"
+            sent = strategy.sends_unstated
+            if not sent:
+                axes = strategy.sends(spec, strategy.layout(spec.world), 0, 1)
+                sent = "; ".join(f"{one.axis}: {one.formula}" for one in axes) or "nothing"
             if (strategy.split, sent) not in told:
                 told.add((strategy.split, sent))
                 knobs = ", ".join(f"`{key}` {value}" for key, value in options.items())

@@ -6,6 +6,7 @@ placements` prints them, and the record holds them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +15,7 @@ from pipeline.errors import UnsupportedError
 from pipeline.parallel.annotations import check_annotations, mesh_axes, resolve, share
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ class Annotated(Strategy):
         },
     )
 
+    use: ClassVar[str] = "to try a layout without writing one"
+    sends_unstated: ClassVar[str] = "what the placements need: no formula"
+
     axes: dict[str, int] = field(default_factory=lambda: {"data": 0})
     annotations: dict[str, list[str | None]] = field(default_factory=dict)
 
@@ -77,6 +82,19 @@ class Annotated(Strategy):
         return Footprint(
             buffer_bytes=0, weight_share=held, gradient_share=held, optimiser_share=held
         )
+
+    @property
+    def split(self) -> str:
+        """The annotated tensors."""
+        return "what is annotated"
+
+    def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
+        """The defaults alone: annotations name the tensors of one model."""
+        return ({},)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Not stated: it follows from the placements that DTensor finds."""
+        return ()
 
     def build(self, parts: Parts) -> Trainable:
         """Place the parameters; the forward pass places all else, the backward pass follows."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.deepspeed import environment as _environment
 from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
+from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
 
 if TYPE_CHECKING:
@@ -35,7 +36,15 @@ class Deepspeed(Strategy):
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
 
+    use: ClassVar[str] = "to hold `sharded` against other code"
+    sends_unstated: ClassVar[str] = "as `sharded` by DeepSpeed's own collectives: no formula"
+
     stage: int = 3
+
+    @property
+    def split(self) -> str:
+        """What its stage shards."""
+        return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device; StudyError on an unknown stage or on emulated nodes."""
@@ -65,6 +74,10 @@ class Deepspeed(Strategy):
             weight_share=share if self.stage == 3 else 1.0,
             gathered_bytes=gradients if self.stage == 3 else rows,
         )
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Not stated: DeepSpeed chooses its collectives."""
+        return ()
 
     def build(self, parts: Parts) -> Trainable:
         """Let DeepSpeed's engine wrap model and optimiser."""
