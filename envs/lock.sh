@@ -1,17 +1,23 @@
 #!/bin/sh
-# Compile envs/requirements.lock and envs/validator.lock from their .in files with pip-tools.
+# Compile the locks beside their .in files with pip-tools: requirements, validator and deepspeed.
 #
 #   sh envs/lock.sh [options of pip-compile, such as --upgrade]
 #
 # A lock names no index and no path, and the hashes of all files that PyPI has of a version, so that it
 # holds on every platform. torch alone stands without hashes and without the local tag of one index's
-# build (`2.13.0+cpu`): each index serves builds of its own of the same version.
+# build (`2.13.0+cpu`): each index serves builds of its own of the same version. DeepSpeed's lock leaves
+# out what requirements.lock has, since it is installed besides that.
 set -eu
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-for name in requirements validator; do
+others='NR == FNR { if (/^[a-z].*==/) { sub(/==.*/, ""); has[$0] = 1 }; next }
+        /^[a-z].*==/ { package = $0; sub(/==.*/, "", package); skip = package in has }
+        !skip'
+
+export DS_ACCELERATOR=cpu DS_BUILD_OPS=0 # what DeepSpeed's sdist asks for its metadata
+for name in requirements validator deepspeed; do
     lock=envs/$name.lock
     # An existing lock holds versions still unless they are asked to move.
     cp "$lock" "$work/$name.lock" 2>/dev/null || :
@@ -25,6 +31,10 @@ for name in requirements validator; do
     if grep -nE '(^--|://|@ file)|^[^#]*[[:space:]]/' "$work/clean.lock"; then
         echo "error: the lines above tie $lock to one machine; install from a plain index" >&2
         exit 1
+    fi
+    if [ "$name" = deepspeed ]; then
+        awk "$others" envs/requirements.lock "$work/clean.lock" >"$work/extra.lock"
+        mv "$work/extra.lock" "$work/clean.lock"
     fi
     cp "$work/clean.lock" "$lock.new"
     mv "$lock.new" "$lock"

@@ -24,6 +24,7 @@ STAGES = (
     "check",
     "doctor",
     "plan",
+    "placements",
     "tokens",
     "commands",
     "train",

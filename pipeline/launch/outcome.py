@@ -132,6 +132,7 @@ def _execution(
             "num_hosts": len({rank["host"] for rank in ranks}),
             "as_root": any(rank["as_root"] for rank in ranks),
             "resumed_from_step": max(rank["resumed_from_step"] for rank in ranks),
+            **{key: ranks[0][key] for key in ("placements",) if key in ranks[0]},
         }
     )
     return {

@@ -4,8 +4,9 @@ A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, tar
 mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
 `num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
 `flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
-`logit_bytes(model, sequences)`. A model with `tensor_cuts` may be cut over a tensor axis; its
-arithmetic has `cut_parameters(model)` too.
+`logit_bytes(model, sequences)`, and, for annotations, `parameter_shapes(model)` and
+`boundary_shapes(model)`. A model with `tensor_cuts` may be cut over a tensor axis; its arithmetic
+has `cut_parameters(model)` too.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ def cut_parameters(model: ModelSpec) -> int:
 def flops_per_token(model: ModelSpec) -> float:
     """Model FLOPs of one forward and backward pass, per token."""
     return float(arithmetic(model).flops_per_token(model))
+
+
+def tensor_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
+    """Shape of every parameter and of every module's output; None is the number of sequences."""
+    sizes = arithmetic(model)
+    return {**sizes.parameter_shapes(model), **sizes.boundary_shapes(model)}
 
 
 def family_module(family: str, part: str) -> ModuleType:

@@ -50,9 +50,10 @@ def sent_table() -> str:
         told: set[tuple[str, str]] = set()
         for options in ({}, *load(name, {}).variants):
             strategy, spec = load(name, options), _example(name, options)
-            layout = strategy.layout(spec.world)
-            axes = strategy.sends(spec, layout, 0, 1)
-            sent = "; ".join(f"{one.axis}: {one.formula}" for one in axes) or "nothing"
+            sent = strategy.sends_unstated
+            if not sent:
+                axes = strategy.sends(spec, strategy.layout(spec.world), 0, 1)
+                sent = "; ".join(f"{one.axis}: {one.formula}" for one in axes) or "nothing"
             if (strategy.split, sent) not in told:
                 told.add((strategy.split, sent))
                 knobs = ", ".join(f"`{key}` {value}" for key, value in options.items())
@@ -121,11 +122,11 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 f"use one of {', '.join(sorted(knobs)) or 'none'}"
             )
     try:
-        strategy = kinds[0](**options)
+        strategy, defaults = kinds[0](**options), kinds[0]()
     except TypeError as error:
         raise _broken(name, "makes no strategy", error) from error
     for option, value in options.items():
-        wanted = type(getattr(kinds[0], option))
+        wanted = type(getattr(defaults, option))
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise StudyError(
                 f"strategy {name} option {option} = {value!r} is no {wanted.__name__}; "

@@ -101,6 +101,9 @@ class Strategy(ABC):
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, with which it must take the same step."""
 
+    sends_unstated: ClassVar[str] = ""
+    """Why there is no formula of what it sends, for the table; `sends` is then empty."""
+
     use: ClassVar[str] = ""
     """When to choose it: a clause for the table of strategies."""
 

@@ -215,6 +215,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     rank, spec = _rank(), loop.spec
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     usage = loop.sampler.summary()
+    placements = getattr(loop.trainable, "placements", None)
     del loop.trainable
     peak = measured_flops_per_second(loop.device, loop.precision.info.compute_dtype)
     about = {
@@ -244,6 +245,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         "image_digest": image.digest_from_within(),
         "resumed_from_step": resumed_from_step,
         "settings": _settings(loop.strategy),
+        **({} if placements is None else {"placements": placements}),
     }
     write_text(out / f"rank{rank}.json", json.dumps(about))
 

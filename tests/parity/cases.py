@@ -15,6 +15,7 @@ from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec,
 
 STEPS = 20
 WORLDS = (1, 2, 4)
+MUTATED_WORLD = 2
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
 VARIED = ("fp32", "fp16")
@@ -35,9 +36,14 @@ OPTIMISER = OptimiserSpec(
 
 # Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.
 MUTATIONS = (
+    ("annotated", "partial_kept"),
+    ("annotated", "relabelled"),
+    ("annotated", "same_part"),
+    ("annotated", "no_add"),
     ("ddp", "sum"),
     ("ddp", "no_clip"),
     ("ddp", "same_shard"),
+    ("deepspeed", "same_shard"),
     ("horovod", "optimiser_steps"),
     ("horovod", "clip_before_synchronise"),
     ("sharded", "sum"),
@@ -54,6 +60,9 @@ OPTIONS: dict[str | None, dict[str, Any]] = {
     "clip_before_synchronise": {"clip_before_synchronise": True},
 }
 """Mutations that are knobs of the strategy."""
+
+VARIANTS = {"relabelled": 1, "same_part": 1, "no_add": 1}
+"""Mutations that show with other settings of the knobs than the defaults."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,14 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         for p in precisions_of(strategy, v)
         if p in RESUMED
     ]
-    found += [Case(strategy, mutation=name) for s, name in MUTATIONS if s == strategy]
+    if world == MUTATED_WORLD:
+        found += [mutated(s, name) for s, name in MUTATIONS if s == strategy]
     return found
+
+
+def mutated(strategy: str, mutation: str) -> Case:
+    """The training with that mistake."""
+    return Case(strategy, mutation=mutation, variant=VARIANTS.get(mutation, 0))
 
 
 def variants_of(strategy: str, world: int) -> list[int]:

@@ -187,6 +187,9 @@ def broken(mutation: str | None) -> Any:
     if mutation in CUT:
         name, wrong = CUT[mutation]
         return mock.patch(f"pipeline.parallel.tensor.{name}", wrong)
+    if mutation in ANNOTATED:
+        name, wrong = ANNOTATED[mutation]
+        return mock.patch(f"pipeline.parallel.annotated.{name}", wrong)
     if mutation == "sum":
         return mock.patch("pipeline.precision.native.Native.scaled", summed())
     raise ValueError(mutation)
@@ -208,6 +211,38 @@ CUT: dict[str, tuple[str, Any]] = {
     "one_run": ("cut", one_run),
 }
 """What a broken tensor axis has in place of the right thing, by mutation."""
+
+
+def relabel(tensor: Any, wanted: Any) -> Any:
+    """The parts of a DTensor under another placement, as if that needed nothing to be sent."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(tensor.to_local(), tensor.device_mesh, wanted)
+
+
+def keep_partial(self: Any) -> None:
+    """Take each rank's own gradient for the sum over the data axis."""
+    for parameter in self.model.parameters():
+        parameter.grad = relabel(parameter.grad, parameter.placements)
+
+
+def first_part(tensor: torch.Tensor, mesh: Any, wanted: Any, **options: Any) -> Any:
+    """Give all ranks the rows of the first, where rows are cut over the last axis."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not wanted[-1].is_shard(0):
+        return distribute_tensor(tensor, mesh, wanted, **options)
+    rows = tensor.chunk(mesh.size(len(wanted) - 1))[0]
+    return DTensor.from_local(rows, mesh, wanted)
+
+
+ANNOTATED: dict[str, tuple[str, Any]] = {
+    "partial_kept": ("AnnotatedStepper.reduce_gradients", keep_partial),
+    "relabelled": ("_redistributed", lambda wanted: lambda m, i, output: relabel(output, wanted)),
+    "same_part": ("distribute_tensor", first_part),
+    "no_add": ("AnnotatedStepper.add", lambda self, tensor, axes: None),
+}
+"""What broken annotations have in place of the right thing, by mutation."""
 
 
 def own_norm(gradients: list[Any]) -> torch.Tensor:

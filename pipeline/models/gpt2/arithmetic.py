@@ -61,3 +61,40 @@ def logit_bytes(model: ModelSpec, sequences: int) -> int:
     """The loss at its peak: log-probabilities and two gradients in fp32, and the token ids."""
     tokens = sequences * model.context
     return tokens * (3 * FP32 * model.vocab_size + 2 * INT64)
+
+
+def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter by its name in model.py; the tied output layer has none."""
+    width, hidden = model.width, 4 * model.width
+    layers = {
+        "ln_1": (width,),
+        "attn.c_attn": (3 * width, width),
+        "attn.c_proj": (width, width),
+        "ln_2": (width,),
+        "mlp.c_fc": (hidden, width),
+        "mlp.c_proj": (width, hidden),
+    }
+    found: dict[str, tuple[int, ...]] = {
+        "wte.weight": (model.vocab_size, width),
+        "wpe.weight": (model.context, width),
+    }
+    for block in range(model.num_layers):
+        for name, shape in layers.items():
+            found[f"h.{block}.{name}.weight"] = shape
+            found[f"h.{block}.{name}.bias"] = shape[:1]
+    return found | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+
+
+def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
+    """Shape of every module's output by its name in model.py; None is the number of sequences."""
+    widths = {"ln_1": 1, "attn.c_attn": 3, "attn.c_proj": 1, "attn": 1, "ln_2": 1}
+    widths |= {"mlp.c_fc": 4, "mlp.c_proj": 1, "mlp": 1, "": 1}
+    tokens = (None, model.context)
+    found: dict[str, tuple[int | None, ...]] = {
+        "wte": (*tokens, model.width),
+        "wpe": (model.context, model.width),
+    }
+    for block in range(model.num_layers):
+        for name, times in widths.items():
+            found[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
+    return found | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_size)}

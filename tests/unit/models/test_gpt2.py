@@ -1,11 +1,13 @@
 """GPT-2: the same numbers as transformers' GPT2LMHeadModel, both ways."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.errors import StudyError
-from pipeline.models import flops_per_token
+from pipeline.models import flops_per_token, tensor_shapes
 from pipeline.models.build import build_model
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.study.spec import ModelSpec
@@ -100,3 +102,21 @@ def test_foreign_weights_are_refused_in_one_line() -> None:
 def test_unknown_family_names_the_file_to_add() -> None:
     with pytest.raises(StudyError, match=r"pipeline/models/llama/model\.py"):
         build_model(ModelSpec("llama", 1, 8, 1, 4, 8), seed=0)
+
+
+def test_shapes_are_those_of_the_model_s_tensors() -> None:
+    model = make(1)
+    outputs: dict[str, tuple[int | None, ...]] = {}
+
+    def note(name: str) -> Any:
+        def keep(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            sequences = (None,) if output.dim() == 3 else ()
+            outputs[name] = (*sequences, *output.shape[len(sequences) :])
+
+        return keep
+
+    for name, module in model.named_modules():
+        module.register_forward_hook(note(name))
+    model(ids(), ids())
+    parameters = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert tensor_shapes(SPEC) == parameters | {n: s for n, s in outputs.items() if n}

@@ -1,12 +1,14 @@
 """Strategies without ranks: discovery, layouts, options, what is refused."""
 
+import importlib.metadata
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from pipeline import strategies
+from pipeline import models, strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA
@@ -29,7 +31,7 @@ def test_the_package_finds_its_files() -> None:
 
 
 def test_unknown_names_and_options_list_the_known_ones() -> None:
-    with pytest.raises(StudyError, match=r"strategies/zero\.py; use one of ddp"):
+    with pytest.raises(StudyError, match=r"strategies/zero\.py; use one of annotated"):
         strategies.load("zero", {})
     with pytest.raises(StudyError, match="no option 'bucket'; use one of bucket_cap_mb"):
         strategies.load("ddp", {"bucket": 1})
@@ -172,3 +174,60 @@ def test_what_is_sharded_is_a_share_of_a_rank_s_memory() -> None:
     assert all(4 * need.optimiser == whole.optimiser for need in needs.values())
     assert needs[1].gradients == whole.gradients == 4 * needs[2].gradients
     assert needs[3].parameters < needs[2].parameters
+
+
+def test_deepspeed_names_what_it_cannot_do() -> None:
+    with pytest.raises(StudyError, match="deepspeed stage 0 is unknown; use one of 1, 2, 3"):
+        strategies.load("deepspeed", {"stage": 0}).layout(WORLD)
+    with pytest.raises(StudyError, match="emulated nodes cannot stretch them"):
+        strategies.load("deepspeed", {}).layout(replace(WORLD, network="emulated"))
+    with pytest.raises(UnsupportedError, match="deepspeed does not train in fp16; use one of fp32"):
+        strategies.load("deepspeed", {}).check_precision("fp16")
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (None, "DeepSpeed is not installed, an optional extra .*; run `DS_ACCELERATOR=cpu .*lock`"),
+        (
+            "0.19.7",
+            r"version 0\.19\.7, older than 0\.19\.8, which reads weights before",
+        ),
+    ],
+)
+def test_a_deepspeed_that_is_missing_or_wrong_is_unsupported(monkeypatch, version, said) -> None:
+    def installed(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    with pytest.raises(UnsupportedError, match=said):
+        strategies.load("deepspeed", {}).check()
+
+
+def test_annotated_names_tensors_and_axes_that_do_not_fit() -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    run = replace(run, world=WORLD, strategy="annotated")
+    wrong: dict[str, dict[str, Any]] = {
+        "no such tensor": {"annotations": {"h.0.mlp.up.weight": [None, None]}},
+        "names the axis 'model'": {"annotations": {"h.0.ln_1.weight": ["model"]}},
+        "axes data 3 do not make 8": {"axes": {"data": 3}},
+        "axes = 3 is no dict": {"axes": 3},
+    }
+    for said, options in wrong.items():
+        with pytest.raises(StudyError, match=said):
+            strategies.check([replace(run, options=options)])
+
+
+def test_annotated_weights_are_held_in_parts() -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    options = {"axes": {"data": 0, "model": 2}, "annotations": {"wte.weight": [None, "model"]}}
+    run = replace(run, world=WORLD, strategy="annotated", options=options)
+    strategy = strategies.load("annotated", options)
+    found = strategy.footprint(run, strategy.layout(WORLD), 0, gradients=100)
+    whole = replace(run, options={})
+    count = models.num_parameters(run.model)
+    cut = run.model.vocab_size * run.model.width
+    assert found.weight_share == pytest.approx((count - cut / 2) / count)
+    assert predict(run, 0).parameters < predict(whole, 0).parameters

@@ -1,0 +1,168 @@
+"""The optimisation step of DeepSpeed's engine, and its shards as whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.errors import StudyError
+from pipeline.parallel.group import Group
+from pipeline.parallel.state import weights_sha256
+from pipeline.parallel.step import Stepper, within
+from pipeline.parallel.types import Batch, Prepared, TrainState
+
+SLOTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each weight, besides the step count."""
+
+
+def make_engine(deepspeed: Any, parts: Prepared, stage: int) -> Any:
+    """DeepSpeed's engine over the model and its optimiser. Collective.
+
+    Batch sizes are of no meaning to it here: the caller says which micro-batch is the last. The
+    model enters autocast itself, because the engine leaves the one around it.
+    """
+    deepspeed.init_distributed(parts.layout.backend)
+    engine, *_ = deepspeed.initialize(
+        model=within(parts.model, parts.precision.autocast),
+        optimizer=parts.optimiser,
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": parts.max_grad_norm,
+            "steps_per_print": 2**31,
+            "zero_optimization": {"stage": stage},
+            "zero_allow_untested_optimizer": True,
+        },
+    )
+    return engine
+
+
+class DeepSpeedStepper(Stepper):
+    """The engine reduces, clips and steps; loss, order and checkpoints are the shared ones."""
+
+    def __init__(self, deepspeed: Any, parts: Prepared, group: Group, stage: int) -> None:
+        super().__init__(
+            parts,
+            data_parallel=group.size,
+            is_root=group.rank == 0,
+            mean_over_ranks=group.mean,
+            barrier=group.barrier,
+            leave=group.leave,
+        )
+        self.deepspeed, self.stage, self.rank = deepspeed, stage, group.rank
+        self.engine = make_engine(deepspeed, parts, stage)
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Forward and backward passes; the engine reduces in the last, under 2 and 3 in each."""
+        count = len(microbatches)
+        total = torch.zeros((), device=microbatches[0][0].device)
+        for index, (inputs, targets) in enumerate(microbatches):
+            self.engine.set_gradient_accumulation_boundary(index == count - 1)
+            loss = self.engine(inputs, targets).mean() / count
+            total += loss.detach()
+            self.engine.backward(loss, scale_wrt_gas=False)
+        return total
+
+    def update(self) -> Tensor:
+        """Clip and step by the engine; returns the norm before clipping."""
+        self.engine.step()
+        return torch.as_tensor(self.engine.get_global_grad_norm())
+
+    def state(self) -> TrainState | None:
+        """Whole weights and slots on the root rank, by DeepSpeed's own accessors. Collective."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        weights, slots = dict[str, Tensor](), dict[str, Tensor]()
+        for name, parameter in self.model.named_parameters():
+            found = {"": self._whole(parameter)}
+            for slot in SLOTS:
+                found[slot] = safe_get_full_optimizer_state(parameter, slot)
+            found["step"] = self._count()
+            if self.is_root:
+                host = {key: value.detach().to("cpu", copy=True) for key, value in found.items()}
+                weights[name] = host.pop("").view(parameter_shape(parameter))
+                for slot, value in host.items():
+                    shaped = value.view(parameter_shape(parameter)) if value.dim() else value
+                    slots[f"{name}.{slot}"] = shaped
+        return TrainState(weights, slots, {}) if self.is_root else None
+
+    def load(self, state: TrainState) -> None:
+        """Continue from whole weights and slots; nothing of a checkpoint of DeepSpeed is read."""
+        counts = set()
+        self._make_slots()
+        try:
+            for name, parameter in self.model.named_parameters():
+                self._set(parameter, state.weights[name])
+                for slot in SLOTS:
+                    self._set(parameter, state.optimiser[f"{name}.{slot}"], slot)
+                counts.add(float(state.optimiser[f"{name}.step"]))
+        except KeyError as error:
+            raise StudyError(
+                f"checkpoint holds no {error}; it was made by another model, remove it to start "
+                "anew"
+            ) from None
+        for kept in self.optimiser.state.values():
+            kept["step"].fill_(max(counts))
+
+    def _make_slots(self) -> None:
+        """AdamW's slots, which it makes in its first step, for the flat tensors that it steps."""
+        zero = self.engine.optimizer
+        flat = zero.fp32_partitioned_groups_flat if self.stage == 3 else None
+        for tensor in flat or zero.single_partition_of_fp32_groups:
+            made = {slot: torch.zeros_like(tensor) for slot in SLOTS}
+            self.optimiser.state[tensor] = {"step": torch.zeros((), device=tensor.device), **made}
+        if self.stage < 3:
+            zero._lazy_init_hp_params_optimizer_state()  # so that its accessors see them
+
+    def _set(self, parameter: nn.Parameter, value: Tensor, slot: str | None = None) -> None:
+        """Set a weight, or a slot of it, from the whole tensor."""
+        from deepspeed import utils
+
+        value = value.to(self.engine.device)
+        if self.stage == 3:
+            held: Any = parameter
+            length = held.ds_tensor.numel()
+            flat = value.new_zeros(length * self.data_parallel)
+            flat[: value.numel()] = value.flatten()
+            own = flat.chunk(self.data_parallel)[self.rank]
+            if slot is None:
+                utils.safe_set_local_fp32_param(parameter, own)
+                held.ds_tensor.copy_(own)
+            else:
+                utils.safe_set_local_optimizer_state(parameter, own, slot)
+        elif slot is None:
+            utils.safe_set_full_fp32_param(parameter, value)
+            with torch.no_grad():
+                parameter.copy_(value)
+        else:
+            utils.safe_set_full_optimizer_state(parameter, value, slot)
+
+    def close(self) -> str:
+        """Leave the whole final weights in the model, hash them, and leave the ranks."""
+        wholes = [self._whole(parameter).clone() for parameter in self.model.parameters()]
+        self.engine.destroy()
+        for parameter, found in zip(self.model.parameters(), wholes, strict=True):
+            parameter.data = found
+        digest = weights_sha256(self.model)
+        self.leave()
+        return digest
+
+    def _whole(self, parameter: nn.Parameter) -> Tensor:
+        if self.stage < 3:
+            return parameter.detach()
+        with self.deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.detach().clone()
+
+    def _count(self) -> Tensor:
+        """The optimiser's step count, which is one for all."""
+        count: Tensor = next(iter(self.optimiser.state.values()))["step"]
+        return count
+
+
+def parameter_shape(parameter: nn.Parameter) -> torch.Size:
+    """The whole parameter's shape; under stage 3 it has none of its own while it is not used."""
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape

@@ -1,0 +1,90 @@
+"""DeepSpeed: ZeRO's stages 1 to 3 (Rajbhandari et al. 2020) by the package itself.
+
+The same step as `sharded`, made by other code. An optional extra: where it is not installed, the
+cell is `unsupported` with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.parallel.deepspeed import environment as _environment
+from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy
+
+if TYPE_CHECKING:
+    from pipeline.parallel.mesh import Layout
+    from pipeline.study.spec import RunSpec, WorldSpec
+
+STAGES = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Deepspeed(Strategy):
+    """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
+
+    Weights are fp32; a precision that scales the loss is refused, since DeepSpeed scales it by a
+    rule of its own.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("deepspeed",)
+    install: ClassVar[str] = _environment.INSTALL
+    environment: ClassVar[tuple[str, ...]] = ("DS_", "DEEPSPEED_")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
+    variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
+
+    use: ClassVar[str] = "to hold `sharded` against other code"
+    sends_unstated: ClassVar[str] = "as `sharded` by DeepSpeed's own collectives: no formula"
+
+    stage: int = 3
+
+    @property
+    def split(self) -> str:
+        """What its stage shards."""
+        return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; StudyError on an unknown stage or on emulated nodes."""
+        if self.stage not in STAGES:
+            raise StudyError(f"deepspeed stage {self.stage} is unknown; use one of 1, 2, 3")
+        if world.network == "emulated":
+            raise StudyError(
+                "deepspeed marks none of its collectives, so emulated nodes cannot stretch them; "
+                "set cluster.network to loopback or real, or use the strategy sharded"
+            )
+        return super().layout(world)
+
+    def check(self) -> None:
+        """Raise UnsupportedError where DeepSpeed is missing or too old."""
+        reason = _environment.why_unusable()
+        if reason is not None:
+            raise UnsupportedError(f"DeepSpeed is {reason}; run `{self.install}`")
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Shares of what is sharded; the optimiser steps on a copy of this rank's weights."""
+        share = 1 / layout.num_processes
+        rows = int(gradients * share)
+        return Footprint(
+            buffer_bytes=gradients + rows,
+            optimiser_share=share,
+            gradient_share=share if self.stage > 1 else 1.0,
+            weight_share=share if self.stage == 3 else 1.0,
+            gathered_bytes=gradients if self.stage == 3 else rows,
+        )
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Not stated: DeepSpeed chooses its collectives."""
+        return ()
+
+    def build(self, parts: Parts) -> Trainable:
+        """Let DeepSpeed's engine wrap model and optimiser."""
+        from pipeline.parallel.deepspeed.step import DeepSpeedStepper
+        from pipeline.parallel.group import Group
+
+        group = Group.join(parts.layout)
+        package = _environment.load(parts.layout.device)
+        parts = replace(parts, phases=NOT_PROFILED)
+        return DeepSpeedStepper(package, parts.prepare(), group, self.stage)

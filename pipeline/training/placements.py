@@ -1,0 +1,90 @@
+"""Where DTensor places the tensors of a run, found on one process without its ranks.
+
+One micro-batch of rank 0 goes through the model on torch's fake process group, whose collectives
+send nothing and give no meaningful numbers; so it works for thousands of ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipeline import strategies
+from pipeline.errors import StudyError
+from pipeline.models.build import build_model
+from pipeline.parallel.types import Batch, Parts
+from pipeline.precision import make_precision
+from pipeline.study.spec import RunSpec
+from pipeline.training.optimiser import make_optimiser
+
+Placements = dict[str, dict[str, list[str]]]
+"""`parameters` and `boundaries`: by name, for each axis `replicate`, `shard DIM` or `partial`."""
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """Placements, and the CPU seconds that it took to find them.
+
+    `mesh_seconds` made the mesh with its groups and placed the parameters, `first_seconds` went to
+    the first micro-batch, in which every operator is placed, `second_seconds` to one that finds all
+    placements known.
+    """
+
+    placements: Placements
+    mesh_seconds: float
+    first_seconds: float
+    second_seconds: float
+
+
+def propagate(spec: RunSpec) -> Propagation:
+    """Place the tensors of rank 0; raises StudyError for a strategy that places none.
+
+    The process must have no process group yet; it has none afterwards.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    strategy = strategies.load(spec.strategy, spec.options)
+    strategy.check_spec(spec)
+    strategy.check_precision(spec.precision)
+    layout = strategy.layout(spec.world)
+    start, stop = layout.batch_slice(0, spec.workload.global_batch)
+    sequences = (stop - start) // spec.workload.accumulation_steps
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.num_processes)
+    try:
+        model = build_model(spec.model, spec.seed)
+        parts = Parts(
+            model,
+            partial(make_optimiser, spec.optimiser),
+            layout,
+            make_precision(spec.precision, "cpu"),
+            spec.optimiser.max_grad_norm,
+        )
+        began = time.process_time()
+        trainable: Any = strategy.build(parts)
+        built = time.process_time()
+        if not hasattr(trainable, "propagate"):
+            raise StudyError(
+                f"strategy {spec.strategy} places no tensors by propagation; "
+                "name a cell of a strategy with annotations"
+            )
+        batch = _batch(sequences, spec.model.context)
+        times = [_seconds(trainable, batch) for _ in range(2)]
+    finally:
+        dist.destroy_process_group()
+    return Propagation(trainable.placements, built - began, *times)
+
+
+def _batch(sequences: int, context: int) -> Batch:
+    ids = torch.zeros((sequences, context), dtype=torch.int64)
+    return ids, ids
+
+
+def _seconds(trainable: Any, batch: Batch) -> float:
+    began = time.process_time()
+    trainable.propagate(batch)
+    return time.process_time() - began

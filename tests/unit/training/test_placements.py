@@ -1,0 +1,76 @@
+"""The placements of an annotated run, found without its ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.errors import StudyError
+from pipeline.models import tensor_shapes
+from pipeline.training.placements import propagate
+from tests.parity.cases import Case
+
+
+@pytest.fixture(scope="module")
+def found():
+    """A model axis of two, propagated for eight ranks."""
+    spec = Case("annotated", variant=1).spec(8)
+    return spec, propagate(spec).placements
+
+
+def test_every_parameter_and_boundary_has_a_place(found) -> None:
+    spec, placements = found
+    named = {**placements["parameters"], **placements["boundaries"]}
+    assert set(named) == set(tensor_shapes(spec.model))
+
+
+def test_annotated_tensors_lie_as_annotated_and_the_rest_follows(found) -> None:
+    _, placements = found
+    parameters, boundaries = placements["parameters"], placements["boundaries"]
+    assert parameters["h.0.mlp.c_fc.weight"] == ["replicate", "shard 0"]
+    assert parameters["h.1.attn.c_proj.weight"] == ["shard 0", "shard 1"]
+    assert parameters["h.0.ln_1.weight"] == ["replicate", "replicate"]
+    # Of a column cut the features are cut, of a row cut there is a sum to make, as annotated.
+    assert boundaries["h.0.mlp.c_fc"] == ["shard 0", "shard 2"]
+    assert boundaries["h.0.mlp.c_proj"] == ["shard 0", "partial"]
+    assert boundaries["h.0.mlp"] == ["shard 0", "replicate"]
+
+
+def test_a_strategy_without_propagation_is_refused() -> None:
+    with pytest.raises(StudyError, match="strategy single places no tensors by propagation"):
+        propagate(replace(Case("single").spec(1)))
+
+
+def test_the_command_prints_a_table(tmp_path, capsys) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(STUDY)
+    assert main(["placements", "--study", str(study), "--cell", "cut-1gbit"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "mine/cut-1gbit on 4 ranks" in printed
+        and "| parameters | data (2) | model (2) |" in printed
+    )
+    assert "| `h.*.mlp.c_fc.weight` | replicate | shard 0 |" in printed
+    assert main(["placements", "--study", str(study), "--cell", "cat"]) == 2
+    assert "no cell 'cat'; use one of single, cut-200mbit, cut-1gbit" in capsys.readouterr().err
+    assert main(["placements", "--study", str(study), "--cell", "cut-1gbit", "--nodes", "8"]) == 2
+    assert "cell cut-1gbit has no 8 nodes; use one of 2, 4" in capsys.readouterr().err
+
+
+STUDY = """
+extends: smoke
+study: mine
+claims: null
+cells:
+  - {name: single, label: Single, strategy: single, precision: fp32, nodes: [1]}
+  - name: cut
+    label: Cut
+    strategy: annotated
+    precision: fp32
+    nodes: [2, 4]
+    options:
+      axes: {data: 0, model: 2}
+      annotations: {"*.mlp.c_fc.weight": [model, null]}
+"""
