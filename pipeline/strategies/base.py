@@ -23,8 +23,8 @@ class Footprint:
     """What a strategy makes of the memory of one rank.
 
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
-    to step. The shares (0 to 1) are what the rank keeps of each; `gathered_bytes` are weights
-    beyond its share while the passes run.
+    to step. The shares are what the rank keeps of each, `held_share` of gradients that
+    wait for more micro-batches; `gathered_bytes` are weights beyond its share while the passes run.
     """
 
     buffer_bytes: int
@@ -35,6 +35,7 @@ class Footprint:
     activation_share: float = 1.0
     logit_share: float = 1.0
     gathered_bytes: int = 0
+    held_share: float = 1.0
 
 
 @dataclass(frozen=True)
