@@ -51,6 +51,10 @@ class Pipelined(Strategy):
             accumulation=work.accumulation_steps,
         )
 
+    def idle_share(self, spec: RunSpec) -> float:
+        """The bubble's share of a step, see `Schedule.bubble`."""
+        return self.schedule_of(spec, self.layout(spec.world)).idle_share
+
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, sequences and schedule do not fit together."""
         self.schedule_of(spec, self.layout(spec.world))

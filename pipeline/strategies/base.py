@@ -84,6 +84,13 @@ class Strategy(ABC):
         """
         return Footprint(gradients)
 
+    def idle_share(self, spec: RunSpec) -> float | None:
+        """Share of a step's time in which a rank waits by design, None where none does.
+
+        A formula, for equal ranks and free communication.
+        """
+        return None
+
     def check(self) -> None:
         """Raise UnsupportedError, with the reason, where this strategy cannot run."""
         for package in self.requires:
