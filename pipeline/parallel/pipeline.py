@@ -87,9 +87,15 @@ class MarkedStage(PipelineStage):
     waits: Waits
 
     def forward_one_chunk(self, *given: Any, **options: Any) -> Any:
-        """The forward pass of a micro-batch, which has been received."""
+        """The forward pass of a micro-batch, which has been received.
+
+        An error is raised as it was, without torch's wrapping: a record's status is read from it.
+        """
         with self.waits.not_while(FORWARD):
-            return super().forward_one_chunk(*given, **options)
+            try:
+                return super().forward_one_chunk(*given, **options)
+            except RuntimeError as error:
+                raise (error.__cause__ or error) from None
 
     def backward_one_chunk(self, *given: Any, **options: Any) -> None:
         """The backward pass of a micro-batch, or the half of it that hands a gradient on."""

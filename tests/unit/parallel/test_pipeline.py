@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.pipelining import PipelineStage
 
 from pipeline.parallel.mesh import BUCKET_BYTES
-from pipeline.parallel.pipeline import Waits, _buckets, sum_of_squares
+from pipeline.parallel.pipeline import MarkedStage, Waits, _buckets, sum_of_squares
 from pipeline.parallel.types import Phases
+from pipeline.training.worker import kind_of
 
 
 class Noted(Phases):
@@ -62,3 +65,20 @@ def test_squares_of_no_gradients_are_nought_and_their_sum_is_double_precision() 
     assert sum_of_squares([], device) == 0
     found = sum_of_squares([torch.full((2,), 3.0), torch.full((1,), 4.0)], device)
     assert (found.dtype, float(found)) == (torch.float64, pytest.approx(34))
+
+
+def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
+    """torch wraps it; the status of the record is read from the error itself."""
+
+    def wrapped(*_: Any, **__: Any) -> None:
+        try:
+            raise RuntimeError("can't allocate memory")
+        except RuntimeError as error:
+            raise RuntimeError("[Stage 0] failed to run forward") from error
+
+    monkeypatch.setattr(PipelineStage, "forward_one_chunk", wrapped)
+    stage = MarkedStage.__new__(MarkedStage)
+    stage.waits = Waits(Noted())
+    with pytest.raises(RuntimeError) as raised:
+        stage.forward_one_chunk(0)
+    assert kind_of(raised.value) == "oom"
