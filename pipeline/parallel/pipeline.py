@@ -8,7 +8,6 @@ were made before the stages, and a data axis along which gradients are averaged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,22 +15,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import (
-    PipelineStage,
     Schedule1F1B,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
 )
 
+from pipeline.parallel import schedule as schedules
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.group import Group
 from pipeline.parallel.mesh import BUCKET_BYTES, PIPELINE, TENSOR, Layout
-from pipeline.parallel.schedule import ONE_STAGE, pieces
+from pipeline.parallel.passes import MarkedStage, Waits
+from pipeline.parallel.schedule import ONE_STAGE
 from pipeline.parallel.stages import StagedModel, gather_state
 from pipeline.parallel.state import capture, sha256_of
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Phases, Prepared, TrainState
-from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD
+from pipeline.parallel.types import Batch, Prepared, TrainState
+from pipeline.study.profiling import COMMUNICATION, FORWARD
 
 SCHEDULES: dict[str, Any] = {
     "gpipe": ScheduleGPipe,
@@ -76,65 +76,6 @@ class Axes:
             ends=ends,
             keeps=not any(at for name, at in place.items() if name != PIPELINE),
         )
-
-
-class MarkedStage(PipelineStage):
-    """A stage that marks its passes; what lies between them is communication, and waiting for it.
-
-    `waits` is the context of the latter.
-    """
-
-    waits: Waits
-
-    def forward_one_chunk(self, *given: Any, **options: Any) -> Any:
-        """The forward pass of a micro-batch, which has been received.
-
-        An error is raised as it was, without torch's wrapping: a record's status is read from it.
-        """
-        with self.waits.not_while(FORWARD):
-            try:
-                return super().forward_one_chunk(*given, **options)
-            except RuntimeError as error:
-                raise (error.__cause__ or error) from None
-
-    def backward_one_chunk(self, *given: Any, **options: Any) -> None:
-        """The backward pass of a micro-batch, or the half of it that hands a gradient on."""
-        with self.waits.not_while(BACKWARD):
-            super().backward_one_chunk(*given, **options)
-
-    def backward_weight_one_chunk(self, *given: Any, **options: Any) -> None:
-        """The other half: gradients of the weights."""
-        with self.waits.not_while(BACKWARD):
-            super().backward_weight_one_chunk(*given, **options)
-
-
-class Waits:
-    """Communication, but for the passes of micro-batches, which interrupt it."""
-
-    def __init__(self, phases: Phases) -> None:
-        self.phases = phases
-        self._open = ExitStack()
-
-    @contextmanager
-    def everywhere(self) -> Iterator[None]:
-        """The context of a whole schedule."""
-        try:
-            self._wait()
-            yield
-        finally:
-            self._open.close()
-
-    @contextmanager
-    def not_while(self, phase: str) -> Iterator[None]:
-        """A pass: what it made is paid for before a neighbour may see it."""
-        self._open.close()
-        self.phases.begin(phase)
-        yield
-        self._wait()
-
-    def _wait(self) -> None:
-        waiting: AbstractContextManager[None] = self.phases.during(COMMUNICATION)
-        self._open.enter_context(waiting)
 
 
 class PipelineStepper(Stepper):
@@ -189,9 +130,16 @@ class PipelineStepper(Stepper):
         """torch's schedule, made when the size of a micro-batch is known."""
         stages = self.staged.stages
         sequences, context = microbatches[0][0].shape
-        cut = pieces(self.asked, sequences, len(microbatches), stages.ranks)
-        count = cut * len(microbatches)
-        made = [self._stage(n, sequences // cut, context) for n in stages.of_rank(self.staged.rank)]
+        count = schedules.make(
+            "this run",
+            self.schedule,
+            stages,
+            asked=self.asked,
+            sequences=sequences,
+            accumulation=len(microbatches),
+        ).microbatches
+        size = sequences * len(microbatches) // count
+        made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
         any_model: Any = self.model
 
         def loss(logits: Tensor, targets: Tensor) -> Tensor:

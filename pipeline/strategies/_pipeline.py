@@ -116,6 +116,7 @@ class Pipelined(Strategy):
         any_model: Any = parts.model
         chunks = schedules.check_name(self.schedule, self.chunks)
         stages = Stages(dict(layout.axes)[PIPELINE], chunks, len(any_model.blocks))
+        stages.check("this run")
         staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
         return PipelineStepper(
             self.prepare(parts, mesh),

@@ -11,7 +11,8 @@ import torch
 from torch.distributed.pipelining import PipelineStage
 
 from pipeline.parallel.mesh import BUCKET_BYTES
-from pipeline.parallel.pipeline import MarkedStage, Waits, _buckets, sum_of_squares
+from pipeline.parallel.passes import MarkedStage, Waits
+from pipeline.parallel.pipeline import _buckets, sum_of_squares
 from pipeline.parallel.types import Phases
 from pipeline.training.worker import kind_of
 
