@@ -65,7 +65,8 @@ def test_squares_of_no_gradients_are_nought_and_their_sum_is_double_precision() 
     device = torch.device("cpu")
     assert sum_of_squares([], device) == 0
     found = sum_of_squares([torch.full((2,), 3.0), torch.full((1,), 4.0)], device)
-    assert (found.dtype, float(found)) == (torch.float64, pytest.approx(34))
+    assert found.dtype == torch.float64
+    assert float(found) == pytest.approx(34)
 
 
 def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
