@@ -177,6 +177,12 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
         "Formula 24 is the study's own and has no base.",
         f"At most {runs} runs, {hours:.1f} hours by their time limits, {gpu_hours:.1f} GPU hours.",
     ]
+    if idle := [p for p in plans if p.idle_share is not None and not p.spec.profile]:
+        shares = ", ".join(
+            f"{p.spec.cell} on {p.spec.world.size} ranks {100 * (p.idle_share or 0):.0f} %"
+            for p in idle
+        )
+        notes.append(f"Idle in a step by the formula of the schedule: {shares}.")
     if limit is None:
         return [*notes, "Whether it fits: give --device-memory or --device."]
     bad = [p for p in plans if p.verdict(limit) != "fits"]

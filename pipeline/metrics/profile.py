@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline import strategies
 from pipeline.metrics.cells import Group, Groups, bounds
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
@@ -25,6 +26,7 @@ from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
 from pipeline.study.profiling import IN_STEP, PHASES
+from pipeline.study.spec import RunSpec
 
 MEAN = "arithmetic mean over the profiled steps and the ranks; the parts add up to the whole"
 
@@ -54,7 +56,8 @@ def profile_frames(
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
         about = groups.get(place, Group(runs)).context
-        frames.append(rows(about, _cell([phase_steps(run.record) for run in runs])))
+        found = _cell([phase_steps(run.record) for run in runs])
+        frames.append(rows(about, [*found, *_idle(runs[0].record.spec)]))
     return frames
 
 
@@ -149,6 +152,19 @@ def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
         for name in PHASES
     ]  # fmt: skip
     return [*values, *means]
+
+
+def _idle(spec: RunSpec) -> list[dict[str, Any]]:
+    """The bubble by its formula, besides the share of communication, which has it in it."""
+    if spec.strategy not in strategies.names():
+        return []
+    share = strategies.load(spec.strategy, spec.options).idle_share(spec)
+    if share is None:
+        return []
+    return [
+        {"level": "cell", "metric": "phase_idle_formula", "unit": "1", "value": share,
+         "text": "bubble / step time by the formula of the schedule, not measured"}
+    ]  # fmt: skip
 
 
 def _interval(metric: str, unit: str, runs: Sequence[Floats]) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, targets)` returns the
 mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
 `num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
-`flops_per_token(model)`, `activation_bytes(model, sequences, formats)` and
+`flops_per_token(model)`, `end_parameters(model)`, `activation_bytes(model, sequences, formats)` and
 `logit_bytes(model, sequences)`, and, for annotations, `parameter_shapes(model)` and
-`boundary_shapes(model)`. A model with `tensor_cuts` may be cut over a tensor axis; its arithmetic
-has `cut_parameters(model)` too.
+`boundary_shapes(model)`. A model with `tensor_cuts` may be cut over a tensor axis, and its
+arithmetic has `cut_parameters(model)`; one with `stage_cuts` into stages of a pipeline.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ def num_parameters(model: ModelSpec) -> int:
 def layer_parameters(model: ModelSpec) -> int:
     """Parameters of one of the layers that repeat."""
     return int(arithmetic(model).layer_parameters(model))
+
+
+def end_parameters(model: ModelSpec) -> tuple[int, int]:
+    """Parameters before the layers that repeat, and after them; a shared one is in both."""
+    before, after = arithmetic(model).end_parameters(model)
+    return int(before), int(after)
 
 
 def product_weights(model: ModelSpec) -> int:
@@ -81,6 +87,20 @@ class TensorCuts:
     rows: tuple[str, ...]
     embedding: str
     head: str
+
+
+@dataclass(frozen=True)
+class StageCuts:
+    """How a model may be cut into consecutive stages, between any two of its `blocks`.
+
+    `before` are the modules that its `embed(ids)` uses to make the input of the first block,
+    `after` those that its `head(x)` uses to make logits of the output of the last one. The model's
+    `loss(logits, targets)` uses none; `width` is the last dim of what blocks hand on, whose first
+    two are those of the ids and whose type is that of the weights.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
 
 
 FP32, HALF, INT64 = 4, 2, 8

@@ -13,6 +13,12 @@ from pipeline.study.spec import RunSpec, WorldSpec
 DATA = "data"
 """The axis whose ranks read different sequences; along every other axis they read the same."""
 
+PIPELINE, TENSOR = "pipeline", "tensor"
+"""Axes along which layers are stages, and along which each of them is cut."""
+
+BUCKET_BYTES = 25 * 2**20
+"""Of the messages that average a pipeline's gradients along the data axis, as with DDP."""
+
 
 @dataclass(frozen=True)
 class Layout:

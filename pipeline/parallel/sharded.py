@@ -19,6 +19,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
 
+from pipeline.parallel.cut import NAME, cut_of
 from pipeline.parallel.group import Group
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
@@ -137,7 +138,7 @@ class ShardedOptimiser(Optimizer):
         phases: Phases,
     ) -> None:
         whole = list(parameters)
-        shards = [nn.Parameter(_rows(parameter.detach(), mesh)) for parameter in whole]
+        shards = [of_same_cut(parameter, _rows(parameter.detach(), mesh)) for parameter in whole]
         super().__init__([{"params": whole, "masters": shards}], {})
         self.mesh, self.phases = mesh, phases
         self.inner = make(shards)
@@ -172,6 +173,14 @@ class ShardedOptimiser(Optimizer):
             parts = torch.split(flat[: lengths[rank]], sizes)
             for target, part in zip(targets, parts, strict=True):
                 target.copy_(part.view_as(target))
+
+
+def of_same_cut(parameter: Tensor, rows: Tensor) -> nn.Parameter:
+    """Rows of a parameter, which also know where a tensor axis cut it."""
+    made = nn.Parameter(rows)
+    if (cut := cut_of(parameter)) is not None:
+        setattr(made, NAME, cut)
+    return made
 
 
 def _rows(tensor: Tensor, mesh: DeviceMesh) -> DTensor:

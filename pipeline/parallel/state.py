@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -73,11 +73,15 @@ def restore(
 
 def weights_sha256(model: nn.Module) -> str:
     """Hash of all weights, names and types included; equal on two ranks only if bit-equal."""
+    return sha256_of((name, whole(p.detach(), p)) for name, p in model.named_parameters())
+
+
+def sha256_of(weights: Iterable[tuple[str, Tensor]]) -> str:
+    """The same of whole weights, one after the other."""
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        complete = whole(parameter.detach(), parameter)
-        raw = complete.cpu().contiguous().view(torch.uint8).numpy()
-        digest.update(f"{name}{parameter.dtype}{tuple(complete.shape)}".encode())
+    for name, weight in weights:
+        raw = weight.cpu().contiguous().view(torch.uint8).numpy()
+        digest.update(f"{name}{weight.dtype}{tuple(weight.shape)}".encode())
         digest.update(raw.tobytes())
     return digest.hexdigest()
 
@@ -87,11 +91,11 @@ def whole(tensor: Tensor, like: Tensor) -> Tensor:
 
     A scalar, such as AdamW's step counter, belongs to the optimiser and is never cut.
     """
-    cut = cut_of(like)
-    if cut is not None and tensor.dim():
-        return cut.whole(tensor)
     put_together: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
-    return tensor if put_together is None else put_together()
+    if put_together is not None:
+        tensor = put_together()
+    cut = cut_of(like)
+    return tensor if cut is None or not tensor.dim() else cut.whole(tensor)
 
 
 def placed_as(like: Tensor, value: Tensor) -> Tensor:
@@ -99,7 +103,7 @@ def placed_as(like: Tensor, value: Tensor) -> Tensor:
     moved = value.to(like.device).clone()
     cut = cut_of(like)
     if cut is not None and moved.dim():
-        return cut.part(moved)
+        moved = cut.part(moved)
     if not hasattr(like, "full_tensor") or not moved.dim():
         return moved
     from torch.distributed.tensor import DTensor, distribute_tensor  # slow, and seldom needed

@@ -95,6 +95,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     layout = strategy.layout(spec.world)
     footprint = strategy.footprint(spec, layout, rank, gradients)
     held = gradients if accumulates or footprint.holds_gradients else 0
+    held = int(footprint.held_share * held)
     own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
     weights_kept, gradients_kept, slots_kept = own
     sequences = sequences_at_once(spec, layout)

@@ -38,6 +38,11 @@ class CellPlan:
         """Upper bound of the time of all runs, from their time limit."""
         return self.num_runs * self.spec.timeout_seconds / 3600
 
+    @property
+    def idle_share(self) -> float | None:
+        """Share of a step in which ranks wait by design: a pipeline's bubble, by its formula."""
+        return strategies.load(self.spec.strategy, self.spec.options).idle_share(self.spec)
+
     def verdict(self, limit: int) -> str:
         """`fits`, `tight` within `MARGIN` of it, or `does not fit`."""
         margin = MARGIN[self.spec.world.device]

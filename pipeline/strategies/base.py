@@ -25,8 +25,8 @@ class Footprint:
 
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
-    that autocast makes of the weights; `gathered_bytes` are weights beyond its share while the
-    passes run.
+    that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches;
+    `gathered_bytes` are weights beyond its share while the passes run.
     """
 
     buffer_bytes: int
@@ -38,6 +38,7 @@ class Footprint:
     copy_share: float = 1.0
     logit_share: float = 1.0
     gathered_bytes: int = 0
+    held_share: float = 1.0
 
 
 SYMBOLS = {
@@ -139,6 +140,13 @@ class Strategy(ABC):
     def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
         """Settings of its knobs that `plan --model-sizes` compares on so many devices."""
         return ({}, *self.variants)
+
+    def idle_share(self, spec: RunSpec) -> float | None:
+        """Share of a step's time in which a rank waits by design, None where none does.
+
+        A formula, for equal ranks and free communication.
+        """
+        return None
 
     def check(self) -> None:
         """Raise UnsupportedError, with the reason, where this strategy cannot run."""

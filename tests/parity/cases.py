@@ -11,14 +11,22 @@ from typing import Any
 
 from pipeline import strategies
 from pipeline.errors import StudyError
+from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
+REFERENCE = "single"
 STEPS = 20
+OVERFLOW_STEP = 5
 WORLDS = (1, 2, 4)
-MUTATED_WORLD = 2
+WIDE = 8
+"""Ranks of the few cases that have three axes of two ranks each."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
+DEEP = ("fp32", "bf16", "fp16", "amp_o1")
+"""In which deeper models are trained too."""
 VARIED = ("fp32", "fp16")
+LAYERS = (2, 4)
+"""Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "amp_o2", "apex_o2")
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=4, context=16, vocab_size=302)
 """Two, three and four ranks do not divide its vocabulary, or not into equal parts."""
@@ -54,22 +62,37 @@ MUTATIONS = (
     ("tensor", "no_leave"),
     ("tensor", "part_norm"),
     ("tensor", "one_run"),
+    ("pipeline_parallel", "sum"),
+    ("pipeline_parallel", "untied"),
+    ("pipeline_parallel", "tied_twice"),
+    ("pipeline_parallel", "part_norm"),
+    ("pipeline_parallel", "twice"),
+    ("pipeline_parallel", "stage_order"),
+    ("hybrid", "untied"),
+    ("hybrid", "part_norm"),
+    ("hybrid", "rest_twice"),
+    ("hybrid", "no_enter"),
+    ("hybrid", "no_average"),
+    ("hybrid", "same_shard"),
+    ("hybrid", "stale_rows"),
 )
+VARIANT_OF = {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")} | {
+    ("annotated", name): 1 for name in ("relabelled", "same_part", "no_add")
+}
+"""Where a mutation shows with another setting of the knobs than the defaults."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
 }
 """Mutations that are knobs of the strategy."""
 
-VARIANTS = {"relabelled": 1, "same_part": 1, "no_add": 1}
-"""Mutations that show with other settings of the knobs than the defaults."""
-
 
 @dataclass(frozen=True)
 class Case:
     """One training of `STEPS` steps; `resume` stops half-way and goes on from a checkpoint.
 
-    `mutation` breaks the step on purpose, to show that the comparison notices.
+    `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
+    gradient infinite on one rank. `resume_variant` numbers the knobs that it goes on with.
     """
 
     strategy: str
@@ -78,19 +101,28 @@ class Case:
     resume: bool = False
     mutation: str | None = None
     variant: int = 0
+    overflow: bool = False
+    resume_variant: int | None = None
+    num_layers: int = LAYERS[0]
 
     @property
     def options(self) -> dict[str, Any]:
         """The strategy's knobs: its defaults, or the variant of that number."""
-        variants = ({}, *strategies.load(self.strategy, {}).variants)
-        return dict(variants[self.variant]) | OPTIONS.get(self.mutation, {})
+        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {})
+
+    def options_of(self, variant: int) -> dict[str, Any]:
+        """The defaults, or the variant of that number."""
+        return dict(({}, *strategies.load(self.strategy, {}).variants)[variant])
 
     @property
     def name(self) -> str:
         """A file name."""
         parts = [self.strategy, self.precision, f"a{self.accumulation}"]
         parts += [f"v{self.variant}"] if self.variant else []
-        parts += ["resume"] * self.resume + [self.mutation or ""]
+        parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
+        parts += ["resume"] * self.resume + ["overflow"] * self.overflow
+        parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
+        parts += [self.mutation or ""]
         return "-".join(filter(None, parts))
 
     def spec(self, world: int) -> RunSpec:
@@ -102,7 +134,7 @@ class Case:
             options=self.options,
             precision=self.precision,
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
-            model=MODEL,
+            model=replace(MODEL, num_layers=self.num_layers),
             optimiser=OPTIMISER,
             workload=WorkloadSpec(8, self.accumulation, STEPS, 2, "strong", 0),
             repeat=0,
@@ -117,7 +149,8 @@ class Case:
 
     def reference(self) -> Case:
         """The same work on a single device."""
-        return replace(self, strategy="single", resume=False, mutation=None, variant=0)
+        plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
+        return replace(plain, strategy=REFERENCE)
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON types."""
@@ -126,32 +159,87 @@ class Case:
 
 def cases_of(strategy: str, world: int) -> list[Case]:
     """All trainings of one strategy in one world."""
+    if world == WIDE:
+        return wide_cases()
     found = [
-        Case(strategy, p, a, variant=v)
+        case_of(strategy, world, v, p, a)
         for v in variants_of(strategy, world)
         for p in precisions_of(strategy, v)
-        for a in (1, 2)
+        for a in accumulations_of(strategy, world, v)
     ]
     found += [
-        Case(strategy, p, resume=True, variant=v)
+        case_of(strategy, world, v, p, resume=True)
         for v in variants_of(strategy, world)
         for p in precisions_of(strategy, v)
         if p in RESUMED
     ]
-    if world == MUTATED_WORLD:
-        found += [mutated(s, name) for s, name in MUTATIONS if s == strategy]
+    if world == mutated_world(strategy):
+        found += [mutant(strategy, name) for s, name in MUTATIONS if s == strategy]
+    found += [
+        case_of(strategy, world, v, "fp16", overflow=True)
+        for v in variants_of(strategy, world)
+        if strategy == REFERENCE or has_pipeline(strategy, world, v)
+    ]
+    if strategy == REFERENCE:
+        found = [c for c in found if c.accumulation < 4 or c.precision in DEEP]
+        deep = [replace(case, num_layers=n) for n in LAYERS[1:] for case in found]
+        found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
     return found
 
 
-def mutated(strategy: str, mutation: str) -> Case:
-    """The training with that mistake."""
-    return Case(strategy, mutation=mutation, variant=VARIANTS.get(mutation, 0))
+def wide_cases() -> list[Case]:
+    """Three axes at once: data 2 x tensor 2 x pipeline 2."""
+    return [
+        Case("hybrid"),
+        Case("hybrid", accumulation=4),
+        Case("hybrid", "fp16", overflow=True),
+        Case("hybrid", resume=True, resume_variant=1),
+    ]
+
+
+def case_of(
+    strategy: str,
+    world: int,
+    variant: int = 0,
+    precision: str = "fp32",
+    accumulation: int = 1,
+    **options: Any,
+) -> Case:
+    """A case with as many layers as its layout needs."""
+    made = Case(strategy, precision, accumulation, variant=variant, **options)
+    deeper = [replace(made, num_layers=n) for n in LAYERS]
+    return next((case for case in deeper if fits(case, world)), made)
+
+
+def mutated_world(strategy: str) -> int:
+    """The least world of several ranks in which the strategy's defaults have a layout."""
+    return next(n for n in WORLDS if (n > 1 and fits(case_of(strategy, n), n)) or n == WORLDS[-1])
+
+
+def mutant(strategy: str, mutation: str) -> Case:
+    """The case with this mistake."""
+    variant = VARIANT_OF.get((strategy, mutation), 0)
+    return case_of(strategy, mutated_world(strategy), variant, mutation=mutation)
+
+
+def accumulations_of(strategy: str, world: int, variant: int) -> tuple[int, ...]:
+    """A pipeline cuts the study's micro-batches, so it gets more of them."""
+    if strategy == REFERENCE:
+        return (1, 2, 4)
+    return (1, 4) if has_pipeline(strategy, world, variant) else (1, 2)
+
+
+def has_pipeline(strategy: str, world: int, variant: int) -> bool:
+    """Whether the layout has a pipeline axis."""
+    case = case_of(strategy, world, variant)
+    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
+    return PIPELINE in dict(layout.axes)
 
 
 def variants_of(strategy: str, world: int) -> list[int]:
     """Numbers of the settings of its knobs that fit the world; 0 are the defaults."""
     numbers = range(1 + len(strategies.load(strategy, {}).variants))
-    return [number for number in numbers if fits(Case(strategy, variant=number), world)]
+    return [n for n in numbers if fits(case_of(strategy, world, n), world)]
 
 
 def fits(case: Case, world: int) -> bool:
@@ -172,7 +260,7 @@ def precisions_of(strategy: str, variant: int) -> list[str]:
 
 def worlds_of(strategy: str) -> tuple[int, ...]:
     """The worlds a strategy runs in: one rank for `single`."""
-    return (1,) if strategy == "single" else WORLDS
+    return (1,) if strategy == REFERENCE else WORLDS
 
 
 def launches() -> list[tuple[str, int]]:

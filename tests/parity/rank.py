@@ -12,10 +12,12 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,7 +32,10 @@ from pipeline.launch.emulated.ranks import Rank, _fork
 from pipeline.launch.torchrun import free_port
 from pipeline.machine.processes import die_with_parent
 from pipeline.parallel.cut import cut as real_cut
+from pipeline.parallel.cut import cut_of
 from pipeline.parallel.mesh import Layout
+from pipeline.parallel.pipeline import Axes, PipelineStepper
+from pipeline.parallel.schedule import Stages
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import TrainState
@@ -39,7 +44,7 @@ from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
 from tests.parity import apex_standin
-from tests.parity.cases import OPTIONS, STEPS, Case, cases_of
+from tests.parity.cases import OPTIONS, OVERFLOW_STEP, STEPS, Case, cases_of
 
 
 def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
@@ -82,7 +87,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for case in cases_of(strategy, world):
         try:
-            with precision_of(case), broken(case.mutation):
+            with precision_of(case), broken(case.mutation), overflowing(case):
                 steps, loop = train(case, world, tokens, out / f"{case.name}.checkpoints", rank)
         except Exception as error:
             error.add_note(f"in the case {case.name}")
@@ -91,7 +96,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
         about = {
             "steps": steps,
             "weights_sha256": loop.weights_sha256,
-            "tied": loop.model.lm_head.weight is loop.model.wte.weight,
+            "tied": is_tied(loop.model),
             "precision": loop.precision.info.to_dict(),
             "sent": loop.sent,
         }
@@ -102,6 +107,12 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     dist.barrier()
     dist.destroy_process_group()
     return 0
+
+
+def is_tied(model: Any) -> bool:
+    """Whether embedding and output layer are one tensor, or neither is on this rank."""
+    ends = [getattr(module, "weight", None) for module in (model.lm_head, model.wte)]
+    return ends[0] is ends[1]
 
 
 def leave_error(error: Exception, rank: int, out: Path) -> None:
@@ -126,8 +137,8 @@ def train(
         if state is not None:
             checkpoint.save(checkpoints, done, state, "parity")
 
-    def make() -> Loop:
-        strategy = strategies.load(case.strategy, case.options)
+    def make(options: dict[str, Any] = case.options) -> Loop:
+        strategy = strategies.load(case.strategy, options)
         batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
         return Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
 
@@ -140,9 +151,14 @@ def train(
         make().run(hooks)
     # The other ranks may be here before rank 0 has saved; a strategy need not make them wait.
     dist.barrier()
-    loop = make()
+    loop = make(resumed_options(case))
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
     return steps, loop
+
+
+def resumed_options(case: Case) -> dict[str, Any]:
+    """The knobs after the resume."""
+    return case.options if case.resume_variant is None else case.options_of(case.resume_variant)
 
 
 def stop_after(count: int) -> Any:
@@ -184,9 +200,8 @@ def broken(mutation: str | None) -> Any:
         return mock.patch("torch.nn.utils.get_total_norm", own_norm)
     if mutation == "no_reduction":
         return mock.patch("pipeline.parallel.sharded.ring_reduce_scatter", own_piece)
-    if mutation in CUT:
-        name, wrong = CUT[mutation]
-        return mock.patch(f"pipeline.parallel.tensor.{name}", wrong)
+    if mutation in WRONG:
+        return several(WRONG[mutation])
     if mutation in ANNOTATED:
         name, wrong = ANNOTATED[mutation]
         return mock.patch(f"pipeline.parallel.annotated.{name}", wrong)
@@ -204,13 +219,77 @@ def one_run(parameter: Any, dim: int, runs: int, ranks: Any) -> Any:
     return real_cut(parameter, dim, 1, ranks)
 
 
-CUT: dict[str, tuple[str, Any]] = {
-    "no_enter": ("_Enter.backward", staticmethod(lambda ctx, *gradients: (gradients[0], None))),
-    "no_leave": ("_Leave.forward", staticmethod(lambda ctx, x, axis: x.clone())),
-    "part_norm": ("TensorStepper.clip", Stepper.clip),
-    "one_run": ("cut", one_run),
+def without_ends(layout: Layout, rank: int, mesh: Any) -> Axes:
+    """The groups, as if no rank shared a weight with another."""
+    return replace(real_axes(layout, rank, mesh), ends=None)
+
+
+def first_half_twice(self: PipelineStepper, microbatches: Any) -> torch.Tensor:
+    """A micro-batch of the pipeline in place of another."""
+    halves = [[torch.cat([part[: len(part) // 2]] * 2) for part in pair] for pair in microbatches]
+    return real_accumulate(self, [(inputs, targets) for inputs, targets in halves])
+
+
+def backwards(self: Stages, stage: int) -> range:
+    """The layers of the stage at the other end."""
+    return real_layers(self, self.count - 1 - stage)
+
+
+def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) -> torch.Tensor:
+    """Every rank of the tensor axis counts what all of them hold."""
+    with mock.patch("pipeline.parallel.pipeline.cut_of", lambda parameter: True):
+        return real_pipeline_clip(self, parameters)
+
+
+real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
+real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
+P = "pipeline.parallel."
+WRONG: dict[str, dict[str, Any]] = {
+    "no_enter": {P + "tensor._Enter.backward": staticmethod(lambda ctx, *given: (given[0], None))},
+    "no_leave": {P + "tensor._Leave.forward": staticmethod(lambda ctx, x, axis: x.clone())},
+    "part_norm": {
+        P + "tensor.TensorStepper.clip": Stepper.clip,
+        P + "pipeline.PipelineStepper.clip": Stepper.clip,
+    },
+    "one_run": {P + "tensor.cut": one_run},
+    "untied": {P + "pipeline.Axes.of": without_ends},
+    "tied_twice": {P + "stages.StagedModel.owned": lambda self, name: True},
+    "twice": {P + "pipeline.PipelineStepper.accumulate": first_half_twice},
+    "stage_order": {P + "schedule.Stages.layers_of": backwards},
+    "rest_twice": {P + "pipeline.PipelineStepper.clip": with_the_rest_of_all},
+    "no_average": {P + "pipeline.average": lambda gradients, group: None},
+    "stale_rows": {P + "sharded.ShardedOptimiser.publish": lambda self: None},
 }
-"""What a broken tensor axis has in place of the right thing, by mutation."""
+"""What a broken axis has in place of the right thing, by mutation."""
+
+
+@contextmanager
+def several(wrong: dict[str, Any]) -> Iterator[None]:
+    """All of these patches."""
+    with ExitStack() as stack:
+        for name, value in wrong.items():
+            stack.enter_context(mock.patch(name, value))
+        yield
+
+
+def overflowing(case: Case) -> Any:
+    """One element of the reduced gradient is infinite in one step, on the rank that holds it."""
+    if not case.overflow:
+        return nullcontext()
+    real = Stepper.reduced
+    steps = count()
+
+    def reduced(self: Stepper) -> None:
+        real(self)
+        if next(steps) != OVERFLOW_STEP:
+            return
+        for name, parameter in self.model.named_parameters():
+            made = cut_of(parameter)
+            if name == "h.1.mlp.c_fc.weight" and (made is None or made.ranks.rank() == 0):
+                assert parameter.grad is not None
+                parameter.grad.view(-1)[0] = torch.inf
+
+    return mock.patch.object(Stepper, "reduced", reduced)
 
 
 def relabel(tensor: Any, wanted: Any) -> Any:

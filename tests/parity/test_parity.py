@@ -22,6 +22,7 @@ The bands of the paper (pipeline/metrics/parity.py) are wider: its runs may take
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,26 @@ import pytest
 import torch
 
 from pipeline import strategies
+from pipeline.corpus.batches import Batches
 from pipeline.errors import UnsupportedError
+from pipeline.parallel.types import TrainState
 from pipeline.planner.memory import predict_sent
+from pipeline.training.clock import Clock
+from pipeline.training.loop import Hooks, Loop
 from tests.parity import cases
 from tests.parity.cases import (
-    MUTATED_WORLD,
     MUTATIONS,
+    OVERFLOW_STEP,
     PRECISIONS,
     STEPS,
+    WIDE,
     Case,
+    accumulations_of,
+    case_of,
+    has_pipeline,
     launches,
-    mutated,
+    mutant,
+    mutated_world,
     precisions_of,
     variants_of,
     worlds_of,
@@ -103,15 +113,20 @@ def assert_same_steps(run: Any, reference: Any, first: float, later: float) -> N
 
 PLACES = [(s, w, v) for s, w in launches() for v in variants_of(s, w) if s != "single"]
 """Strategy, ranks, and the number of the setting of its knobs."""
-LAUNCHES = [pytest.param(s, w, v, id=f"{s}-{w}" + (f"-v{v}" if v else "")) for s, w, v in PLACES]
+NAMES = {(s, w, v): f"{s}-{w}" + (f"-v{v}" if v else "") for s, w, v in PLACES}
+LAUNCHES = [pytest.param(*place, id=NAMES[place]) for place in PLACES]
+ACCUMULATED = [
+    pytest.param(*place, a, id=f"{NAMES[place]}-a{a}")
+    for place in PLACES
+    for a in accumulations_of(*place)
+]
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
+@pytest.mark.parametrize(("strategy", "world", "variant", "accumulation"), ACCUMULATED)
 def test_fp32_takes_the_same_steps_as_single(
     launched, strategy, world, variant, accumulation
 ) -> None:
-    case = Case(strategy, accumulation=accumulation, variant=variant)
+    case = case_of(strategy, world, variant, accumulation=accumulation)
     runs, single = launched(strategy, world), launched("single", 1)
     assert_same_steps(
         runs.rank(case), single.rank(case.reference()), first=FIRST_STEP, later=TWENTY_STEPS
@@ -128,8 +143,8 @@ def test_fp32_takes_the_same_steps_as_single(
 def test_mixed_precision_follows_its_own_single_device_run(
     launched, strategy, world, variant, precision
 ) -> None:
-    for accumulation in (1, 2):
-        case = Case(strategy, precision, accumulation, variant=variant)
+    for accumulation in accumulations_of(strategy, world, variant):
+        case = case_of(strategy, world, variant, precision, accumulation)
         run = launched(strategy, world).rank(case)
         reference = launched("single", 1).rank(case.reference())
         assert run["precision"] == reference["precision"]
@@ -150,8 +165,8 @@ def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> N
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
 def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, variant) -> None:
     for precision in precisions_of(strategy, variant):
-        for accumulation in (1, 2):
-            case = Case(strategy, precision, accumulation, variant=variant)
+        for accumulation in accumulations_of(strategy, world, variant):
+            case = case_of(strategy, world, variant, precision, accumulation)
             ranks = launched(strategy, world).ranks(case)
             assert len({rank["weights_sha256"] for rank in ranks}) == 1, precision
             assert all(rank["tied"] for rank in ranks)
@@ -169,8 +184,8 @@ def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, 
 def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, precision) -> None:
     runs = launched(strategy, world)
     whole, halves = (
-        runs.rank(Case(strategy, precision, variant=variant)),
-        runs.rank(Case(strategy, precision, resume=True, variant=variant)),
+        runs.rank(case_of(strategy, world, variant, precision)),
+        runs.rank(case_of(strategy, world, variant, precision, resume=True)),
     )
     assert [s["step"] for s in halves["steps"]] == list(range(STEPS))
     if world <= 2:
@@ -185,9 +200,14 @@ def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, p
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
 def test_a_checkpoint_is_that_of_a_single_device(launched, strategy, world, variant) -> None:
     """So it may be resumed under any other layout: it names whole tensors, and no ranks."""
-    case = Case(strategy, resume=True, variant=variant)
+    case = case_of(strategy, world, variant, resume=True)
     kept = launched(strategy, world).checkpoint(case)
-    single = launched("single", 1).checkpoint(Case("single", resume=True))
+    single = launched("single", 1).checkpoint(replace(case.reference(), resume=True))
+    assert_same_tensors(kept, single)
+
+
+def assert_same_tensors(kept: TrainState, single: TrainState) -> None:
+    """Names, shapes and, within WEIGHTS, values of weights and optimiser."""
     for found, expected in (
         (kept.weights, single.weights),
         (kept.optimiser, single.optimiser),
@@ -202,7 +222,8 @@ def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, vari
     """Counted in every step, against the formula: SENT is for paddings and single numbers."""
     if unstated := strategies.load(strategy, {}).sends_unstated:
         pytest.skip(f"{strategy}: {unstated}")
-    case = Case(strategy, accumulation=2, variant=variant)
+    most = accumulations_of(strategy, world, variant)[-1]
+    case = case_of(strategy, world, variant, accumulation=most)
     assert case.profiled
     for rank, run in enumerate(launched(strategy, world).ranks(case)):
         predicted = {one.axis: one.wire_bytes for one in predict_sent(case.spec(world), rank)}
@@ -213,10 +234,61 @@ def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, vari
         assert run["sent"]["differing_steps"] == 0
 
 
+PIPELINES = [place for place in PLACES if has_pipeline(*place)]
+
+
+@pytest.mark.parametrize(("strategy", "world", "variant"), [*PIPELINES, ("hybrid", WIDE, 0)])
+def test_an_overflow_on_one_rank_makes_all_skip_the_step(
+    launched, strategy, world, variant
+) -> None:
+    """Also where another stage, or another part of a layer, holds the infinite gradient."""
+    case = case_of(strategy, world, variant, "fp16", overflow=True)
+    ranks, single = launched(strategy, world).ranks(case), launched("single", 1)
+    assert len({rank["weights_sha256"] for rank in ranks}) == 1
+    for run in ranks:
+        assert [s["step"] for s in run["steps"] if s["grad_norm"] is None] == [OVERFLOW_STEP]
+        assert_same_steps(run, single.rank(case.reference()), first=MIXED_FIRST, later=MIXED)
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_three_axes_take_the_same_steps_as_single(launched, accumulation) -> None:
+    case = Case("hybrid", accumulation=accumulation)
+    ranks, single = launched("hybrid", WIDE).ranks(case), launched("single", 1)
+    assert len({rank["weights_sha256"] for rank in ranks}) == 1
+    assert_same_steps(ranks[0], single.rank(case.reference()), first=FIRST_STEP, later=TWENTY_STEPS)
+
+
+def test_three_axes_resume_under_two_and_on_one_device(launched, small_tokens) -> None:
+    """Saved by data 2 x tensor 2 x pipeline 2, continued by data 4 x pipeline 2 with ZeRO 1."""
+    wide, single = launched("hybrid", WIDE), launched("single", 1).rank(Case("single"))
+    case = Case("hybrid", resume=True, resume_variant=1)
+    for run in wide.ranks(case):
+        assert_same_steps(run, single, first=FIRST_STEP, later=RESUMED)
+    assert_same_tensors(
+        wide.checkpoint(case), launched("single", 1).checkpoint(Case("single", resume=True))
+    )
+    steps = alone(Case("single"), small_tokens, wide.checkpoint(case))
+    assert_same_steps(
+        {"steps": steps}, {"steps": single["steps"][STEPS // 2 :]}, first=RESUMED, later=RESUMED
+    )
+
+
+def alone(case: Case, tokens: Path, state: TrainState) -> list[dict[str, Any]]:
+    """The second half of a run on one device, from this state."""
+    spec = case.spec(1)
+    batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    loop = Loop(spec, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
+    steps: list[dict[str, Any]] = []
+    hooks = Hooks(lambda step: steps.append(step.to_dict()), lambda step, state: None)
+    loop.run(hooks, STEPS // 2, state)
+    return steps
+
+
 @pytest.mark.parametrize(("strategy", "mutation"), MUTATIONS)
 def test_the_comparison_notices_a_broken_step(launched, strategy, mutation) -> None:
-    single = launched("single", 1).rank(Case("single"))
-    run = launched(strategy, MUTATED_WORLD).rank(mutated(strategy, mutation))
+    case = mutant(strategy, mutation)
+    single = launched("single", 1).rank(case.reference())
+    run = launched(strategy, mutated_world(strategy)).rank(case)
     with pytest.raises(AssertionError):
         assert_same_steps(run, single, first=FIRST_STEP, later=TWENTY_STEPS)
 

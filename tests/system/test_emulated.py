@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 
-LAYOUTS = ["zero1", "zero3", "tensor"]
+LAYOUTS = ["zero1", "zero3", "tensor", "pipe-1f1b", "interleaved"]
 
 
 def run_of(cell: str, nodes: int, link: LinkSpec = LINK) -> RunSpec:

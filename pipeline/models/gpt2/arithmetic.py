@@ -22,6 +22,12 @@ def layer_parameters(model: ModelSpec) -> int:
     return 12 * model.width**2 + 13 * model.width
 
 
+def end_parameters(model: ModelSpec) -> tuple[int, int]:
+    """Both embeddings; the last layer norm and the output layer, which shares its weight."""
+    tokens = model.vocab_size * model.width
+    return tokens + model.context * model.width, tokens + 2 * model.width
+
+
 def flops_per_token(model: ModelSpec) -> float:
     """6 x (weights used in matrix products) + 12 x layers x width x context.
 

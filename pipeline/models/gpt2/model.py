@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.errors import StudyError
-from pipeline.models import TensorCuts
+from pipeline.models import StageCuts, TensorCuts
 from pipeline.study.spec import ModelSpec
 
 # transformers stores these as Conv1D, (in, out); nn.Linear stores (out, in).
@@ -91,6 +91,7 @@ class Gpt2(nn.Module):
         embedding="wte",
         head="lm_head",
     )
+    stage_cuts = StageCuts(before=("wte", "wpe"), after=("ln_f", "lm_head"))
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -118,19 +119,36 @@ class Gpt2(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Token ids (batch, context) -> logits (batch, context, vocab_size)."""
+    @property
+    def width(self) -> int:
+        """Width of what blocks hand on."""
+        return self.spec.width
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Token ids (batch, context) -> input of the first block (batch, context, width)."""
         positions = torch.arange(inputs.shape[1], device=inputs.device)
-        x = self.wte(inputs) + self.wpe(positions)
-        for block in self.h:
-            x = block(x)
+        out: Tensor = self.wte(inputs) + self.wpe(positions)
+        return out
+
+    def head(self, x: Tensor) -> Tensor:
+        """Output of the last block (batch, context, width) -> logits (batch, context, vocab)."""
         out: Tensor = self.lm_head(self.ln_f(x))
         return out
 
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token, a scalar in fp32; targets are (batch, context)."""
+        return self.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Token ids (batch, context) -> logits (batch, context, vocab_size)."""
+        x = self.embed(inputs)
+        for block in self.h:
+            x = block(x)
+        return self.head(x)
+
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
-        logits = self.logits(inputs).flatten(0, 1).float()
-        return self.cross_entropy(logits, targets.flatten())
+        return self.loss(self.logits(inputs), targets)
 
 
 def build(spec: ModelSpec) -> Gpt2:

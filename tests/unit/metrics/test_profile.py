@@ -156,3 +156,14 @@ def test_the_workflow_asks_for_them_with_the_whole_study_only() -> None:
     assert not any(
         "/p0/" in path for path in run_files(Study.of(STUDY), "r", 2, "run.json", no_round)
     )
+
+
+def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path: Path) -> None:
+    pipeline = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
+    cells = [c | (pipeline | {"nodes": [4]} if c["name"] == "dps" else {}) for c in STUDY["cells"]]
+    table = make_table(profile={"steps": 8}, cells=cells)
+    share = cell(table, "phase_idle_formula")
+    spec = next(s for s in profiled(Study.of(STUDY | {"cells": cells})) if s.cell == "dps")
+    count = 2 * spec.workload.accumulation_steps
+    assert share["value"] == pytest.approx(1 / (count + 1)), "(p - 1) / (m + p - 1)"
+    assert len(pick(table, "cell", "phase_idle_formula")) == 1

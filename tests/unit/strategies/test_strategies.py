@@ -31,7 +31,7 @@ def test_the_package_finds_its_files() -> None:
 
 
 def test_unknown_names_and_options_list_the_known_ones() -> None:
-    with pytest.raises(StudyError, match=r"strategies/zero\.py; use one of annotated"):
+    with pytest.raises(StudyError, match="'zero' has no file .*; use one of annotated"):
         strategies.load("zero", {})
     with pytest.raises(StudyError, match="no option 'bucket'; use one of bucket_cap_mb"):
         strategies.load("ddp", {"bucket": 1})
@@ -231,3 +231,61 @@ def test_annotated_weights_are_held_in_parts() -> None:
     cut = run.model.vocab_size * run.model.width
     assert found.weight_share == pytest.approx((count - cut / 2) / count)
     assert predict(run, 0).parameters < predict(whole, 0).parameters
+
+
+def sized(ranks: int) -> WorldSpec:
+    return WorldSpec(1, ranks, "cpu", "gloo", "loopback")
+
+
+def test_pipeline_ranks_that_do_not_fit_name_the_nearest() -> None:
+    layout = strategies.load("pipeline_parallel", {"ranks": 2}).layout(sized(8))
+    assert layout.axes == (("pipeline", 2), ("data", 4))
+    assert layout.along("data", 0) == [0, 1, 2, 3]
+    with pytest.raises(StudyError, match=r"3 pipeline ranks do not divide 8 .* does is 2; set"):
+        strategies.load("pipeline_parallel", {"ranks": 3}).layout(sized(8))
+
+
+def test_a_hybrid_that_does_not_multiply_up_names_its_factors() -> None:
+    layout = strategies.load("hybrid", {}).layout(sized(8))
+    assert layout.axes == (("pipeline", 2), ("data", 2), ("tensor", 2))
+    said = (
+        r"pipeline 2 x tensor 2 x data 3 are 12 ranks, the world has 8; the nearest layout is "
+        r"pipeline 2 x tensor 2 x data 2"
+    )
+    with pytest.raises(StudyError, match=said):
+        strategies.load("hybrid", {"data": 3}).layout(sized(8))
+    with pytest.raises(
+        StudyError, match=r"4 ranks, the world has 6; .* pipeline 1 x tensor 2 x data 3"
+    ):
+        strategies.load("hybrid", {"pipeline": 2}).layout(sized(6))
+    with pytest.raises(StudyError, match="zero_stage 2 is unknown; use 0 or 1"):
+        strategies.load("hybrid", {"zero_stage": 2}).layout(sized(8))
+
+
+def test_layers_heads_and_sequences_of_a_pipeline_are_checked_before_a_run() -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    deep = replace(run, strategy="pipeline_parallel", world=sized(4))
+    with pytest.raises(StudyError, match=r"4 pipeline ranks x 1 chunks are 4 stages, .* 2 layers"):
+        strategies.check([deep])
+    hybrid = replace(run, strategy="hybrid", world=sized(8), options={"tensor": 4})
+    with pytest.raises(StudyError, match=r"4 tensor ranks do not divide 2 .* option tensor is 2"):
+        strategies.check([hybrid])
+    compiled = replace(deep, world=sized(2), compile=True, options={"schedule": "zero_bubble"})
+    with pytest.raises(StudyError, match="set compile to false, or schedule to 1f1b"):
+        strategies.check([compiled])
+
+
+def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="fp32", strategy="pipeline_parallel", world=sized(4))
+    count = models.num_parameters(run.model)
+    shared = run.model.vocab_size * run.model.width
+    needs = [predict(run, rank) for rank in range(4)]
+    assert sum(need.parameters for need in needs) == pytest.approx(4 * (count + shared), abs=16)
+    assert needs[1].parameters < needs[0].parameters
+    assert [need.logits > 0 for need in needs] == [False, False, False, True]
+    all_at_once = replace(run, options={"schedule": "gpipe", "microbatches": 8})
+    one_by_one = replace(run, options={"microbatches": 8})
+    assert predict(all_at_once, 3).activations > 4 * predict(one_by_one, 3).activations
+    cut = replace(run, strategy="hybrid", options={"pipeline": 2, "tensor": 2})
+    assert predict(cut).parameters < predict(replace(run, options={"ranks": 2})).parameters

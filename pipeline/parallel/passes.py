@@ -1,0 +1,74 @@
+"""Passes of micro-batches through a stage, marked as phases.
+
+Between them a rank sends, receives and waits; torch's schedule decides in which order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from torch.distributed.pipelining import PipelineStage
+
+from pipeline.parallel.types import Phases
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD
+
+
+class Waits:
+    """Communication, but for the passes of micro-batches, which interrupt it."""
+
+    def __init__(self, phases: Phases) -> None:
+        self.phases = phases
+        self._open = ExitStack()
+
+    @contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """The context of a whole schedule."""
+        try:
+            self._wait()
+            yield
+        finally:
+            self._open.close()
+
+    @contextmanager
+    def not_while(self, phase: str) -> Iterator[None]:
+        """A pass: what it made is paid for before a neighbour may see it."""
+        self._open.close()
+        self.phases.begin(phase)
+        yield
+        self._wait()
+
+    def _wait(self) -> None:
+        waiting: AbstractContextManager[None] = self.phases.during(COMMUNICATION)
+        self._open.enter_context(waiting)
+
+
+class MarkedStage(PipelineStage):
+    """A stage that marks its passes; what lies between them is communication, and waiting for it.
+
+    `waits` is the context of the latter.
+    """
+
+    waits: Waits
+
+    def forward_one_chunk(self, *given: Any, **options: Any) -> Any:
+        """The forward pass of a micro-batch, which has been received.
+
+        An error is raised as it was, without torch's wrapping: a record's status is read from it.
+        """
+        with self.waits.not_while(FORWARD):
+            try:
+                return super().forward_one_chunk(*given, **options)
+            except RuntimeError as error:
+                raise (error.__cause__ or error) from None
+
+    def backward_one_chunk(self, *given: Any, **options: Any) -> None:
+        """The backward pass of a micro-batch, or the half of it that hands a gradient on."""
+        with self.waits.not_while(BACKWARD):
+            super().backward_one_chunk(*given, **options)
+
+    def backward_weight_one_chunk(self, *given: Any, **options: Any) -> None:
+        """The other half: gradients of the weights."""
+        with self.waits.not_while(BACKWARD):
+            super().backward_weight_one_chunk(*given, **options)

@@ -1,0 +1,257 @@
+"""The shared step where layers are stages of a pipeline, run by torch.distributed.pipelining.
+
+A step's micro-batches pass through the stages in the order of a schedule, and the gradients are
+reduced once, after all of them. Other axes may lie besides the pipeline's: a tensor axis whose cuts
+were made before the stages, and a data axis along which gradients are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+
+from pipeline.parallel import schedule as schedules
+from pipeline.parallel.cut import cut_of
+from pipeline.parallel.group import Group
+from pipeline.parallel.mesh import BUCKET_BYTES, PIPELINE, TENSOR, Layout
+from pipeline.parallel.passes import MarkedStage, Waits
+from pipeline.parallel.schedule import ONE_STAGE
+from pipeline.parallel.stages import StagedModel, gather_state
+from pipeline.parallel.state import capture, sha256_of
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Batch, Prepared, TrainState
+from pipeline.study.profiling import COMMUNICATION, FORWARD
+
+SCHEDULES: dict[str, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero_bubble": ScheduleInterleavedZeroBubble,
+}
+
+
+@dataclass(frozen=True)
+class Axes:
+    """This rank's process groups; None for an axis that it has no peers on.
+
+    `ends` joins the ranks of first and last stage, None on others and where they are the same.
+    """
+
+    pipeline: dist.ProcessGroup
+    data: dist.ProcessGroup | None
+    tensor: dist.ProcessGroup | None
+    ends: dist.ProcessGroup | None
+    keeps: bool
+    """Whether this rank's state is asked for: of those that hold the same it is the first."""
+
+    @classmethod
+    def of(cls, layout: Layout, rank: int, mesh: Any) -> Axes:
+        """Make the groups, `mesh` being the layout's. Collective."""
+        sizes = dict(layout.axes)
+        groups = {
+            name: mesh[name].get_group() if size > 1 else None for name, size in sizes.items()
+        }
+        place = layout.coordinate(rank)
+        ends = None
+        for other in range(layout.num_processes):
+            line = layout.along(PIPELINE, other)
+            if line[0] == other and len(line) > 1:
+                made = dist.new_group([line[0], line[-1]])  # all ranks make all of them
+                ends = made if rank in (line[0], line[-1]) else ends
+        return cls(
+            pipeline=mesh[PIPELINE].get_group(),
+            data=groups.get("data"),
+            tensor=groups.get(TENSOR),
+            ends=ends,
+            keeps=not any(at for name, at in place.items() if name != PIPELINE),
+        )
+
+
+class PipelineStepper(Stepper):
+    """The shared step over a rank's stages."""
+
+    def __init__(
+        self,
+        parts: Prepared,
+        *,
+        staged: StagedModel,
+        axes: Axes,
+        schedule: str,
+        microbatches: int,
+        group: Group,
+    ) -> None:
+        super().__init__(
+            parts,
+            data_parallel=parts.layout.data_parallel,
+            is_root=group.rank == 0,
+            reduce=self.average,
+            mean_over_ranks=self._mean_loss,
+            barrier=group.barrier,
+            leave=group.leave,
+        )
+        self.staged, self.axes = staged, axes
+        self.schedule, self.asked = schedule, microbatches
+        self.device = next(self.model.parameters()).device
+        self.waits = Waits(self.phases)
+        self._names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        self._runner: Any = None
+        self._scale = self._total = torch.zeros((), device=self.device)
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
+        self.precision.zero_grad(self.optimiser)
+        if self._runner is None:
+            self._runner = self._make_schedule(microbatches)
+        inputs, targets = (torch.cat(list(part)) for part in zip(*microbatches, strict=True))
+        numbers = self.staged.stages.of_rank(self.staged.rank)
+        given = (inputs,) if 0 in numbers else ()
+        wanted = targets if self.staged.stages.count - 1 in numbers else None
+        self._total = torch.zeros((), device=self.device)
+        one = torch.ones((), device=self.device)
+        with self.precision.scaled(one, self.optimiser, last=True) as scale:
+            self._scale = scale.detach()
+            with self.waits.everywhere():
+                self._runner.step(*given, target=wanted, return_outputs=False)
+            self.reduced()
+        return self._total
+
+    def _make_schedule(self, microbatches: Sequence[Batch]) -> Any:
+        """torch's schedule, made when the size of a micro-batch is known."""
+        stages = self.staged.stages
+        sequences, context = microbatches[0][0].shape
+        count = schedules.make(
+            "this run",
+            self.schedule,
+            stages,
+            asked=self.asked,
+            sequences=sequences,
+            accumulation=len(microbatches),
+        ).microbatches
+        size = sequences * len(microbatches) // count
+        made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
+        any_model: Any = self.model
+
+        def loss(logits: Tensor, targets: Tensor) -> Tensor:
+            with self.waits.not_while(FORWARD), self.precision.autocast():
+                share = any_model.loss(logits, targets) / count
+            self._total += share.detach()
+            scaled: Tensor = share * self._scale
+            return scaled
+
+        kind = SCHEDULES[self.schedule]
+        given = made[0] if self.schedule in ONE_STAGE else made
+        return kind(given, count, loss_fn=loss, scale_grads=False)
+
+    def _stage(self, number: int, sequences: int, context: int) -> MarkedStage:
+        any_model: Any = self.model
+        width = any_model.width
+        ids = torch.empty((sequences, context), dtype=torch.int64, device="meta")
+        between = torch.empty((sequences, context, width), device="meta").requires_grad_()
+        made = MarkedStage(
+            self.staged.stage(number, self.precision.autocast),
+            number,
+            self.staged.stages.count,
+            self.device,
+            input_args=ids if number == 0 else between,
+            output_args=between,  # of the last stage nothing is sent
+            group=self.axes.pipeline,
+        )
+        made.waits = self.waits
+        return made
+
+    def average(self) -> None:
+        """Mean gradients along the data axis, then the sum of the two copies of a tied weight.
+
+        In this order both ends add the same two numbers, and get equal bits.
+        """
+        with self.phases.during(COMMUNICATION):
+            if self.axes.data is not None:
+                gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+                average(gradients, self.axes.data)
+            if self.axes.ends is not None:
+                for name in self.staged.tied:
+                    gradient = self.model.get_parameter(name).grad
+                    assert gradient is not None
+                    dist.all_reduce(gradient, group=self.axes.ends)
+
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip by the norm over all stages; each parameter counts once.
+
+        A rank that alone has an infinity makes the norm infinite on all, which then skip the step
+        together.
+        """
+        own = [p for p in parameters if self.staged.owned(self._names[p])]
+        parts = [p.grad for p in own if p.grad is not None and cut_of(p) is not None]
+        rest = [p.grad for p in own if p.grad is not None and cut_of(p) is None]
+        if self.axes.tensor is not None and self.axes.tensor.rank() > 0:
+            rest = []  # the first rank of the tensor axis counts what all of them hold
+        squares = sum_of_squares(parts, self.device) + sum_of_squares(rest, self.device)
+        with self.phases.during(COMMUNICATION):
+            for axis in (self.axes.tensor, self.axes.pipeline):
+                if axis is not None:
+                    dist.all_reduce(squares, group=axis)
+        norm = squares.sqrt().float()
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
+        self.precision.overflowed(self.optimiser, norm)
+        return norm
+
+    def state(self) -> TrainState | None:
+        """Whole weights, optimiser slots and loss scale on the root rank. Collective."""
+        local = capture(self.model, self.optimiser, self.precision, keep=self.axes.keeps)
+        if not self.axes.keeps:
+            return None
+        return gather_state(local, self.staged, self.axes.pipeline, self.device)
+
+    def close(self) -> str:
+        """Hash the final weights of all stages and leave the group of ranks."""
+        digest = sha256_of(self.staged.weights(self.axes.pipeline, self.device))
+        self.leave()
+        return digest
+
+    def _mean_loss(self, loss: Tensor) -> Tensor:
+        """The last stage's loss, as a mean over the data axis. Collective, outside of the clock."""
+        dist.all_reduce(loss)
+        tensor = 1 if self.axes.tensor is None else self.axes.tensor.size()
+        return loss / (self.data_parallel * tensor)
+
+
+def average(gradients: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """The mean of each gradient over the ranks of a group, in place. Collective."""
+    for bucket in _buckets(gradients):
+        # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket]) / group.size()
+        dist.all_reduce(flat, group=group)
+        parts = torch.split(flat, [gradient.numel() for gradient in bucket])
+        for gradient, part in zip(bucket, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def sum_of_squares(gradients: list[Tensor], device: torch.device) -> Tensor:
+    """Of all their elements, a scalar in float64."""
+    if not gradients:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    return torch.nn.utils.get_total_norm(gradients).double() ** 2
+
+
+def _buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    bucket: list[Tensor] = []
+    size = 0
+    for gradient in gradients:
+        bucket.append(gradient)
+        size += gradient.nbytes
+        if size >= BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket

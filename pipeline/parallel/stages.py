@@ -1,0 +1,178 @@
+"""A model cut into stages, each on its rank: what a rank keeps, and how the whole is put together.
+
+A parameter that first and last stage share (tied embeddings) is on both ranks. The first stage's
+copy is its owner: it alone is counted in the norm and saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeline.errors import UnsupportedError
+from pipeline.parallel.cut import cut_of
+from pipeline.parallel.schedule import Stages
+from pipeline.parallel.state import whole
+from pipeline.parallel.types import TrainState
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter of the whole model: its shape there, and the pipeline rank that owns it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    owner: int
+
+
+class StagedModel:
+    """`model` on pipeline rank `rank`: layers that other ranks hold are freed in place.
+
+    `entries` are all parameters of the whole model by name, in its order; `tied` the names of this
+    rank's parameters of which the other end of the pipeline holds a copy.
+    """
+
+    def __init__(self, model: nn.Module, stages: Stages, rank: int) -> None:
+        any_model: Any = model
+        if not hasattr(model, "stage_cuts"):
+            raise UnsupportedError(
+                f"{type(model).__name__} names no stage_cuts; add them to its family"
+            )
+        self.model, self.stages, self.rank = any_model, stages, rank
+        cuts, blocks = any_model.stage_cuts, any_model.blocks
+        first, last = stages.rank_of(0), stages.rank_of(stages.count - 1)
+        before, after = (_parameters(any_model, names) for names in (cuts.before, cuts.after))
+        place = {id(p): last for p in after} | {id(p): first for p in before}
+        for stage in range(stages.count):
+            for layer in stages.layers_of(stage):
+                place |= {id(p): stages.rank_of(stage) for p in blocks[layer].parameters()}
+        self.entries = {
+            name: Entry(_whole_shape(p), p.dtype, place[id(p)])
+            for name, p in model.named_parameters()
+        }
+        shared = {id(p) for p in before} & {id(p) for p in after} if first != last else set()
+        kept = {id(p) for p in before} if rank == first else set()
+        kept |= {id(p) for p in after} if rank == last else set()
+        self._free(kept)
+        self.tied = [name for name, p in model.named_parameters() if id(p) in shared]
+
+    def _free(self, kept: set[int]) -> None:
+        """Drop what this rank runs nothing of; a module whose weights are kept anyway stays."""
+        cuts, blocks = self.model.stage_cuts, self.model.blocks
+        own = {layer for s in self.stages.of_rank(self.rank) for layer in self.stages.layers_of(s)}
+        for layer in set(range(len(blocks))) - own:
+            blocks[layer] = nn.Identity()
+        for name in (*cuts.before, *cuts.after):
+            if not {id(p) for p in getattr(self.model, name).parameters()} <= kept:
+                setattr(self.model, name, nn.Identity())
+
+    def stage(self, number: int, autocast: Callable[[], AbstractContextManager[Any]]) -> Stage:
+        """One of this rank's stages as a module."""
+        return Stage(self.model, self.stages, number, autocast)
+
+    def owned(self, name: str) -> bool:
+        """Whether this rank holds a parameter, and is the one that counts and saves it."""
+        return self.entries[name].owner == self.rank
+
+    def weights(
+        self, ranks: dist.ProcessGroup, device: torch.device
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole weights of the model, one after the other. Collective.
+
+        Every rank gets each from its owner, except that a rank gives its own copy where it has one:
+        then a copy that went astray is seen.
+        """
+        own = dict(self.model.named_parameters())
+        for name, entry in self.entries.items():
+            mine = whole(own[name].detach(), own[name]) if name in own else None
+            sent = mine if mine is not None and self.owned(name) else None
+            if sent is None:
+                sent = torch.empty(entry.shape, dtype=entry.dtype, device=device)
+            dist.broadcast(sent, dist.get_global_rank(ranks, entry.owner), ranks)
+            yield name, sent if mine is None else mine
+
+
+class Stage(nn.Module):
+    """Consecutive layers of a model, with what comes before them or after where it is an end.
+
+    The first stage takes token ids (sequences, context), the last one gives logits; between them
+    are tensors (sequences, context, width).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        stages: Stages,
+        number: int,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        super().__init__()
+        is_first, is_last = number == 0, number == stages.count - 1
+        self.layers = nn.ModuleList(model.blocks[layer] for layer in stages.layers_of(number))
+        names = [*(model.stage_cuts.before if is_first else ())]
+        names += model.stage_cuts.after if is_last else ()
+        self.ends = nn.ModuleList(getattr(model, name) for name in names)
+        # bound methods: the whole model must not become a part of its stage
+        self.embed = model.embed if is_first else None
+        self.head = model.head if is_last else None
+        self.autocast = autocast
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One micro-batch."""
+        with self.autocast():
+            if self.embed is not None:
+                x = self.embed(x)
+            for layer in self.layers:
+                x = layer(x)
+            return x if self.head is None else self.head(x)
+
+
+def gather_state(
+    local: TrainState, staged: StagedModel, ranks: dist.ProcessGroup, device: torch.device
+) -> TrainState | None:
+    """The states of all stages as one, on the first of `ranks`; None on the others. Collective.
+
+    `local` holds whole tensors on the host, of this rank's parameters.
+    """
+    own = {("weights", n): t for n, t in local.weights.items() if staged.owned(n)}
+    own |= {
+        ("optimiser", n): t
+        for n, t in local.optimiser.items()
+        if staged.owned(n.rpartition(".")[0])
+    }
+    about = [(*key, tuple(t.shape), t.dtype) for key, t in own.items()]
+    root = dist.get_global_rank(ranks, 0)
+    listed: list[Any] = [None] * ranks.size()
+    dist.gather_object(about, listed if ranks.rank() == 0 else None, root, ranks)
+    if ranks.rank() > 0:
+        for tensor in own.values():
+            dist.send(tensor.contiguous().to(device), root, ranks)
+        return None
+    found: dict[str, dict[str, Tensor]] = {"weights": {}, "optimiser": {}}
+    for (kind, name), tensor in own.items():
+        found[kind][name] = tensor
+    for rank in range(1, ranks.size()):
+        for kind, name, shape, dtype in listed[rank]:
+            incoming = torch.empty(shape, dtype=dtype, device=device)
+            dist.recv(incoming, dist.get_global_rank(ranks, rank), ranks)
+            found[kind][name] = incoming.cpu()
+    scalars: Mapping[str, float] = local.scalars
+    return TrainState(found["weights"], found["optimiser"], scalars)
+
+
+def _parameters(model: Any, names: tuple[str, ...]) -> list[Tensor]:
+    return [p for name in names for p in getattr(model, name).parameters()]
+
+
+def _whole_shape(parameter: Tensor) -> tuple[int, ...]:
+    shape = list(parameter.shape)
+    cut = cut_of(parameter)
+    if cut is not None:
+        shape[cut.dim] = cut.length
+    return tuple(shape)

@@ -1,0 +1,158 @@
+"""What strategies with a pipeline axis share: the schedule's knobs, memory, and building it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline import models
+from pipeline.errors import StudyError
+from pipeline.models import FP32
+from pipeline.parallel import schedule as schedules
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Layout
+from pipeline.parallel.schedule import Schedule, Stages
+from pipeline.parallel.types import Parts, Prepared, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
+
+if TYPE_CHECKING:
+    from pipeline.study.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Pipelined(Strategy):
+    """A strategy with a pipeline axis.
+
+    `schedule`: gpipe, 1f1b, interleaved or zero_bubble. `chunks`: stages of a rank, 0 for the
+    schedule's own. `microbatches`: into how many each micro-batch of the study is cut, 0 for so
+    many that a step has one for each pipeline rank.
+    """
+
+    modules: ClassVar[tuple[str, ...]] = (
+        "torch.distributed.pipelining",
+        "torch.distributed.tensor",
+    )
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+
+    schedule: str = "1f1b"
+    chunks: int = 0
+    microbatches: int = 0
+
+    def schedule_of(self, spec: RunSpec, layout: Layout) -> Schedule:
+        """The schedule of a step; StudyError where layers and sequences do not fit it."""
+        chunks = schedules.check_name(self.schedule, self.chunks)
+        stages = Stages(dict(layout.axes)[PIPELINE], chunks, spec.model.num_layers)
+        work = spec.workload
+        start, stop = layout.batch_slice(0, work.global_batch)
+        return schedules.make(
+            spec.run_id,
+            self.schedule,
+            stages,
+            asked=self.microbatches,
+            sequences=max(1, (stop - start) // work.accumulation_steps),
+            accumulation=work.accumulation_steps,
+        )
+
+    def idle_share(self, spec: RunSpec) -> float:
+        """The bubble's share of a step, see `Schedule.bubble`."""
+        return self.schedule_of(spec, self.layout(spec.world)).idle_share
+
+    def check_spec(self, spec: RunSpec) -> None:
+        """Raise StudyError where layers, sequences and schedule do not fit together."""
+        self.schedule_of(spec, self.layout(spec.world))
+        if spec.compile and self.schedule == "zero_bubble":
+            raise StudyError(
+                f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
+                "not do in compiled blocks; set compile to false, or schedule to 1f1b"
+            )
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """The layers of a rank's stages, and the activations of the micro-batches in flight."""
+        place = layout.coordinate(rank)[PIPELINE]
+        schedule = self.schedule_of(spec, layout)
+        stages = schedule.stages
+        layers = sum(len(stages.layers_of(stage)) for stage in stages.of_rank(place))
+        before, after = models.end_parameters(spec.model)
+        is_first = place == stages.rank_of(0)
+        is_last = place == stages.rank_of(stages.count - 1)
+        own = layers * models.layer_parameters(spec.model)
+        own += before * is_first + after * is_last
+        count = models.num_parameters(spec.model)
+        share = min(1.0, own / count)
+        cut = schedule.microbatches // spec.workload.accumulation_steps
+        flight = schedule.in_flight(place)
+        return Footprint(
+            buffer_bytes=int(min(BUCKET_BYTES, share * gradients))
+            if layout.data_parallel > 1
+            else 0,
+            holds_gradients=schedule.microbatches > 1,
+            weight_share=share,
+            gradient_share=share,
+            optimiser_share=share,
+            held_share=share,
+            activation_share=flight * layers / (stages.chunks * spec.model.num_layers * cut),
+            # log-probabilities of the last stage's micro-batches, two gradients of one of them
+            logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
+        )
+
+    @property
+    def split(self) -> str:
+        """Whole layers, with all that belongs to them."""
+        return "layers, by stages: weights, gradients, optimiser state, activations"
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Activations to the next stage, their gradients to the one before; sums of gradients.
+
+        The first and the last rank of the pipeline add up the gradients of the tied embedding.
+        """
+        place = layout.coordinate(rank)[PIPELINE]
+        stages = self.schedule_of(spec, layout).stages
+        own, last = stages.of_rank(place), stages.count - 1
+        ahead, back = (
+            sum(0 <= s + to <= last and stages.rank_of(s + to) != place for s in own)
+            for to in (1, -1)
+        )
+        tokens = spec.global_batch_tokens // layout.data_parallel
+        sent = (ahead + back) * FP32 * tokens * spec.model.width
+        ends = {stages.rank_of(0), stages.rank_of(last)}
+        tied = spec.model.vocab_size * spec.model.width / models.num_parameters(spec.model)
+        if len(ends) > 1 and place in ends:
+            sent += int(tied * gradients)
+        share = self.footprint(spec, layout, rank, gradients).weight_share
+        formula = "A for each neighbouring stage, first and last rank: G of the tied embedding"
+        along_pipeline = (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
+        return (*along_pipeline, *along(layout, DATA, "2(n-1)/n G", 2 * share * gradients))
+
+    def cut_tensors(self, parts: Parts, mesh: Any) -> None:
+        """Cut layers along a tensor axis of the mesh, where there is one."""
+
+    def prepare(self, parts: Parts, mesh: Any) -> Prepared:
+        """Make the optimiser of this rank's stages."""
+        return parts.prepare()
+
+    def build(self, parts: Parts) -> Trainable:
+        """Keep this rank's stages of the model, and run micro-batches through all of them."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        from pipeline.parallel.group import Group
+        from pipeline.parallel.pipeline import Axes, PipelineStepper
+        from pipeline.parallel.stages import StagedModel
+
+        layout = parts.layout
+        group = Group.join(layout)
+        names, sizes = zip(*layout.axes, strict=True)
+        mesh = init_device_mesh(layout.device, sizes, mesh_dim_names=names)
+        self.cut_tensors(parts, mesh)
+        any_model: Any = parts.model
+        chunks = schedules.check_name(self.schedule, self.chunks)
+        stages = Stages(dict(layout.axes)[PIPELINE], chunks, len(any_model.blocks))
+        stages.check("this run")
+        staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
+        return PipelineStepper(
+            self.prepare(parts, mesh),
+            staged=staged,
+            axes=Axes.of(layout, group.rank, mesh),
+            schedule=self.schedule,
+            microbatches=self.microbatches,
+            group=group,
+        )
