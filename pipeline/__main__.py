@@ -27,6 +27,8 @@ STAGES = (
     "tokens",
     "commands",
     "train",
+    "follow",
+    "watch",
     "repeats",
     "metrics",
     "figure",

@@ -121,6 +121,7 @@ READERS = {
     "pipeline.launch.progress": "what ranks of this launch write",
     "pipeline.launch.run": "the log, to write it",
     "pipeline.launch.torchrun": "the log of this launch",
+    "pipeline.watch.follow": "the log of the workflow that it started",
     "pipeline.training.checkpoint": "checkpoints of this run",
     "pipeline.training.fence": "the token of this launch",
     "pipeline.training.worker": "a spec that the launcher has read, and steps, to write them",
