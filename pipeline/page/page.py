@@ -31,7 +31,7 @@ _HERE = Path(__file__).parent
 # Sections by the question that they answer: its name, its short name, its figures and its tables.
 _SECTIONS = (
     ("parity", "Does every strategy train alike?", "Same training", ("loss_step",), ("parity",)),
-    ("scaling", "How does it scale?", "Scaling", ("speedup", "step_time"),
+    ("scaling", "How does it scale?", "Scaling", ("throughput", "speedup", "step_time"),
      ("scaling", "comparisons", "step_time")),
     ("time", "Where does the time go?", "Time", ("time_split", "loss_time"), ("utilisation",)),
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
@@ -39,7 +39,7 @@ _SECTIONS = (
     ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),
 )  # fmt: skip
 # What the first screen, the verdicts and the runs show; claims are told with their verdicts.
-_RESULT = (("throughput",), ("summary",))
+_RESULT = (("overview",), ("summary",))
 _PUBLISHED = ("published",)
 _RUN_TABLES = ("status", "experiments")
 # Columns of the list of runs that are left out where all runs have the same.
