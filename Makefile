@@ -38,15 +38,17 @@ ifneq ($(origin FROM),undefined)
 # Nothing is trained, so Horovod is not built; results/<study> is not touched.
 paper: $(STAMP)
 	@folder=$$($(PIPELINE) unpack --archive="$$FROM" --into results/from_archive) && \
-	sh envs/run_workflow.sh --snakefile from_archive.smk --configfile "$$folder/study.json" \
-	    --cores all && \
+	$(PIPELINE) follow --study="$$folder/study.json" --results="$$folder" -- \
+	    sh envs/run_workflow.sh --snakefile from_archive.smk --show-failed-logs \
+	    --configfile "$$folder/study.json" --cores all && \
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" figures "$$folder/figures/" \
 	    tables "$$folder/tables/" && \
 	$(PIPELINE) verify --results "$$folder"
 else
 paper: setup ## set up, run the study, build its report; STUDY=smoke
 	@folder=$$($(PIPELINE) check --study=$(STUDY_FILE)) && \
-	sh envs/run_workflow.sh --configfile=$(STUDY_FILE) --cores all && \
+	$(PIPELINE) follow --study=$(STUDY_FILE) --results="$$folder" -- \
+	    sh envs/run_workflow.sh --show-failed-logs --configfile=$(STUDY_FILE) --cores all && \
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" report "$$folder/report.html" \
 	    figures "$$folder/figures/" tables "$$folder/tables/"
 endif

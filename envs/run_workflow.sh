@@ -36,9 +36,11 @@ others() {
     for process in /proc/[0-9]*; do
         [ "$(readlink "$process/cwd" 2>/dev/null)" = "$here" ] || continue
         case $(readlink "$process/exe" 2>/dev/null) in *python*) ;; *) continue ;; esac
-        if tr '\0' '\n' <"$process/cmdline" 2>/dev/null |
-            grep -Eq '(^|/)snakemake$|^pipeline(\.[a-z.]+)?$'; then
-            echo "${process#/proc/}"
+        # What only looks on (`watch`), and what waits for this script (`follow`), writes no result.
+        words=$(tr '\0' '\n' <"$process/cmdline" 2>/dev/null) || continue
+        if echo "$words" | grep -Eq '(^|/)snakemake$|^pipeline(\.[a-z.]+)?$' &&
+            ! echo "$words" | grep -Eqx 'watch|follow'; then
+            echo "${process#/proc/} ($(echo "$words" | tr '\n' ' ' | cut -c 1-100))"
         fi
     done
 }
@@ -48,21 +50,25 @@ has_locks() {
 }
 
 mkdir -p .snakemake
-exec 9>.snakemake/samestep.lock
+# Appending: who waits must not remove what the holder has written of itself.
+exec 9>>.snakemake/samestep.lock
 if ! flock --nonblock 9; then
-    echo "another run works in this folder; waiting for it to end" >&2
+    echo "note: another run works in this folder; waiting for it to end:" \
+        "$(tail -n 1 .snakemake/samestep.lock)" >&2
     flock 9
 fi
+printf 'process %s on %s since %s: snakemake %s\n' "$$" "$(uname -n)" "$(date '+%F %T %Z')" "$*" \
+    >.snakemake/samestep.lock
 
 if has_locks; then
     told=""
-    while pid=$(others) && [ -n "$pid" ]; do
-        [ -n "$told" ] || echo "still at work here: process" $pid"; waiting for its end" >&2
+    while found=$(others) && [ -n "$found" ]; do
+        [ -n "$told" ] || echo "note: still at work here: process" $found"; waiting for its end" >&2
         told=yes
         sleep 1
     done
     if has_locks; then
-        echo "the last run was killed; taking up where it stopped" >&2
+        echo "note: the last run was killed; taking up where it stopped" >&2
         "$snakemake" "$@" --unlock --quiet all
     fi
 fi

@@ -28,6 +28,8 @@ STAGES = (
     "tokens",
     "commands",
     "train",
+    "follow",
+    "watch",
     "repeats",
     "metrics",
     "figure",

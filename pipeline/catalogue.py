@@ -43,6 +43,11 @@ class Catalogue:
         needs = literals(self.folder, "NEEDS")
         return [name for name, what in needs.items() if what == VERDICTS]
 
+    def taking_verdicts(self) -> list[str]:
+        """Names of those that show verdicts where there are some, as `USES` says."""
+        uses = literals(self.folder, "USES")
+        return [name for name, what in uses.items() if what == VERDICTS]
+
     def shown(self, study: Study) -> list[str]:
         """Names of those that a study has: all whose need it meets."""
         met = {
@@ -78,8 +83,9 @@ class Catalogue:
         for name in names:
             module = importlib.import_module(f"{self.package}.{name}")
             require_equal_work(frame, module.COMPARES, f"{self.kind} {name}")
-            study, needing = str(frame["study"].iloc[0]), self.needing_verdicts()
-            yield name, module, [frame, *verdicts_for(name, verdicts, needing, study)]
+            study = str(frame["study"].iloc[0])
+            wanted = [*self.needing_verdicts(), *(self.taking_verdicts() if verdicts else ())]
+            yield name, module, [frame, *verdicts_for(name, verdicts, wanted, study)]
 
 
 def literals(folder: str | Path, name: str) -> dict[str, str]:

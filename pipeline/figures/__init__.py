@@ -2,7 +2,8 @@
 
 A figure is a sibling file with a module-level `CAPTION` (a plain string), `COMPARES` (the fields
 of equal work that it is about) and `draw(table) -> Figure`; one on claims says `NEEDS = "verdicts"`
-and draws these too, `draw(table, verdicts)`; one that only a study with conditions has says
+and draws these too, `draw(table, verdicts)`, and one that can do without says `USES` instead of
+`NEEDS`; one that only a study with conditions has says
 `NEEDS = "conditions"`, and one on profiled runs `NEEDS = "profile"`. The Snakefile asks for
 `captions()` when it is parsed, so the files are read, not imported: no seaborn for a dry run.
 """

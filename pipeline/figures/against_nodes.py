@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from pipeline.figures import scales, theme
-from pipeline.metrics.select import cells, node_counts, records
+from pipeline.metrics.format import with_interval
+from pipeline.metrics.select import cells, node_counts, plural, records
 
 _GREY = "#8A8A8A"
 
@@ -38,8 +40,18 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
         axes.errorbar(
             x, y, yerr=spread, fmt="none", ecolor=style.colour, elinewidth=1.3, capsize=3, zorder=4
         )
+        for place_x, row in zip(x, records(rows), strict=True):
+            axes.add_artist(theme.Point(place_x, float(row["value"]), _words(row)))
     scales.node_axis(axes, node_counts(table))
     return shown
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    """Cell, nodes, value with its interval and the number of runs, as a title over the point."""
+    unit = "" if row["unit"] == "1" else f" {row['unit']}"
+    value = with_interval(row["value"], row["low"], row["high"])
+    place = f"{row['label']}, {plural(int(row['nodes']), 'node')}"
+    return f"{place}: {value}{unit}, {plural(int(row['n']), 'run')}"
 
 
 def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.figures import scales, theme
-from pipeline.figures.panels import arms_of, outer, panels
+from pipeline.figures import theme
+from pipeline.figures.panels import arms_of, name_cells, outer, panels
 from pipeline.metrics.select import pick
 
 CAPTION = (
@@ -33,7 +33,7 @@ def draw(table: pd.DataFrame) -> Figure:
     figure, found = panels(table, over, 0.55 + 0.26 * len(arms), sharex=True, sharey=True)
     for panel in found:
         _panel(panel.axes, panel.rows, arms, table)
-    scales.cell_axis(found[0].axes, arms)
+    name_cells(found, arms)
     for axes in outer(found)[1]:
         axes.set_xlabel("Peak memory [MiB]")
         axes.tick_params(labelbottom=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.figures import theme
+from pipeline.figures import scales, theme
 from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.select import cells, links, node_counts, over_link
 
@@ -64,6 +64,27 @@ def outer(found: Sequence[Panel]) -> tuple[list[Axes], list[Axes]]:
         leftmost.setdefault(place.rowspan.start, panel.axes)
         lowest[place.colspan.start] = panel.axes
     return list(leftmost.values()), list(lowest.values())
+
+
+def name_cells(found: Sequence[Panel], arms: Sequence[str]) -> None:
+    """Short names of the cells beside the leftmost panel of each row; all panels share the axis.
+
+    Beside a row that begins with an empty place they stand in that, and take no room of the panels.
+    """
+    scales.cell_axis(found[0].axes, arms)
+    leftmost = [axes for axes in outer(found)[0] if _column(axes) > 0]
+    for panel in found[1:]:
+        for arm in dict.fromkeys(panel.rows["arm"]) if panel.axes in leftmost else ():
+            panel.axes.text(
+                -0.05, arms.index(arm), arm, ha="right", va="center", fontsize=8, in_layout=False,
+                transform=panel.axes.get_yaxis_transform(),
+            )  # fmt: skip
+
+
+def _column(axes: Axes) -> int:
+    place = axes.get_subplotspec()
+    assert place is not None
+    return int(place.colspan.start)
 
 
 def arms_of(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:

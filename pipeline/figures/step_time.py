@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from pipeline.figures import scales, theme
 from pipeline.figures.overlay import legend_label, published_step_seconds
-from pipeline.figures.panels import Panel, arms_of, outer, panels
+from pipeline.figures.panels import Panel, arms_of, name_cells, outer, panels
 from pipeline.metrics.select import pick
 
 CAPTION = (
@@ -42,7 +42,7 @@ def draw(table: pd.DataFrame) -> Figure:
         scales.decade_axis(panel.axes, min(drawn), max(drawn))
         panel.axes.grid(True, axis="x")
         panel.axes.grid(False, axis="y")
-    scales.cell_axis(found[0].axes, arms)
+    name_cells(found, arms)
     for axes in outer(found)[1]:
         axes.set_xlabel("Step time [ms]")
         axes.tick_params(labelbottom=True)

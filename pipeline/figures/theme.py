@@ -7,6 +7,7 @@ and Ito, which stays apart under the common kinds of colour blindness.
 
 from __future__ import annotations
 
+import html
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
@@ -118,6 +119,32 @@ def provenance(kind: str, colour: str = "#000000") -> dict[str, Any]:
 def provenance_entry(kind: str, label: str | None = None) -> Line2D:
     """The legend's entry for points of this origin."""
     return Line2D([], [], label=label or kind, **provenance(kind))
+
+
+class Point(Artist):
+    """What a point of a figure says in words: drawn in no format, a title over it in the SVG.
+
+    `x` and `y` are in data of the axes that it is added to by `add_artist`.
+    """
+
+    def __init__(self, x: float, y: float, text: str) -> None:
+        super().__init__()
+        self.x, self.y, self.text = x, y, text
+        self.set_in_layout(False)
+
+    def draw(self, renderer: Any) -> None:
+        """Draw nothing."""
+
+    def circle(self, figure: Figure) -> str:
+        """An SVG circle that is not seen, at shares of the figure's width and height."""
+        assert isinstance(self.axes, Axes)
+        width, height = figure.bbox.size
+        x, y = self.axes.transData.transform((self.x, self.y))
+        left, top = 100 * x / width, 100 - 100 * y / height
+        return (
+            f'<circle class="point" cx="{left:.2f}%" cy="{top:.2f}%" r="6" fill="none" '
+            f'pointer-events="all"><title>{html.escape(self.text)}</title></circle>'
+        )
 
 
 def dodge(nodes: Sequence[int], order: int, count: int) -> list[float]:
@@ -232,6 +259,13 @@ def _settle(figure: Figure) -> None:
         axes.set_position((left, bottom, width, height))
 
 
+def _add_points(figure: Figure, drawing: Path) -> None:
+    """Put the words of its points over an SVG that was just written; a browser shows them."""
+    points = [one.circle(figure) for one in figure.findobj(Point) if isinstance(one, Point)]
+    whole, end, after = drawing.read_text(encoding="utf-8").rpartition("</svg>")
+    drawing.write_text(f"{whole}{''.join(points)}{end}{after}", encoding="utf-8")
+
+
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
@@ -245,6 +279,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         final = folder / f"{name}.{kind}"
         with atomic_path(final) as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
+            if kind == "svg":
+                _add_points(figure, temporary)
         written.append(final)
     plt.close(figure)
     return written

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pipeline.figures import scales, theme
-from pipeline.figures.panels import arms_of, outer, panels
+from pipeline.figures import theme
+from pipeline.figures.panels import arms_of, name_cells, outer, panels
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import listed, not_profiled, pick, records, unmarked
 from pipeline.study.profiling import (
@@ -61,7 +61,7 @@ def draw(table: pd.DataFrame) -> Figure:
             own, share = spent.loc[place], float(shares.loc[place, "value"])
             _bar(panel.axes, arms.index(row["arm"]), own, share)
         _finish_panel(panel.axes, len(arms), 100 + 15 * len(found[:4]))
-    scales.cell_axis(found[0].axes, arms)
+    name_cells(found, arms)
     for axes in outer(found)[1]:
         axes.set_xlabel("Share of the step [%]")
         axes.tick_params(labelbottom=True)

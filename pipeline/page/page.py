@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ _HERE = Path(__file__).parent
 # Sections by the question that they answer: its name, its short name, its figures and its tables.
 _SECTIONS = (
     ("parity", "Does every strategy train alike?", "Same training", ("loss_step",), ("parity",)),
-    ("scaling", "How does it scale?", "Scaling", ("speedup", "step_time"),
+    ("scaling", "How does it scale?", "Scaling", ("throughput", "speedup", "step_time"),
      ("scaling", "comparisons", "step_time")),
     ("time", "Where does the time go?", "Time", ("time_split", "loss_time"),
      ("utilisation", "sends")),
@@ -39,13 +40,15 @@ _SECTIONS = (
      ("what_if",)),
     ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),
 )  # fmt: skip
+_SCRIPTS = ("runs.js", "tables.js")
 # What the first screen, the verdicts and the runs show; claims are told with their verdicts.
-_RESULT = (("throughput",), ("summary",))
+_RESULT = (("overview",), ("summary",))
 _PUBLISHED = ("published",)
 _RUN_TABLES = ("status", "experiments")
 # Columns of the list of runs that are left out where all runs have the same.
 _OPTIONAL = (("resumed", "Resumed"), ("hosts", "Hosts"), ("as_root", "As root"), ("image", "Image"))
 # The caption stands outside of the box in which a wide table scrolls.
+_POINT = re.compile(r'<circle class="point" cx="([\d.]+)%" cy="([\d.]+)%"[^>]*><title>([^<]*)<')
 _TABLE = re.compile(r"<table><caption>([^<]*)</caption>(.*?)</table>", re.DOTALL)
 
 
@@ -72,7 +75,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    script = (_HERE / "runs.js").read_text(encoding="utf-8")
+    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     rows = run_rows(study, table, folders.runs)
     counts = Counter(row.status for row in rows)
     numbers = collect(study, table, verdicts)
@@ -156,24 +159,27 @@ def _unnamed() -> tuple[list[str], list[str]]:
     )
 
 
-def _figure(folder: Path, name: str) -> dict[str, str]:
-    """A figure as a data URI; an SVG in an image can run no script."""
+def _figure(folder: Path, name: str) -> dict[str, Any]:
+    """A figure as a data URI, and its points; an SVG in an image runs no script and shows no title.
+
+    The points are those that the figure's own file names (`pipeline.figures.theme.Point`).
+    """
+    path = folder / f"{name}.svg"
+    if not path.is_file():
+        raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
+    drawing = path.read_bytes()
     caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
         "caption": caption,
         "alt": f"{title}: {caption.split('. ')[0]}",
-        "source": f"data:image/svg+xml;base64,{_encoded(folder / f'{name}.svg')}",
+        "source": f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode('ascii')}",
+        "points": [
+            {"left": left, "top": top, "text": html.unescape(text)}
+            for left, top, text in _POINT.findall(drawing.decode("utf-8"))
+        ],
     }
-
-
-def _encoded(path: Path) -> str:
-    if not path.is_file():
-        raise SamestepError(
-            f"{path} does not exist; run `python -m pipeline figure {path.stem}` first"
-        )
-    return base64.b64encode(path.read_bytes()).decode("ascii")
 
 
 def _table(folder: Path, name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def findings(table: pd.DataFrame) -> dict[str, Any]:
         "throughput": rankings,
         "leaders": _leaders(several),
         "decided": sum(one["fastest"] for one in several),
-        "largest": _largest(table),
+        "largest": summary.largest(table),
         "headline": ([one for one in rankings if not one["condition"]] or [{}])[-1],
         "scaling": _scaling(table),
         "memory": _memory(table),
@@ -41,37 +41,6 @@ def _leaders(rankings: list[dict[str, Any]]) -> str:
     """`A in 4 and B in 3`: how often each cell had the highest median, where it had others."""
     firsts = Counter(one["arm"] for one in rankings)
     return listed(f"{label} in {number}" for label, number in firsts.most_common())
-
-
-def _largest(table: pd.DataFrame) -> dict[str, Any]:
-    """The cells at the largest world, as the table `summary` has them; empty where none ran.
-
-    `first` and `last` have the highest and the lowest throughput; `last` is empty for one cell.
-    """
-    rows = records(summary.build(table).dropna(subset=["speedup"]))
-    if not rows or rows[0]["nodes"] == 1:
-        return {"first": {}, "last": {}, "nodes": "", "efficiencies": "", "communication": ""}
-    link = rows[0]["link"] if rows[0]["cell"] != rows[0]["arm"] else ""
-    shares = [100 * row["communication_share"] for row in rows if row["world_size"] > 1]
-    shares = [share for share in shares if not pd.isna(share)]
-    return {
-        "nodes": plural(int(rows[0]["nodes"]), "node") + (f" over {link}" if link else ""),
-        "first": _speedup(rows[0]),
-        "last": _speedup(rows[-1]) if len(rows) > 1 else {},
-        "efficiencies": _span([f"{row['efficiency']:.2f}" for row in rows]),
-        "communication": _span([f"{share:.0f} %" for share in shares]),
-    }
-
-
-def _speedup(row: dict[str, Any]) -> dict[str, str]:
-    value = ratio_interval(row["speedup"], row["speedup_low"], row["speedup_high"])
-    return {"label": row["arm_label"], "speedup": value, "base": row["base"]}
-
-
-def _span(texts: list[str]) -> str:
-    """`0.07 to 0.21`, or the one value that all have."""
-    ranked = sorted(texts, key=lambda text: float(text.removesuffix(" %")))
-    return " to ".join(dict.fromkeys([*ranked[:1], *ranked[-1:]]))
 
 
 def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import NONE, ratio_interval, with_interval
-from pipeline.metrics.select import pick, records, speedup_name
+from pipeline.metrics.select import pick, plural, records, speedup_name
 from pipeline.study.profiling import COMMUNICATION
 from pipeline.tables.write import PLACE, places
 
@@ -39,6 +41,37 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     base = pick(table, "cell", "speedup")[["cell", "nodes", "base"]]
     found = found.merge(base, on=["cell", "nodes"], how="left")
     return found.sort_values("tokens_per_second", ascending=False, ignore_index=True)
+
+
+def largest(table: pd.DataFrame) -> dict[str, Any]:
+    """The facts of the largest world in words; empty where no run on several nodes finished.
+
+    `first` and `last` have the highest and the lowest throughput; `last` is empty for one cell.
+    """
+    rows = records(build(table).dropna(subset=["speedup"]))
+    if not rows or rows[0]["nodes"] == 1:
+        return {"first": {}, "last": {}, "nodes": "", "efficiencies": "", "communication": ""}
+    link = rows[0]["link"] if rows[0]["cell"] != rows[0]["arm"] else ""
+    shares = [100 * row["communication_share"] for row in rows if row["world_size"] > 1]
+    shares = [share for share in shares if not pd.isna(share)]
+    return {
+        "nodes": plural(int(rows[0]["nodes"]), "node") + (f" over {link}" if link else ""),
+        "first": _speedup(rows[0]),
+        "last": _speedup(rows[-1]) if len(rows) > 1 else {},
+        "efficiencies": _span([f"{row['efficiency']:.2f}" for row in rows]),
+        "communication": _span([f"{share:.0f} %" for share in shares]),
+    }
+
+
+def _speedup(row: dict[str, Any]) -> dict[str, str]:
+    value = ratio_interval(row["speedup"], row["speedup_low"], row["speedup_high"])
+    return {"label": row["arm_label"], "speedup": value, "base": row["base"]}
+
+
+def _span(texts: list[str]) -> str:
+    """`0.07 to 0.21`, or the one value that all have."""
+    ranked = sorted(texts, key=lambda text: float(text.removesuffix(" %")))
+    return " to ".join(dict.fromkeys([*ranked[:1], *ranked[-1:]]))
 
 
 def _last_place(table: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:

@@ -86,8 +86,9 @@ def to_html(shown: pd.DataFrame, caption: str) -> str:
     align = ["right" if right else "left" for right in _is_right(shown)]
 
     def row(cells: Sequence[object], tag: str) -> str:
+        scope = ' scope="col"' if tag == "th" else ""
         return "".join(
-            f'<{tag} style="text-align:{side}">{html.escape(one_line(str(cell)))}</{tag}>'
+            f'<{tag}{scope} style="text-align:{side}">{html.escape(one_line(str(cell)))}</{tag}>'
             for cell, side in zip(cells, align, strict=True)
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline import figures
 from pipeline.__main__ import main
+from pipeline.metrics.format import NONE
 from pipeline.study.study import Study
 from tests.system.chromium import PROGRAM, Page, chromium
 from tests.unit.page.test_page import make_results, report
@@ -136,3 +137,163 @@ def test_without_a_script_every_run_is_there(browser: Page, results: Path) -> No
             assert len(found["nodeIds"]) == number
     finally:
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+# What axe-core would check of such a page, by the same rules of WCAG 2.2; axe itself is not run.
+SCHEMES = ("light", "dark")
+CONTRAST = """(() => {
+    const channel = (c) => c <= 10.31 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+    const behind = (e) => {
+        for (; e; e = e.parentElement) {
+            const found = parts(getComputedStyle(e).backgroundColor);
+            if (found.length < 4 || found[3] === 1) { return found.slice(0, 3); }
+        }
+        return [255, 255, 255];
+    };
+    const low = [];
+    document.querySelectorAll("details").forEach(d => { d.open = true; });
+    for (const e of document.querySelectorAll("body *")) {
+        const own = Array.from(e.childNodes).some(n => n.nodeType === 3 && n.data.trim());
+        if (!own || e.matches("script, style") || !e.getClientRects().length) { continue; }
+        const style = getComputedStyle(e);
+        const [a, b] = [light(parts(style.color)), light(behind(e))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        const large = parseFloat(style.fontSize) >= 24
+            || (parseFloat(style.fontSize) >= 18.66 && Number(style.fontWeight) >= 700);
+        if (ratio < (large ? 3 : 4.5)) { low.push([ratio, e.outerHTML.slice(0, 100)]); }
+    }
+    return low;
+})()"""
+RULES = """(() => {
+    const wrong = [];
+    const all = (selector) => Array.from(document.querySelectorAll(selector));
+    const name = (e) => (e.getAttribute("aria-label") || e.textContent || e.title || "").trim();
+    const levels = all("h1, h2, h3, h4, h5, h6").map(h => Number(h.tagName[1]));
+    const firsts = levels.filter(l => l === 1).length;
+    if (levels[0] !== 1 || firsts !== 1) { wrong.push("one h1, first"); }
+    levels.forEach((l, i) => { if (i && l > levels[i - 1] + 1) { wrong.push(`h${l} skips`); } });
+    if (all("main").length !== 1) { wrong.push("one main"); }
+    if (!/^[a-z]{2}/.test(document.documentElement.lang)) { wrong.push("lang"); }
+    if (!document.title.trim()) { wrong.push("title"); }
+    const zoom = document.querySelector("meta[name=viewport]").content;
+    if (/user-scalable=no|maximum-scale/.test(zoom)) { wrong.push("zoom is forbidden"); }
+    const ids = all("[id]").map(e => e.id);
+    ids.filter((id, i) => ids.indexOf(id) !== i).forEach(id => wrong.push(`id ${id} twice`));
+    all("img").filter(e => !e.alt.trim()).forEach(e => wrong.push("img without alt"));
+    all("figure").filter(e => !e.querySelector("figcaption"))
+        .forEach(() => wrong.push("figcaption"));
+    all("a, button, summary, [role=region], nav").filter(e => !name(e))
+        .forEach(e => wrong.push(`no name: ${e.outerHTML.slice(0, 80)}`));
+    const regions = all("[role=region], nav").map(name);
+    regions.filter((r, i) => regions.indexOf(r) !== i)
+        .forEach(r => wrong.push(`two regions ${r}`));
+    all("th").filter(e => !e.scope)
+        .forEach(e => wrong.push(`th without scope: ${e.textContent}`));
+    all("table").filter(e => !e.querySelector("th"))
+        .forEach(() => wrong.push("table without heads"));
+    all("input, select").filter(e => !e.labels.length)
+        .forEach(e => wrong.push(`no label: ${e.id}`));
+    all("a[href^='#']").filter(e => !document.getElementById(e.hash.slice(1)))
+        .forEach(e => wrong.push(`${e.hash} leads nowhere`));
+    all("li").filter(e => !e.parentElement.matches("ul, ol"))
+        .forEach(() => wrong.push("li alone"));
+    all("[tabindex]").filter(e => e.tabIndex > 0).forEach(() => wrong.push("tabindex over 0"));
+    all(".scroll").filter(e => e.scrollWidth > e.clientWidth + 1 && e.tabIndex < 0
+        && !e.querySelector("a, button")).forEach(() => wrong.push("a keyboard cannot scroll"));
+    all("a, button, summary, input, select").filter(e => e.getClientRects().length).forEach(e => {
+        const box = e.getBoundingClientRect();
+        if (box.height < 23.5) { wrong.push(`${box.height} px high: ${e.outerHTML.slice(0, 80)}`); }
+    });
+    return wrong;
+})()"""
+AT = """(() => { const e = document.activeElement; const s = getComputedStyle(e);
+    return [e.tagName, Math.round(e.getBoundingClientRect().top + scrollY),
+        s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2,
+        e.getAttribute("aria-label") || e.textContent.trim().slice(0, 40)]; })()"""
+
+
+def press(page: Page, key: str, code: int) -> None:
+    for kind in ("keyDown", "keyUp"):
+        text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+        page.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
+                  windowsVirtualKeyCode=code, **text)  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_text_stands_out(page: Page, scheme: str) -> None:
+    """WCAG 1.4.3 on every text of the page, folds open."""
+    wanted = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.call("Emulation.setEmulatedMedia", features=wanted)
+    try:
+        assert page.evaluate(CONTRAST) == []
+        page.evaluate("document.querySelector('dd').style.color = getComputedStyle(document.body)"
+                      ".backgroundColor")  # fmt: skip
+        assert len(page.evaluate(CONTRAST)) >= 1, "text of the colour behind it is seen"
+    finally:
+        page.call("Emulation.setEmulatedMedia", features=[])
+
+
+def test_structure_names_labels_and_sizes(page: Page) -> None:
+    """WCAG 1.1.1, 1.3.1, 1.4.4, 2.4.2, 2.4.4, 2.5.8, 3.1.1, 4.1.2, folds closed and open."""
+    assert page.evaluate(RULES) == []
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    assert page.evaluate(RULES) == []
+    page.evaluate(
+        "document.querySelector('img').alt = ''; document.querySelector('h2').id = 'runs'"
+    )
+    assert page.evaluate(RULES) == ["id runs twice", "img without alt"]
+
+
+def test_a_keyboard_reaches_all_in_order_and_sees_where_it_is(page: Page) -> None:
+    """WCAG 2.1.1, 2.4.3, 2.4.7: tab goes down the page, each place is outlined, Enter unfolds."""
+    seen = []
+    for _ in range(60):
+        press(page, "Tab", 9)
+        seen.append(page.evaluate(AT))
+        if seen[-1][0] == "BODY":
+            break
+    places = [place for place in seen if place[0] != "BODY"]
+    assert all(visible for _, _, visible, _ in places), places
+    after = [top for tag, top, *_ in places if tag != "A"]
+    assert len(after) > 10 and after == sorted(after)
+    page.evaluate("document.querySelector('details.table:not([open]) > summary').focus()")
+    press(page, "Enter", 13)
+    assert page.evaluate("document.activeElement.parentElement.open")
+
+
+def test_tables_are_sorted_and_filtered(page: Page) -> None:
+    rows = """Array.from(document.querySelector("#table-scaling tbody").rows)
+        .filter(r => !r.hidden).map(r => Array.from(r.cells, c => c.textContent))"""
+    head = "document.querySelectorAll('#table-scaling th button')[%d]"
+    printed = page.evaluate(rows)
+    names = page.evaluate(
+        "Array.from(document.querySelectorAll('#table-scaling th button'), b => b.textContent)"
+    )
+    column = next(place for place, name in enumerate(names) if "tokens/s" in name.lower())
+    for _ in range(2):
+        page.evaluate(f"{head % column}.click()")
+    assert page.evaluate(f"{head % column}.parentElement.getAttribute('aria-sort')") == "descending"
+    down = page.evaluate(rows)
+    texts = [row[column].split(" ")[0].replace(",", "") for row in down]
+    rates = [float(text) for text in texts if text != NONE]
+    assert rates == sorted(rates, reverse=True) and len(down) == len(printed)
+    assert texts[len(rates) :] == [NONE] * (len(texts) - len(rates)), "dashes stand last"
+    assert all(row[0] for row in down), "a row apart from its group says which cell it is of"
+    page.evaluate(f"{head % column}.click()")
+    assert page.evaluate(rows) == printed
+    page.evaluate("""(() => { const field = document.querySelector("#table-scaling .filter input");
+        field.value = "horovod"; field.dispatchEvent(new Event("input")); })()""")
+    found = page.evaluate(rows)
+    assert 0 < len(found) < len(printed) and all("Horovod" in row[0] for row in found)
+
+
+def test_points_of_a_figure_say_their_value(page: Page, results: Path) -> None:
+    """A title over each point, where the figure shows it; the figure's own file has it too."""
+    found = page.evaluate("""Array.from(document.querySelectorAll("#figure-throughput .plate i"),
+        e => [e.title, e.offsetLeft, e.offsetTop, e.parentElement.clientWidth])""")
+    drawn = (results / "figures/throughput.svg").read_text()
+    assert len(found) > 10 and drawn.count('<circle class="point"') == len(found)
+    assert all(" tokens/s, " in title and "node" in title for title, *_ in found)
+    assert all(0 < left < width for _, left, _, width in found)

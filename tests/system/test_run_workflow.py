@@ -81,7 +81,10 @@ def test_a_second_run_waits_for_the_first(folder: Path) -> None:
     wait_for(folder / "starts.log", first)
     second = start(folder)
     assert second.stdout is not None
-    assert "another run works in this folder" in second.stdout.readline()
+    said = second.stdout.readline()
+    assert said.startswith("note: another run works in this folder; waiting for it to end: process")
+    assert f"process {first.pid} on {os.uname().nodename} since 2" in said
+    assert said.endswith(": snakemake --cores 1\n")
     assert first.poll() is None
     (folder / "go").touch()
     outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
@@ -90,6 +93,10 @@ def test_a_second_run_waits_for_the_first(folder: Path) -> None:
 
 
 def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:
+    # What only looks on is not waited for: `make paper` starts the script by `follow`. By its name
+    # this is such a process, a Python in this folder.
+    idle = [sys.executable, "-c", "import time; time.sleep(200)", "pipeline", "follow"]
+    looks_on = subprocess.Popen(idle, cwd=folder)
     by_hand = subprocess.Popen(
         [str(Path(sys.prefix, "bin", "snakemake")), "--cores", "1"],
         cwd=folder,
@@ -105,12 +112,16 @@ def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:
         assert waiting.stdout is not None
         line = waiting.stdout.readline()
         assert "still at work here: process" in line
-        assert str(by_hand.pid) in line
+        assert f"process {by_hand.pid} (" in line and "snakemake --cores 1" in line
         assert list((folder / ".snakemake" / "locks").iterdir())
     finally:
         os.killpg(by_hand.pid, signal.SIGKILL)
         by_hand.wait()
     (folder / "go").touch()
-    assert waiting.communicate(timeout=120)[0]
-    assert waiting.returncode == 0
+    try:
+        assert waiting.communicate(timeout=120)[0]
+        assert looks_on.poll() is None and waiting.returncode == 0
+    finally:
+        looks_on.kill()
+        looks_on.wait()
     assert (folder / "slow.txt").read_text() == "whole\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -216,6 +217,11 @@ def test_make_paper_says_where_results_lie(finished: Project) -> None:
         assert f"results/tiny/{part}" in done.stdout
         assert (finished.results / part).exists()
     assert "<h1>Tiny study for tests</h1>" in (finished.results / "report.html").read_text()
+    # One line of progress, and all that Snakemake says in a file.
+    assert re.fullmatch(r"(\d+)/\1 runs.*", done.stderr.splitlines()[0])
+    assert "rule " not in done.stderr
+    (log,) = (finished.results / "logs/workflow").iterdir()
+    assert "Nothing to be done" in log.read_text()
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deploymen
 UNMET = image.unmet_requirements(Path(IMAGE)) if CONTAINED else []
 if UNMET and workflow.is_main_process:
     print(
-        f"inside {IMAGE} only the training runs, the other stages run on this machine: "
+        f"note: inside {IMAGE} only the training runs, the other stages run on this machine: "
         + "; ".join(UNMET),
         file=sys.stderr,
     )

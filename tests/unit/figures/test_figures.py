@@ -14,7 +14,10 @@ from pipeline.figures import scales, theme
 from pipeline.metrics import table as tidy
 from tests.fake_records import make_study, make_table, write_table
 
-NAMES = ["loss_step", "loss_time", "memory", "speedup", "step_time", "throughput", "time_split"]
+NAMES = [
+    "loss_step", "loss_time", "memory", "overview", "speedup", "step_time", "throughput",
+    "time_split",
+]  # fmt: skip
 PROFILE = {"steps": 8}
 
 

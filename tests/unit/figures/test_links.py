@@ -67,6 +67,14 @@ def test_what_ran_on_the_loopback_is_one_panel_of_that_name(fell_back: Any, pane
         assert "1 Gbit/s" not in said
 
 
+@pytest.mark.parametrize("name", ["step_time", "memory"])
+def test_every_row_of_panels_has_the_names_of_its_cells(name: str, table: pd.DataFrame) -> None:
+    figure = draw(name, table)
+    (second,) = (axes for axes in figure.axes if axes.get_title() == "2 nodes, 1 Gbit/s")
+    names = [text.get_text() for text in second.texts]
+    assert "dps" in names and "horovod" in names and "single" not in names
+
+
 def _is_of_an_arm(line: Any) -> bool:
     """The caps of intervals have no line between them."""
     return len(line.get_xdata()) == 3 and line.get_linestyle() != "None"

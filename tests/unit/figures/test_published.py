@@ -16,7 +16,7 @@ from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import Claim, Verdict
 from pipeline.claims.write import to_dict, write_verdicts
-from pipeline.figures import published, step_time, theme, throughput
+from pipeline.figures import overview, published, step_time, theme, throughput
 from pipeline.figures.overlay import published_step_seconds
 from pipeline.metrics import table as tidy
 from pipeline.metrics.statistics import Interval
@@ -112,6 +112,22 @@ def test_every_line_has_its_verdict_in_word_and_colour(table: pd.DataFrame) -> N
     ticks = [" ".join(tick.get_text().split()) for tick in figure.axes[0].get_yticklabels()]
     assert all(CLAIMS[n].sentence.startswith(t[:-4]) for n, t in zip(names, ticks, strict=True))
     assert len(points(figure, theme.MEASURED)) == 3
+
+
+def test_the_overview_has_the_finding_parity_and_the_verdicts(table: pd.DataFrame) -> None:
+    theme.apply()
+    shown = [
+        verdict(CLAIMS["amp-speeds-up-dps"], "reproduced", (1.9, 2.0, 2.1)),
+        verdict(CLAIMS["amp-halves-memory"], "not testable here", None),
+    ]
+    finding, _, parity, shares, claims = overview.draw(table, shown).axes
+    assert " times as fast as " in finding.texts[0].get_text()
+    assert parity.get_title().startswith("Same training: ")
+    assert [text.get_text() for text in shares.texts] == ["not profiled"]
+    assert [text.get_text().strip() for text in claims.texts] == ["1", "0", "0", "1"]
+    assert [text.get_text() for text in overview.draw(table).axes[-1].texts] == [
+        "the study names none"
+    ]
 
 
 def test_what_is_no_ratio_or_has_no_point_is_left_out(table: pd.DataFrame) -> None:

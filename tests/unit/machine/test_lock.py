@@ -2,6 +2,9 @@
 
 import fcntl
 import os
+import re
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,30 @@ def test_what_others_could_have_put_there_is_refused(own: Path, tmp_path: Path) 
     with pytest.raises(LaunchError, match="remove what is there or set TMPDIR"):
         timed_alone("run").__enter__()
     assert not list(elsewhere.iterdir())
+
+
+def test_who_waits_is_told_who_holds_it(own: Path, capsys) -> None:
+    holds, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with timed_alone("smoke/dps/n8/r3"):
+            holds.set()
+            ends.wait(60)
+
+    # A lock of flock() belongs to an open file, so threads wait for one another as processes do.
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert holds.wait(60)
+    waiting = threading.Thread(target=lambda: timed_alone("smoke/sps/n2/r0").__enter__())
+    waiting.start()
+    while not (said := capsys.readouterr().err):
+        time.sleep(0.01)
+    ends.set()
+    holder.join()
+    waiting.join(60)
+    assert re.fullmatch(
+        r"note: smoke/sps/n2/r0 waits for another timed run on this machine: "
+        rf"smoke/dps/n8/r3, process {os.getpid()} since [\d-]{{10}} [\d:]{{8}} \w+, in /.*\n",
+        said,
+    )
+    assert "smoke/sps/n2/r0" in (own / FILE).read_text()

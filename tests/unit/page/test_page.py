@@ -193,7 +193,7 @@ def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> N
     parts = ["result", "verdicts", "parity", "scaling", "time", "memory", "runs", "environment"]
     assert re.findall(r'<section id="(\w+)"', page) == [*parts, "reproduce"]
     first = page.split("</section>")[0]
-    assert 'id="figure-throughput"' in first and 'id="table-summary"' in first
+    assert 'id="figure-overview"' in first and 'id="table-summary"' in first
     assert "had the highest throughput" in first
     study = make_study(claims=["bai2022"])
     for name in figures.catalogue.shown(Study.of(study)):

@@ -31,7 +31,7 @@ def test_the_package_finds_its_files() -> None:
 
 
 def test_unknown_names_and_options_list_the_known_ones() -> None:
-    with pytest.raises(StudyError, match="'zero' has no file .*; use one of annotated"):
+    with pytest.raises(StudyError, match=r"'zero' has no file .*; use one of annotated"):
         strategies.load("zero", {})
     with pytest.raises(StudyError, match="no option 'bucket'; use one of bucket_cap_mb"):
         strategies.load("ddp", {"bucket": 1})

@@ -1,0 +1,173 @@
+"""The whole study on one sheet: what was found, and the figures that carry it.
+
+    python -m pipeline figure overview --metrics metrics.parquet --verdicts verdicts.json --out DIR
+
+It stands on white, also where the page around it is dark.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+from pipeline.claims.write import count
+from pipeline.figures import scales, theme
+from pipeline.figures.against_nodes import draw_arms, name_ends
+from pipeline.metrics.parity import EQUAL, UNEQUAL
+from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
+from pipeline.tables import summary
+
+CAPTION = (
+    "Overview of the study: throughput against the number of nodes over its first and its last "
+    "link, how far each cell's loss and gradient norm are from those of a single device as a share "
+    "of the tolerance, the share of a step at the largest world that is communication which no "
+    "computing hides, and what became of the published claims."
+)
+# Parity and claims check equal work for themselves.
+COMPARES = {"precision"}
+USES = "verdicts"
+_WRAP = 86
+_WORDS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
+          "not testable here": "#777777"}  # fmt: skip
+_FIXED = "\N{NO-BREAK SPACE}"
+_SMALLEST = 1e-4
+"""Share of the tolerance at which exact agreement is drawn, on a logarithmic axis."""
+
+
+def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure:
+    """Finding, throughput over at most two links, parity, share of communication, verdicts."""
+    compared = links(table)
+    compared = list(dict.fromkeys([compared[0], compared[-1]])) if compared else []
+    figure = plt.figure(figsize=(theme.WIDTH_INCHES, 5.4), layout="constrained")
+    whole = figure.add_gridspec(3, 1, height_ratios=(0.5, 2.7, 1.8))
+    values = pick(table, "cell", "tokens_per_second")
+    if values.empty:
+        return theme.empty(figure, figure.add_subplot(whole[:]), table)
+    _finding(figure.add_subplot(whole[0]), table)
+    above, below = whole[1].subgridspec(1, len(compared)), whole[2].subgridspec(1, 3)
+    first: Axes | None = None
+    for place, link in enumerate(compared):
+        axes = figure.add_subplot(above[place], sharey=first)
+        _throughput(axes, values, table, link)
+        first = first or axes
+        axes.set_ylabel("Throughput [tokens/s]" if axes is first else "")
+        axes.tick_params(labelleft=axes is first)
+    assert first is not None
+    scales.rate_axis(first, float(values["low"].min()) / 1.2, float(values["high"].max()) * 1.3)
+    for axes, link in zip(figure.axes[1:], compared, strict=True):
+        name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
+    _parity(figure.add_subplot(below[0]), table)
+    _communication(figure.add_subplot(below[1]), table)
+    _claims(figure.add_subplot(below[2]), verdicts)
+    shown = {cell for link in compared for cell in over_link(table, link)}
+    what = f"Bars: {interval_notes(values)}."
+    return theme.finish(figure, table, shown & set(values["cell"]), what, named=True)
+
+
+def _finding(axes: Axes, table: pd.DataFrame) -> None:
+    axes.axis("off")
+    facts = summary.largest(table)
+    if not facts["first"]:
+        return
+    said = [
+        f"{one['label']}{what} {one['speedup'].replace(' ', _FIXED)} times as fast as {one['base']}"
+        for one, what in ((facts["first"], " trains"), (facts["last"], ", the slowest,"))
+        if one
+    ]
+    text = f"At {facts['nodes']}, {'; '.join(said)}"
+    # The panels take no room for it: the first row of the grid is there for that.
+    axes.text(
+        0, 0.5, textwrap.fill(f"{text}.", _WRAP), fontsize=9, fontweight="bold", va="center",
+        transform=axes.transAxes, in_layout=False,
+    )  # fmt: skip
+
+
+def _throughput(axes: Axes, values: pd.DataFrame, table: pd.DataFrame, link: str) -> None:
+    draw_arms(axes, values[values["cell"].isin(over_link(table, link))], table)
+    scales.name_panel(axes, over(link) or "Throughput")
+
+
+def _parity(axes: Axes, table: pd.DataFrame) -> None:
+    """The largest deviation of each arm over its tolerance; left of the line is equal training."""
+    words = pick(table, "cell", "parity_verdict")["text"]
+    compared = int(words.isin([EQUAL, *UNEQUAL]).sum())
+    axes.set_title(f"Same training: {int((words == EQUAL).sum())} of {compared}")
+    found = pick(table, "cell", "parity_loss_early", "parity_norm_early")
+    if found.empty:
+        _say(axes, "not compared")
+        return
+    found["share"] = (found["value"] / found["text"].astype(float)).clip(lower=_SMALLEST)
+    worst = found.groupby(["arm", "metric"], sort=False)["share"].max()
+    arms, look = list(dict.fromkeys(found["arm"])), theme.styles(table)
+    cell_of = dict(zip(found["arm"], found["cell"], strict=True))
+    for place, arm in enumerate(arms):
+        for metric, filled in (("parity_loss_early", True), ("parity_norm_early", False)):
+            colour = look[cell_of[arm]].colour
+            axes.plot(
+                worst[arm, metric], place, marker=look[cell_of[arm]].marker, color=colour, ms=5,
+                mfc=colour if filled else "white", ls="", zorder=5,
+            )  # fmt: skip
+    axes.axvline(1.0, color="#8A8A8A", lw=1.0, ls=(0, (6, 3)))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(numticks=4))
+    axes.xaxis.set_minor_locator(NullLocator())
+    scales.plain_powers(axes.xaxis)
+    axes.set_xlim(_SMALLEST / 2, max(3.0, float(worst.max()) * 3))
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    scales.cell_axis(axes, arms)
+    axes.set_xlabel("Deviation / tolerance\n(filled: loss, open: norm)", fontsize=7.5)
+    axes.tick_params(labelsize=7)
+
+
+def _communication(axes: Axes, table: pd.DataFrame) -> None:
+    """Bars with intervals, one an arm, at the largest world."""
+    axes.set_title("Communication not hidden")
+    rows = [row for row in records(summary.build(table)) if row["world_size"] > 1]
+    rows = [row for row in rows if not pd.isna(row["communication_share"])]
+    if not rows:
+        _say(axes, "not profiled")
+        return
+    look = theme.styles(table)
+    for place, row in enumerate(rows):
+        value, low, high = (100 * row[f"communication_share{end}"] for end in ("", "_low", "_high"))
+        axes.barh(place, value, height=0.62, color=look[row["cell"]].colour, alpha=0.85)
+        axes.plot([low, high], [place, place], color="#222222", lw=1.1, marker="|", ms=4)
+        axes.text(max(value, high) + 2, place, f"{value:.0f} %", va="center", fontsize=7)
+    axes.set_xlim(0, 112)
+    axes.set_xticks([0, 50, 100])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    scales.cell_axis(axes, [row["arm"] for row in rows])
+    axes.grid(False, axis="y")
+    axes.set_xlabel(f"Share of a step [%]\nat {summary.largest(table)['nodes']}", fontsize=7.5)
+    axes.tick_params(labelsize=7)
+
+
+def _claims(axes: Axes, verdicts: Sequence[dict[str, Any]]) -> None:
+    """How many claims have each of the four verdicts, one effect counted once."""
+    axes.set_title("Published claims")
+    if not verdicts:
+        _say(axes, "the study names none")
+        return
+    counts = count(verdicts)
+    for place, (word, number) in enumerate(counts.items()):
+        axes.barh(place, number, height=0.62, color=_WORDS[word])
+        axes.text(number, place, f" {number}", va="center", fontsize=8, color="#222222")
+    axes.set_xlim(0, max(counts.values()) * 1.25)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.set_ylim(len(counts) - 0.5, -0.5)
+    axes.grid(False)
+    scales.cell_axis(axes, [word.replace("not testable ", "not testable\n") for word in counts])
+    axes.tick_params(labelsize=7)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.axis("off")
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, fontsize=8)

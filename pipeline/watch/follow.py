@@ -1,0 +1,156 @@
+"""Run the workflow with its output in a file, and print what a person waits for instead.
+
+That is one line of progress, rewritten on a terminal and otherwise printed now and then; every line
+of the output that says what somebody should know, at once; and, where the workflow fails, the last
+lines of its output and the name of the file.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from os import getpid
+from pathlib import Path
+from typing import TextIO
+
+from pipeline.errors import SamestepError
+from pipeline.files import made_folder
+from pipeline.watch.show import line
+from pipeline.watch.state import Watched
+
+POLL_SECONDS = 1.0
+"""Between two looks at the folder: a fraction of a millisecond of CPU time for each."""
+
+LINES = 20
+"""About how many lines of progress a study gives where there is no terminal."""
+
+TAIL = 40
+"""Lines of the output that are shown of a workflow that failed; Snakemake ends with its errors."""
+
+MOST_WORDS = 50
+"""Lines that are shown at once; a study whose every run warns is read in its log and report."""
+
+_WIDTH = 240
+_STEP = re.compile(r": step \d+/\d+, ")
+
+
+class Follower:
+    """Shows the progress of a watched study and what the workflow says in `log`."""
+
+    def __init__(self, watched: Watched, log: Path, out: TextIO) -> None:
+        self.watched, self.log, self.out = watched, log, out
+        words = "|".join(("error:", "warning:", "note:", "mixed:", "NOT EQUAL", "interrupted"))
+        self._notable = re.compile(rf"(?:{words}|{re.escape(watched.study.name)}/)")
+        self._terminal = out.isatty()
+        self._offset, self._told = 0, list[str]()
+        self._now = ""
+        self._progress: tuple[int, str | None] = (-1, None)
+
+    def update(self) -> None:
+        """Show what is new in the log and in the results."""
+        before = self._now
+        for text in self._fresh():
+            if _STEP.search(text):
+                self._now = text.partition("/")[2]
+            elif self._notable.match(text) and len(self._told) <= MOST_WORDS:
+                self._told.append(text)
+                more = f"more such lines are in {self.log}"
+                self._say(text if len(self._told) <= MOST_WORDS else more)
+        ended = self.watched.update()
+        if ended:
+            self._now = ""
+        # Drawing costs more than looking, and runs are timed meanwhile.
+        if ended or self._now != before or self._progress[0] in (-1, LINES):
+            self._show()
+
+    def close(self) -> None:
+        """Take the line away on a terminal."""
+        if self._terminal:
+            self.out.write("\r\x1b[K")
+            self.out.flush()
+
+    def tail(self) -> str:
+        """The end of the log, long lines cut; without the lines that were shown already."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
+        return "".join(f"{_cut(text)}\n" for text in lines if text not in self._told)
+
+    def _show(self) -> None:
+        planned = max(len(self.watched.planned), 1)
+        progress = (LINES * len(self.watched.ended) // planned, self.watched.making())
+        former, self._progress = self._progress, progress
+        text = line(self.watched, self._now)
+        if self._terminal:
+            columns = shutil.get_terminal_size().columns
+            self.out.write(f"\r{text[: columns - 1]}\x1b[K")
+            self.out.flush()
+        elif progress != former:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.close()
+        print(_cut(text), file=self.out, flush=True)
+
+    def _fresh(self) -> list[str]:
+        """Whole lines that the workflow has written since the last call."""
+        with self.log.open("rb") as stream:
+            stream.seek(self._offset)
+            content = stream.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode("utf-8", errors="replace").splitlines()
+
+
+def follow(watched: Watched, command: Sequence[str], out: TextIO = sys.stderr) -> int:
+    """Run `command` to its end and return its exit status; a signal reaches the command too.
+
+    Its output goes to a new file below `logs/workflow` of the results folder. Raises SamestepError
+    where that cannot be written or the command cannot be started.
+    """
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{getpid()}.txt"
+    log = watched.results / "logs" / "workflow" / name
+    with made_folder(log.parent):
+        try:
+            with log.open("xb") as stream:
+                child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+        except OSError as error:
+            raise SamestepError(
+                f"could not start {command[0]} with its log in {log} ({error.strerror}); fix the "
+                "disk, its permissions or the command"
+            ) from error
+    shown = Follower(watched, log, out)
+    watched.update()
+    try:
+        status = _wait(child, shown)
+    finally:
+        shown.close()
+    if status:
+        print(f"{shown.tail()}error: the workflow failed; all it said is in {log}", file=out)
+    return status
+
+
+def _wait(child: subprocess.Popen[bytes], shown: Follower) -> int:
+    interrupted: KeyboardInterrupt | None = None
+    while True:
+        try:
+            while child.poll() is None:
+                shown.update()
+                time.sleep(POLL_SECONDS)
+            shown.update()
+            break
+        except KeyboardInterrupt as error:
+            # Control-C reaches the whole group; a signal of its own (`_terminate`) this process.
+            if error.args:
+                child.terminate()
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
+    return 128 - child.returncode if child.returncode < 0 else child.returncode
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]} ..."

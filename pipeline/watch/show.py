@@ -1,0 +1,99 @@
+"""A watched study as one line, and as the matrix of cells x nodes with medians as they come."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.watch.state import Ended, Watched, medians, not_ok
+
+_LAST = 3
+_BAR = 30
+# As a verdict or a status is coloured elsewhere; the words say the same without a colour.
+_COLOURS = {"ok": "green", "unsupported": "yellow"}
+
+
+def line(watched: Watched, now: str = "") -> str:
+    """`37/252 runs, about 17 min left; last dps n8 r3: 123 ms a step`.
+
+    `now` is what is under way, in words; it stands where no run has ended yet.
+    """
+    done, planned = _counts(watched)
+    parts = [f"{done}/{planned}{' or more' if watched.adaptive else ''} runs"]
+    if counts := not_ok([*watched.ended.values()]):
+        parts[0] += f" ({', '.join(f'{count} {status}' for status, count in counts.items())})"
+    if done < planned:
+        left = watched.seconds_left()
+        parts[0] += "" if left is None else f", about {duration(left)} left"
+        if watched.ended:
+            parts.append(f"last {_outcome(max(watched.ended.values(), key=lambda r: r.ended))}")
+        if now:
+            parts.append(f"now {now}")
+    elif (product := watched.making()) is not None:
+        parts.append(f"making {product}")
+    return "; ".join(parts)
+
+
+def matrix(watched: Watched) -> Group:
+    """Cells x nodes: runs ended of those planned, their median step time, what went wrong."""
+    nodes = sorted({run.world.nodes for run in watched.planned})
+    said = f"{watched.study.name}: median step time in ms, runs ended of those planned"
+    table = Table(title=Text(said), title_justify="left")
+    table.add_column("cell", no_wrap=True)
+    for count in nodes:
+        table.add_column(f"{count} node{'' if count == 1 else 's'}", justify="right", no_wrap=True)
+    known = medians(watched.ended.values())
+    for cell in dict.fromkeys(run.cell for run in watched.planned):
+        table.add_row(cell, *(_entry(watched, known, cell, count) for count in nodes))
+    done, planned = _counts(watched)
+    filled = round(_BAR * done / planned) if planned else _BAR
+    bar = Text("━" * filled, style="green") + Text("━" * (_BAR - filled), style="dim")
+    last = sorted(watched.ended.values(), key=lambda run: run.ended)[-_LAST:]
+    profiled = [run for run in watched.planned if run.profile]
+    note = f"profiled runs: {sum(r.run_id in watched.ended for r in profiled)}/{len(profiled)}"
+    return Group(
+        table,
+        bar + Text(f"  {line(watched)}"),
+        Text(note if profiled else "no profiled runs", style="dim"),
+        *(Text(_outcome(run), style=_COLOURS.get(run.status, "red")) for run in last),
+    )
+
+
+def duration(seconds: float) -> str:
+    """Whole seconds, minutes or hours and minutes, whichever a person would say."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _counts(watched: Watched) -> tuple[int, int]:
+    planned = watched.planned
+    return sum(run.run_id in watched.ended for run in planned), len(planned)
+
+
+def _entry(watched: Watched, known: dict[tuple[str, int], float], cell: str, nodes: int) -> Text:
+    own = [r for r in watched.planned if (r.cell, r.world.nodes, r.profile) == (cell, nodes, False)]
+    if not own:
+        return Text("")
+    ended = [watched.ended[run.run_id] for run in own if run.run_id in watched.ended]
+    text = Text()
+    if (cell, nodes) in known:
+        text.append(f"{_milliseconds(known[cell, nodes])}  ", style="bold")
+    for status, count in not_ok(ended).items():
+        text.append(f"{count} {status}  ", style=_COLOURS.get(status, "red"))
+    whole = len(ended) == len(own)
+    return text.append(f"{len(ended)}/{len(own)}", style="green" if whole else "dim")
+
+
+def _outcome(run: Ended) -> str:
+    if run.step_seconds is None:
+        return f"{run.name}: {run.status}"
+    return f"{run.name}: {_milliseconds(run.step_seconds)} ms a step"
+
+
+def _milliseconds(seconds: float) -> str:
+    """Three significant digits, or all of a whole number that is longer."""
+    value = 1000 * seconds
+    return f"{value:#.3g}".rstrip(".") if value < 100 else f"{value:,.0f}"

@@ -1,0 +1,197 @@
+"""What the results folder says of a study that runs; each record is read once. No torch, no pandas.
+
+Records are the truth: a run has ended where its record is there and of the same training as its
+spec. The workflow validates records; here they are only read, as they appear.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.documents import read_lines, read_made
+from pipeline.errors import RecordError, StudyError
+from pipeline.records.record import RUN_FILE, STEPS_FILE
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
+
+# Runs further apart than this were not made in one go, so what lies between them is no run's cost.
+_PAUSE_SECONDS = 900.0
+# As many of the last runs tell how much longer a run takes than its record says.
+_LATELY = 20
+
+_PRODUCTS = (
+    ("metrics", "metrics/metrics.parquet"),
+    ("figures", "figures/*.svg"),
+    ("tables", "tables/*.html"),
+    ("paper", "paper/paper.pdf"),
+    ("report", "report.html"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended; `started` and `ended` are in seconds since the epoch.
+
+    `step_seconds` is the median of its timed steps, each the time of the slowest rank; None for a
+    profiled run and where the status is not `ok`.
+    """
+
+    spec: RunSpec
+    status: str
+    started: float
+    ended: float
+    step_seconds: float | None
+
+    @property
+    def name(self) -> str:
+        """`<cell> n<nodes> r<repeat>`, or `p<repeat>`."""
+        return " ".join(self.spec.run_id.split("/")[1:])
+
+
+class Watched:
+    """A study and its results folder; call `update` now and then."""
+
+    def __init__(self, study: Study, results: Path) -> None:
+        self.study, self.results = study, results
+        self.ended: dict[str, Ended] = {}
+        self._runs = [*expand(study), *profiled(study)]
+        # Asked each second while runs are timed: 252 records take less than a millisecond.
+        folders = (results / "runs" / spec.run_id.partition("/")[2] for spec in self._runs)
+        self._files = [folder / RUN_FILE for folder in folders]
+        self._seen: list[tuple[int, int] | None] = [None] * len(self._runs)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether repeats may be added to what is planned now."""
+        return self.study.repeats.within is not None
+
+    @property
+    def planned(self) -> list[RunSpec]:
+        """Every run that is called for by now; rounds of adaptive repeats add some."""
+        least, called = self.study.repeats.at_least, self._called()
+        return [run for run in self._runs if run.repeat < least or run.run_id in called]
+
+    def update(self) -> list[Ended]:
+        """Read what is new; returns the runs that have ended since the last call, in that order."""
+        fresh = []
+        for place, file in enumerate(self._files):
+            stamp = _stamp(file)
+            if stamp == self._seen[place]:
+                continue
+            self._seen[place], spec = stamp, self._runs[place]
+            self.ended.pop(spec.run_id, None)
+            if stamp is not None and (found := _read(file.parent, spec)) is not None:
+                self.ended[spec.run_id] = found
+                fresh.append(found)
+        return sorted(fresh, key=lambda run: run.ended)
+
+    def seconds_left(self) -> float | None:
+        """Wall time until the last planned run ends; None before any run has ended.
+
+        A run is expected to take what runs of its cell and node count took in the median, or else
+        all runs; the last runs tell how much passes besides, and how many are made at once.
+        """
+        if not self.ended:
+            return None
+        took: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for run in self.ended.values():
+            took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)
+        of_any = statistics.median(time for times in took.values() for time in times)
+        left = [run for run in self.planned if run.run_id not in self.ended]
+        places = [(run.cell, run.world.nodes) for run in left]
+        expected = sum(
+            statistics.median(took[place]) if place in took else of_any for place in places
+        )
+        return expected * _stretch(self.ended.values())
+
+    def making(self) -> str | None:
+        """The product that is older than what it is made from, once all runs have ended."""
+        if any(run.run_id not in self.ended for run in self.planned):
+            return None
+        newest = max((run.ended for run in self.ended.values()), default=0.0)
+        for name, pattern in _PRODUCTS:
+            stamps = [stamp for path in self.results.glob(pattern) if (stamp := _stamp(path))]
+            times = [stamp[0] / 1e9 for stamp in stamps]
+            if not times or min(times) < newest:
+                return name
+            newest = max(times)
+        return None
+
+    def _called(self) -> set[str]:
+        """Ids in the lists that rounds of adaptive repeats have written so far."""
+        found: set[str] = set()
+        for path in self.results.glob("rounds/*.json") if self.adaptive else ():
+            found |= set(read_made(path, "", RecordError, "snakemake"))
+        return found
+
+
+def medians(ended: Iterable[Ended]) -> dict[tuple[str, int], float]:
+    """(cell, nodes) -> the median over its runs of their step times, in seconds."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for run in ended:
+        if run.step_seconds is not None:
+            found[run.spec.cell, run.spec.world.nodes].append(run.step_seconds)
+    return {place: statistics.median(values) for place, values in found.items()}
+
+
+def _stretch(ended: Iterable[Ended]) -> float:
+    """Wall time of the last runs over the sum of their own: jobs cost time, several save some."""
+    lately: list[Ended] = []
+    for run in sorted(ended, key=lambda one: one.ended, reverse=True)[:_LATELY]:
+        if lately and lately[-1].started - run.ended > _PAUSE_SECONDS:
+            break
+        lately.append(run)
+    own = sum(run.ended - run.started for run in lately)
+    passed = max(run.ended for run in lately) - min(run.started for run in lately)
+    return passed / own if own else 1.0
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """When the file was written, in nanoseconds, and its size; None where it is not there."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+def _read(folder: Path, spec: RunSpec) -> Ended | None:
+    """The run of a record; None where that is damaged or of another training, as it is repeated."""
+    try:
+        run: dict[str, Any] = read_made(folder / RUN_FILE, "", RecordError, "snakemake")
+        if RunSpec.from_dict(run["spec"]).identity() != spec.identity():
+            return None
+        start, end = (
+            datetime.fromisoformat(run[key]).timestamp() for key in ("started_at", "ended_at")
+        )
+        status = str(run["status"])
+        timed = status == "ok" and not spec.profile
+        seconds = _median_step(folder / STEPS_FILE) if timed else None
+    except (RecordError, StudyError, KeyError, TypeError, ValueError):
+        return None
+    return Ended(spec, status, start, end, seconds)
+
+
+def _median_step(path: Path) -> float:
+    slowest: dict[int, float] = {}
+    for _, line in read_lines(path, "", RecordError):
+        if line["timed"]:
+            slowest[line["step"]] = max(line["seconds"], slowest.get(line["step"], 0.0))
+    return statistics.median(slowest.values())
+
+
+def not_ok(ended: Sequence[Ended]) -> dict[str, int]:
+    """Status -> runs that ended with it, `ok` left out."""
+    counts: dict[str, int] = defaultdict(int)
+    for run in ended:
+        if run.status != "ok":
+            counts[run.status] += 1
+    return dict(counts)
