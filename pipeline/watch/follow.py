@@ -118,6 +118,7 @@ def follow(watched: Watched, command: Sequence[str], out: TextIO = sys.stderr) -
             with log.open("xb") as stream:
                 child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
         except OSError as error:
+            log.unlink(missing_ok=True)
             raise SamestepError(
                 f"could not start {command[0]} with its log in {log} ({error.strerror}); fix the "
                 "disk, its permissions or the command"

@@ -22,6 +22,9 @@ ELSEWHERE = {
     "make test-system": ".ci/run",
     "make paper": ".ci/run",
     "make paper CONFIGFILE=my-study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
+    "python -m pipeline watch --study my-study.yaml": (
+        "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
+    ),
     "snakemake --cores all": "tests/workflow/conftest.py::trained",
     "snakemake --cores all figures": WORKFLOW + "test_each_target_works_by_itself",
     "snakemake --cores all tables": WORKFLOW + "test_each_target_works_by_itself",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,7 +10,6 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import StudyError
-from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.select import pick, speedup_name
 from pipeline.paper.numbers import _batch_words
@@ -115,11 +113,3 @@ def test_words_on_the_batch_follow_the_data(table) -> None:
     assert _batch_words(strong)["same"].endswith("on the same batch")
     assert _batch_words(weak)["same"].endswith("per device, so that the whole grows with them")
     assert not _batch_words(runs)["equal"]
-
-
-def test_a_table_from_before_weak_scaling_followed_the_data_axis_is_read(
-    table, tmp_path: Path
-) -> None:
-    table.drop(columns="data_devices").to_parquet(tmp_path / "metrics.parquet")
-    found = tidy.read(tmp_path / "metrics.parquet")
-    assert (found["data_devices"].dropna() == found["world_size"].dropna()).all()

@@ -13,6 +13,7 @@ from pipeline.__main__ import main
 from pipeline.claims.write import by_question, read_verdicts, total
 from pipeline.errors import SamestepError
 from pipeline.metrics import table as tidy
+from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.metrics.format import ratio_interval
 from pipeline.paper.claim_facts import reasons
 from pipeline.paper.manuscript import SOURCES, render
@@ -23,6 +24,9 @@ from tests.fake_records import make_study, make_table
 from tests.unit.paper.papers import make_paper, text_of
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
+ON_THE_PAGE = ("overview",)
+"""Figures of the page alone: the paper has their parts."""
+
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
 
 
@@ -49,7 +53,8 @@ def test_latex_finds_its_figures_and_html_needs_none(
     assert make_paper(root, root) == 0
     latex = (root / "paper" / "paper.tex").read_text()
     included = re.findall(r"\{([^{}]*\.pdf)\}", latex)
-    assert sorted(Path(path).stem for path in included) == figures.catalogue.shown(Study.of(study))
+    shown = [name for name in figures.catalogue.shown(Study.of(study)) if name not in ON_THE_PAGE]
+    assert sorted(Path(path).stem for path in included) == shown
     assert all((root / "paper" / path).is_file() for path in included)
     html = (root / "paper" / "paper.html").read_text()
     assert not re.search(r'(src|href)="(?!data:|#|https://)', html)
@@ -65,7 +70,8 @@ def test_no_number_is_typed_by_hand() -> None:
 
 
 def test_every_figure_and_table_is_shown_once_and_referred_to() -> None:
-    for kind, names in (("figure", figures.names()), ("table", tables.names())):
+    in_paper = [name for name in figures.names() if name not in ON_THE_PAGE]
+    for kind, names in (("figure", in_paper), ("table", tables.names())):
         assert sorted(re.findall(rf'\b{kind}\("(\w+)"\)', SOURCE)) == names
         own = re.findall(r'\bcaption\("(\w+)"', SOURCE) if kind == "table" else []
         assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == {*names, *own}
@@ -132,7 +138,7 @@ def test_runs_that_diverged_or_are_mixed_are_said_aloud(
     assert "NOT EQUAL: Distributed Parameter Server (DDP) at 2 nodes against single" in text
     told = "at 2 nodes: the runs differ in torch 2.12 and 2.13"
     assert told in text and "pool runs that were not made under the same circumstances" in text
-    assert "over the first 30 steps" in text
+    assert f"over the first {FIRST_STEPS} steps" in text
 
 
 def with_verdict(table: pd.DataFrame, chosen: pd.Series, verdict: str) -> pd.DataFrame:
@@ -331,7 +337,8 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
     # The table of cells is the manuscript's own; the figure of memory is in the appendix.
     environment = len(tables.catalogue.shown(Study.of(study))) + 1
     assert f"the commit in Table {environment}" in text
-    assert f"Figure {len(figures.catalogue.shown(Study.of(study))) - 1} shows the measured" in text
+    last = len(figures.catalogue.shown(Study.of(study))) - len(ON_THE_PAGE) - 1
+    assert f"Figure {last} shows the measured" in text
     plain = render(SOURCE, collect(Study.of(study), table), folder / "tables")
     assert f"the commit in Table {environment - 1}" in plain and "Published claims" not in plain
 
