@@ -117,10 +117,11 @@ def follow(watched: Watched, command: Sequence[str], out: TextIO = sys.stderr) -
         try:
             with log.open("xb") as stream:
                 child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the command
             log.unlink(missing_ok=True)
+            reason = error.strerror if isinstance(error, OSError) else error
             raise SamestepError(
-                f"could not start {command[0]} with its log in {log} ({error.strerror}); fix the "
+                f"could not start {command[0]!r} with its log in {log} ({reason}); fix the "
                 "disk, its permissions or the command"
             ) from error
     shown = Follower(watched, log, out)

@@ -50,7 +50,8 @@ def call(folder: Path, *arguments: str | Path, may_leave: bool = False) -> tuple
     if status == 2:
         assert text.startswith("error: ") and text.count("\n") == 1, text
         assert len(text) < 2000 and "Traceback" not in text, text
-        assert may_leave or tree(folder) == before, "something was left behind"
+        after = tree(folder)
+        assert may_leave or after == before, f"left behind: {after} after {before}"
     return status, text
 
 

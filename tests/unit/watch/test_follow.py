@@ -128,7 +128,7 @@ def test_without_a_terminal_lines_are_few(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SamestepError, match=r"could not start no-such with its log in .*No such"):
+    with pytest.raises(SamestepError, match=r"could not start 'no-such' with its log in .*No such"):
         follow(Watched(Study.of(STUDY), tmp_path), ["no-such"], io.StringIO())
     assert not [*tmp_path.iterdir()]
 
