@@ -71,7 +71,8 @@ def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
 
 def _environment(world: int) -> dict[str, str]:
     """On fewer cores than ranks Horovod waits asleep, as on emulated nodes: it would spin."""
-    ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     if world > len(usable_cores()):
         ours |= {pacing.VARIABLE: "1"}
     return os.environ | ours

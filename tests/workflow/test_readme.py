@@ -22,6 +22,8 @@ ELSEWHERE = {
     "make test-system": ".ci/run",
     "make paper": ".ci/run",
     "make paper CONFIGFILE=my-study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
+    "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
+    "--require-hashes -r envs/deepspeed.lock": "tests/system/test_deepspeed.py::installed",
     "python -m pipeline watch --study my-study.yaml": (
         "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
     ),

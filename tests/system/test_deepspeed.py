@@ -1,0 +1,48 @@
+"""The optional extra, installed from its lock into a folder of its own, against `single`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.project import ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+INSTALL = "--no-build-isolation --no-deps --require-hashes -r envs/deepspeed.lock"
+"""As docs/strategies.md has it, where it goes into .venv."""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    assert INSTALL in (ROOT / "docs/strategies.md").read_text()
+    folder = tmp_path_factory.mktemp("deepspeed")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+    environment = os.environ | {"DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0"}
+    done = subprocess.run(
+        [*command, *INSTALL.split()], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    if "NewConnectionError" in done.stderr:
+        pytest.skip("no network: pip reaches no index")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
+    paths = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/parity"]
+    done = subprocess.run(
+        [*suite, "-k", "fp32_takes_the_same_steps and deepspeed-2"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    # Two numbers of micro-batches of each of the three stages.
+    assert "6 passed" in done.stdout, done.stdout[-3000:]
