@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,14 @@ pytestmark = [
 ]
 PROGRAMS = ("sh", "id", "touch", "cat", "env")
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def open_to_all(folder: Path) -> None:
+    """Let every user into a folder of the tests and those above it, which pytest closes."""
+    temporary = Path(tempfile.gettempdir())
+    for one in (folder, *folder.parents):
+        if temporary in one.parents:
+            one.chmod(0o755)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +47,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = top / ".singularity.d" / "env" / "10-docker2singularity.sh"
     environment.parent.mkdir(parents=True)
     environment.write_text("export PATH=/bin\nexport FROM_IMAGE=yes\n")
-    for folder in (top, *list(top.parents)[:3]):
-        folder.chmod(0o755)
+    open_to_all(top)
     return top
 
 
@@ -64,8 +72,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         pytest.skip("not root")
     if request.param == "user" and os.geteuid() == 0:
         os.chown(home, 1234, 1234)
-        for folder in list(home.parents)[:3]:
-            folder.chmod(0o755)
+        open_to_all(home.parent)
         prefix = ["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups"]
 
     def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
