@@ -31,7 +31,7 @@ import torch
 from bench.contestants.libraries import Accelerated, drive_trainer
 from bench.contestants.ours import Ours
 from bench.contestants.plain import Plain
-from bench.contestants.setting import Contestant, Setting
+from bench.contestants.setting import SIZES, Contestant, Setting
 from pipeline.metrics.statistics import values_interval
 
 OURS, TRAINER = Ours.name, "trainer"
@@ -58,8 +58,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--quick", action="store_true", help="a tiny model, six rounds")
     parser.add_argument("--rounds", type=int, default=Extent.rounds)
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(Extent.sizes))
     args = parser.parse_args()
-    extent = QUICK if args.quick else Extent(rounds=args.rounds)
+    extent = QUICK if args.quick else Extent(tuple(args.sizes), rounds=args.rounds)
     settings = [
         Setting(size, extent.batch, precision, compiled)
         for size in extent.sizes
