@@ -55,7 +55,10 @@ class Accelerated:
 
     def __init__(self, setting: Setting) -> None:
         from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
 
+        # One process has one state, with the precision of its first Accelerator.
+        AcceleratorState._reset_state(reset_partial_state=True)
         mixed = "no" if setting.precision == "fp32" else setting.precision
         self.accelerator = Accelerator(mixed_precision=mixed, cpu=setting.device == "cpu")
         model = gpt2(setting)
