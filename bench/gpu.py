@@ -6,7 +6,7 @@
 peak        rates of square matrix products in each number format
 pairs       step time against the other programs of `bench.peers`, in alternating blocks
 precisions  this project alone in each precision, eager and compiled: step time, tokens/s, FLOP
-            utilisation over the measured rate, peak memory beside the predicted one
+            utilisation over the measured rate, peak memory and the predicted one
 parity      losses and gradient norms of one small model on the device and on the CPU
 phases      where a step's time goes
 tests       tests/system/test_gpu.py, where pytest is installed

@@ -3,7 +3,7 @@
 A folder is written under a temporary name and renamed. It holds the SHA-256 of each of its files,
 which is compared before a checkpoint is used: a disk or a copy may damage what was written whole.
 So the newest two of a run are kept, and on the disk is room for three while one is written. Hashes
-are taken of files in blocks, so that they need no memory beside the state itself.
+are taken of files in blocks, so that they need no memory besides the state itself.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _of_another(found: str, owner: str) -> str:
 
 
 def _drop_others(folder: Path, step: int, owner: str) -> None:
-    """Drop all beside the checkpoint of `step` and those before it of the same owner."""
+    """Drop all besides the checkpoint of `step` and those before it of the same owner."""
     before = [number for number in steps(folder) if number < step]
     ours = (n for n in before if (about := _about(_folder(folder, n))) and about["owner"] == owner)
     kept = {_folder(folder, number) for number in (step, *islice(ours, KEPT - 1))}
