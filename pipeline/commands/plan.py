@@ -17,7 +17,7 @@ from pipeline.errors import CorpusError, StudyError
 from pipeline.models import num_parameters
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
-from pipeline.planner.sizes import MOST_DEVICES, Layout, layouts, sizes
+from pipeline.planner.sizes import MOST_DEVICES, Candidate, layouts, sizes
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.profiling import profiled
@@ -106,7 +106,7 @@ _SIZE_HEADINGS = (
 )  # fmt: skip
 
 
-def _layout_row(one: Layout, limit: int | None) -> tuple[str, ...]:
+def _layout_row(one: Candidate, limit: int | None) -> tuple[str, ...]:
     m = one.plan.memory
     parts = (m.parameters, m.gradients, m.optimiser, m.buffers, m.activations, m.logits, m.base,
              m.peak)  # fmt: skip

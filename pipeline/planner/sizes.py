@@ -34,7 +34,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Candidate:
     """One way to lay a model out, what its strategy is called with, and what a rank needs."""
 
     size: Size
@@ -80,7 +80,7 @@ def world_of(devices: int) -> WorldSpec:
     return WorldSpec(nodes, devices // nodes, "cuda", "nccl", "real")
 
 
-def layouts(size: Size, devices: int, precision: str) -> list[Layout]:
+def layouts(size: Size, devices: int, precision: str) -> list[Candidate]:
     """Every layout of a model that exists on so many devices, in the order of the strategies.
 
     One sequence is a micro-batch, and each device has one in a step. A strategy of one device is
@@ -93,7 +93,7 @@ def layouts(size: Size, devices: int, precision: str) -> list[Layout]:
             for spec in _specs(size, strategy, name, options, devices, precision):
                 (plan,) = plan_study([spec])
                 axes = strategy.layout(spec.world).axes
-                found.append(Layout(size, name, options, axes, plan))
+                found.append(Candidate(size, name, options, axes, plan))
     return found
 
 

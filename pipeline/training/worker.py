@@ -272,7 +272,7 @@ def _lost_peer(args: argparse.Namespace) -> tuple[str, ...]:
 def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     """The record's status for an exception, `lost` for a vanished peer, `error` for no record.
 
-    `lost_peer` are words of the strategy's backend beside `LOST_PEER`.
+    `lost_peer` are words of the strategy's backend besides `LOST_PEER`.
     """
     if isinstance(error, UnsupportedError):
         return "unsupported"

@@ -89,10 +89,10 @@ OPTIONS: dict[str | None, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One training of `STEPS` steps; `resume` stops half-way and goes on from a checkpoint.
+    """One training of `STEPS` steps; `resume` stops half-way and resumes from a checkpoint.
 
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
-    gradient infinite on one rank. `resume_variant` numbers the knobs that it goes on with.
+    gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     """
 
     strategy: str

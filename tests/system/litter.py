@@ -1,4 +1,4 @@
-"""What a fault may leave on the machine beside the run's own folder: counted before and after."""
+"""What a fault may leave on the machine besides the run's own folder: counted before and after."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every fault of the table: what it leaves, what the record says, and how the run then ends.
 
-The losses are those of an undisturbed run to the bit, and nothing is left beside the record. With
+The losses are those of an undisturbed run to the bit, and nothing is left besides the record. With
 `--write-faults` the seconds from fault to finished run go to bench/results/faults.json.
 """
 
