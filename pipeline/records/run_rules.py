@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.records.record import RunRecord
 
 BUSY_TOLERANCE, BUSY_TICKS = 1.1, 0.5
-"""Share and cores: earlier records count CPU time in ticks of 10 ms, of which short runs have few."""
+"""Share and cores: earlier records count CPU time in ticks of 10 ms, few in a short run."""
 
 
 def texts(record: RunRecord) -> str | None:
