@@ -117,7 +117,7 @@ READERS = {
     "pipeline.machine.image": "a file of the image",
     "pipeline.machine.lock": "the lock",
     "pipeline.machine.processes": "the kernel's files, and a log to write it",
-    "pipeline.launch.emulated.preloaded": "what its own process sends",
+    "pipeline.launch.fork_server": "what its own process sends",
     "pipeline.launch.leftovers": "what ranks of this run left",
     "pipeline.launch.log": "the log of this launch",
     "pipeline.launch.outcome": "what ranks of this launch left",
