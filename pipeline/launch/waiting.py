@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.launch import fork_server
+from pipeline.machine import session
 from pipeline.machine.processes import die_with_parent
 
 VARIABLE = "SAMESTEP_WAITING"
@@ -40,6 +41,7 @@ def load() -> fork_server.Work:
     """What `python -m pipeline` does, with all that a run's stage imports loaded."""
     from pipeline.launch import run  # noqa: F401
 
+    session.begin()
     # The command line is above this layer, and is found by its name as `python -m` finds it.
     return importlib.import_module("pipeline.__main__").program  # type: ignore[no-any-return]
 

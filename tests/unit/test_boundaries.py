@@ -116,6 +116,7 @@ READERS = {
     "pipeline.machine.facts": "the kernel's files",
     "pipeline.machine.image": "a file of the image",
     "pipeline.machine.lock": "the lock",
+    "pipeline.machine.session": "what forks of this process keep",
     "pipeline.machine.processes": "the kernel's files, and a log to write it",
     "pipeline.launch.fork_server": "what its own process sends",
     "pipeline.launch.leftovers": "what ranks of this run left",

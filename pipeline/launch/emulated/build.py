@@ -58,7 +58,7 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
     # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
     kept_awake = cores if control_groups.cpu_quota() is None else []
     with awake(kept_awake):
-        measured = measure(link, world.cores_per_node, nodes, shares, dilation)
+        measured = measure(spec.run_id, link, world.cores_per_node, nodes, shares, dilation)
         write_text(args.out / REPORT, json.dumps(measured | {"cores": len(cores)}))
         check_cores(measured)
         check_rates(measured)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.launch import fork_server
+from pipeline.machine import session
 from pipeline.machine.processes import die_with_parent, exit_status
 from pipeline.study.spec import RunSpec
 
@@ -54,6 +55,7 @@ def load() -> fork_server.Work:
     from pipeline.launch.emulated.build import run_here
     from pipeline.training import worker
 
+    session.begin()
     worker.import_heavy()
     return run_here
 
