@@ -19,7 +19,7 @@ from pipeline.study.spec import RunSpec
 VARIABLE = "SAMESTEP_PRELOADED"
 """Name of its socket, in the environment of Snakemake's jobs."""
 
-_READ_AT_LOAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+READ_AT_LOAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def start(spec: RunSpec) -> None:
@@ -30,7 +30,7 @@ def start(spec: RunSpec) -> None:
 
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
     threads = threads_per_rank(spec, layout, usable_cores())
-    settings = dict.fromkeys(_READ_AT_LOAD, str(threads))
+    settings = dict.fromkeys(READ_AT_LOAD, str(threads))
     fork_server.start("pipeline.launch.emulated.preloaded", VARIABLE, settings)
 
 
@@ -62,4 +62,4 @@ def load() -> fork_server.Work:
 
 if __name__ == "__main__":
     die_with_parent()
-    fork_server.serve(sys.argv[1], load, _READ_AT_LOAD)
+    fork_server.serve(sys.argv[1], load, READ_AT_LOAD)
