@@ -139,8 +139,13 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt(f"by signal {signum}")
 
 
-if __name__ == "__main__":
+def program() -> int:
+    """As `main` with the arguments of this process, which SIGTERM interrupts."""
     signal.signal(signal.SIGTERM, _terminate)
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    sys.exit(main())
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(program())

@@ -6,8 +6,7 @@ import argparse
 import sys
 
 from pipeline import options
-from pipeline.launch.run import train
-from pipeline.launch.torchrun import RunPaths
+from pipeline.launch import waiting
 
 SUMMARY = "train one run (cell x nodes x repeat) and write its validated record"
 
@@ -33,6 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and report; 0 also when the record's status is not ok."""
+    done = waiting.ask(_again(args))
+    return _train(args) if done is None else done
+
+
+def _again(args: argparse.Namespace) -> list[str]:
+    """The words of this command, each option in one word, so that no value looks like another."""
+    image = [] if args.image is None else [f"--image={args.image}"]
+    places = [f"--{name}={getattr(args, name)}" for name in ("spec", "tokens", "out")]
+    return ["train", *places, *image, f"--attempt={args.attempt}", "--", *args.scheduler]
+
+
+def _train(args: argparse.Namespace) -> int:
+    # Whoever asks a waiting process has no use for what that process has imported.
+    from pipeline.launch.run import train
+    from pipeline.launch.torchrun import RunPaths
+
     paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve())
     record = train(paths, args.attempt, args.scheduler, args.image)
     run_id = record.run["run_id"]

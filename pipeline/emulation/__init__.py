@@ -8,7 +8,7 @@ factor x its own CPU seconds (`pacing`, in which what spins elsewhere sleeps), o
 node, which are kept from halting (`cores`). What a node really got is measured before the training
 (`measured`, by `probes`).
 
-Nothing here knows of training; `pipeline.launch.emulated.start` starts the ranks in these nodes.
+Nothing here knows of training; `pipeline.launch.emulated.build` starts the ranks in these nodes.
 """
 
 REPORT = "emulation.json"

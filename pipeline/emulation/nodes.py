@@ -20,6 +20,7 @@ from typing import Any
 
 from pipeline.emulation import links, tcp
 from pipeline.errors import LaunchError, SamestepError
+from pipeline.machine import session
 from pipeline.machine.processes import die_with_parent
 from pipeline.study.spec import LinkSpec
 
@@ -93,20 +94,22 @@ class Nodes:
             return tcp.held(str(program("ip")), links.INTERFACE)
 
     def _build(self, copy: int, keeper: int, link: LinkSpec, factor: float) -> None:
+        """Each program is started as seldom as may be: once in a node, once for all ports."""
         _batch("ip", links.switch_commands(copy, link))
-        _batch("tc", links.uplink_commands(copy, link, factor))
+        ports, queues = [], links.uplink_commands(copy, link, factor)
         for node in range(self.count):
             self._networks[copy, node] = self._new_network()
             address = links.address(copy, node)
             with self.inside(copy, node):
                 tcp.without_ipv6()
                 tcp.configure()
-                _batch("ip", links.plug_commands(copy, node, keeper))
-                _batch("ip", tcp.route_commands(address, links.INTERFACE, factor))
+                plug = links.plug_commands(copy, node, keeper)
+                _batch("ip", [*plug, *tcp.route_commands(address, links.INTERFACE, factor)])
                 _batch("tc", links.sending_commands(link, factor))
-            side = links.side_of(node, self.count, link)
-            _batch("ip", links.port_commands(copy, node, side))
-            _batch("tc", links.receiving_commands(copy, node, link, factor))
+            ports += links.port_commands(copy, node, links.side_of(node, self.count, link))
+            queues += links.receiving_commands(copy, node, link, factor)
+        _batch("ip", ports)
+        _batch("tc", queues)
 
     def _new_network(self) -> int:
         _check(_libc.unshare(CLONE_NEWNET), "make a network namespace")
@@ -158,12 +161,17 @@ def _batch(name: str, commands: Sequence[str]) -> None:
 
 PLAIN = LinkSpec("trial", 1000)
 WITH_DELAY = replace(PLAIN, delay_us=1000)
+TRIAL_SECONDS = 600.0
+"""How long nodes that could be made count as possible; where they are not, making them says so."""
 
 
 def why_not(link: LinkSpec = PLAIN) -> str | None:
     """None where nodes with this link can be made, else the reason with the fix, in one line."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
+    tried = f"emulated nodes, {'delayed' if link.delay_us else 'undelayed'}"
+    if session.recall(tried, TRIAL_SECONDS):
+        return None
     absent = [name for name in PROGRAMS if program(name) is None]
     if absent:
         return f"there is no {' and no '.join(absent)}; install iproute2"
@@ -173,6 +181,7 @@ def why_not(link: LinkSpec = PLAIN) -> str | None:
         return (
             f"a delay needs the kernel's module sch_netem, without it leave out delay_us ({reason})"
         )
+    session.keep(tried, value=True)
     return None
 
 

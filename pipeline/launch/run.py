@@ -229,7 +229,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
                 next_look += FENCE_SECONDS
                 _check_ours(spec, paths, launch.token)
             progress.update()
-            time.sleep(POLL_SECONDS)
+            processes.wait_for_one(running, POLL_SECONDS)
     finally:
         said = size_of(paths.log)
         progress.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -58,6 +59,16 @@ def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> 
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+
+
+def wait_for_one(processes: Sequence[Running], seconds: float) -> None:
+    """Return when one of those that still run ends, or after so many seconds."""
+    handles = [os.pidfd_open(process.pid) for process in processes if process.poll() is None]
+    try:
+        select.select(handles, [], [], seconds)
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 def stop(processes: Sequence[Running], grace_seconds: float = 5.0) -> None:

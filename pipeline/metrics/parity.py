@@ -22,7 +22,7 @@ from pipeline.metrics.cells import Group, Groups, base_name
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
-from pipeline.metrics.table import rows, with_context
+from pipeline.metrics.table import rows
 from pipeline.study.equal_work import schedule_text, without_lossy_wire
 
 EQUAL, NOT_EQUAL, DIVERGED = "equal", "NOT EQUAL", "diverged"
@@ -167,14 +167,16 @@ def parity_frames(groups: Groups) -> list[pd.DataFrame]:
     """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
     finished = [group for group in groups.values() if group.ok]
     frames = [rows(group.context, [_bit_equal(group)]) for group in finished]
+    deviations = []
     for group in finished:
         found = references(group, groups)
+        deviations += _step_deviations(group, next((reference for reference, _ in found), None))
         if not found:
             frames.append(rows(group.context, [_verdict(_NO_REFERENCE, None)]))
         for reference, band in found:
             if reference is not group:
                 frames.append(rows(group.context, _values(group, reference, band)))
-    return frames + [_step_deviation(run, group, groups) for group in finished for run in group.ok]
+    return frames + deviations
 
 
 def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
@@ -246,15 +248,16 @@ def _same_seed(run: Run, reference: Group) -> Run | None:
     return next(iter(exact or same), None)
 
 
-def _step_deviation(run: Run, group: Group, groups: Groups) -> pd.DataFrame:
-    """Relative deviation of the loss at every step, against the first reference of the cell."""
-    reference = next((r for r, _ in references(group, groups)), None)
-    other = _same_seed(run, reference) if reference is not None else None
-    if reference is None or reference is group or other is None:
-        return pd.DataFrame()
-    if unequal_training_work(group, reference):
-        return pd.DataFrame()
-    deviation = relative_deviation(run.loss, other.loss)
-    frame = pd.DataFrame({"step": np.arange(len(deviation)), "value": deviation})
-    about = {"level": "step", "metric": "loss_deviation", "unit": "1", "timed": run.timed}
-    return with_context(frame, {**about, "base": base_name(reference), **run.context})
+def _step_deviations(group: Group, reference: Group | None) -> list[pd.DataFrame]:
+    """Relative deviation of each run's loss at every step, against the cell's first reference."""
+    if reference is None or reference is group or unequal_training_work(group, reference):
+        return []
+    about = {"level": "step", "metric": "loss_deviation", "unit": "1", "base": base_name(reference)}
+    found = []
+    for run in group.ok:
+        other = _same_seed(run, reference)
+        if other is not None:
+            deviation = relative_deviation(run.loss, other.loss)
+            own = {"step": np.arange(len(deviation)), "value": deviation, "timed": run.timed}
+            found.append(pd.DataFrame({**own, **about, **run.context}))
+    return found

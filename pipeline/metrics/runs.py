@@ -14,7 +14,7 @@ from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
-from pipeline.metrics.table import rows, with_context
+from pipeline.metrics.table import rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord
 
@@ -79,10 +79,10 @@ def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
 
 def run_frames(run: Run) -> list[pd.DataFrame]:
     """All rows of one run; a run that is not ok has its status and its facts only."""
-    frames = [rows(run.context, [_status(run), *fact_rows(run.record)])]
-    if run.ok:
-        frames += [rows(run.context, _run_values(run)), _step_rows(run), _rank_rows(run)]
-    return frames
+    about = [_status(run), *fact_rows(run.record)]
+    if not run.ok:
+        return [rows(run.context, about)]
+    return [rows(run.context, [*about, *_run_values(run)]), _step_rows(run), _rank_rows(run)]
 
 
 def _status(run: Run) -> dict[str, Any]:
@@ -157,14 +157,15 @@ def _step_rows(run: Run) -> pd.DataFrame:
         "loss": ("nats/token", run.loss),
         "grad_norm": ("1", run.grad_norm),
     }
-    steps = np.arange(len(run.seconds))
-    parts = [
-        pd.DataFrame(
-            {"step": steps, "timed": run.timed, "metric": metric, "unit": unit, "value": value}
-        )
-        for metric, (unit, value) in series.items()
-    ]
-    return with_context(pd.concat(parts, ignore_index=True), {"level": "step", **run.context})
+    count = len(run.seconds)
+    columns = {
+        "step": np.tile(np.arange(count), len(series)),
+        "timed": np.tile(run.timed, len(series)),
+        "metric": [metric for metric in series for _ in range(count)],
+        "unit": [unit for unit, _ in series.values() for _ in range(count)],
+        "value": np.concatenate([values for _, values in series.values()]),
+    }
+    return pd.DataFrame({**columns, "level": "step", **run.context})
 
 
 def _rank_rows(run: Run) -> pd.DataFrame:

@@ -66,12 +66,6 @@ def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> pd.
     return pd.DataFrame([{**context, **value} for value in values])
 
 
-def with_context(frame: pd.DataFrame, context: Mapping[str, Any]) -> pd.DataFrame:
-    """`frame` with a column for each entry of `context`, made at once: `assign` makes each anew."""
-    columns: dict[str, Any] = {str(name): frame[name] for name in frame}
-    return pd.DataFrame(columns | dict(context), index=frame.index)
-
-
 def check(table: pd.DataFrame, where: Path | str) -> None:
     """Raise RecordError unless the table fits `metrics.schema.json` and its numbers are possible.
 

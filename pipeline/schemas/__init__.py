@@ -82,10 +82,29 @@ def validator(name: str) -> Draft202012Validator:
     schema = _load(f"{file}.schema.{'yaml' if own else 'json'}")
     found: Draft202012Validator = _Validator(
         schema["$defs"][part] if part else schema,
-        registry=Registry(retrieve=_resource),  # type: ignore[call-arg]
+        registry=_registry(schema),
         format_checker=FORMATS,
     )
     return found
+
+
+def _registry(schema: object) -> Registry[Any]:
+    """All files that a schema refers to, read once; one that retrieves them does so at each use."""
+    found: dict[str, Resource[Any]] = {}
+    left = _files(schema)
+    while left:
+        file = left.pop()
+        found[file] = _resource(file)
+        left |= _files(found[file].contents) - found.keys()
+    return Registry().with_resources(found.items()).crawl()
+
+
+def _files(schema: object) -> set[str]:
+    """The files that a schema's references name."""
+    if isinstance(schema, dict):
+        own = str(schema.get("$ref", "")).partition("#")[0]
+        return {own} - {""} | _files(list(schema.values()))
+    return {file for part in schema for file in _files(part)} if isinstance(schema, list) else set()
 
 
 def _resource(file: str) -> Resource[Any]:

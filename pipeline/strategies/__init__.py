@@ -16,14 +16,20 @@ from pipeline.errors import StudyError
 from pipeline.strategies.base import SYMBOLS, Strategy
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
+FOLDER = Path(__file__).parent
 MAX_KNOB = 1_000_000
 """Of a strategy's numbers: MiB, milliseconds and counts."""
 
 
 def names() -> list[str]:
     """Names of all strategies: the stems of this folder's files but `base` and `_private` ones."""
-    stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
-    return sorted(stem for stem in stems if stem != "base" and not stem.startswith("_"))
+    return sorted(filter(_is_one, (path.stem for path in FOLDER.glob("*.py"))))
+
+
+def _is_one(name: str) -> bool:
+    """Whether a strategy of that name has a file; names come from a person's study."""
+    own = name.isidentifier() and name != "base" and not name.startswith("_")
+    return own and (FOLDER / f"{name}.py").is_file()
 
 
 def table() -> str:
@@ -99,7 +105,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
 
     Raises StudyError for an unknown one, and for one whose file cannot be imported or makes none.
     """
-    if name not in names():
+    if not _is_one(name):  # the metrics ask for thousands
         raise StudyError(
             f"strategy {name[:80]!r} has no file of its own in pipeline/strategies; use one of "
             + ", ".join(names())

@@ -14,6 +14,7 @@ from pipeline.study.expansion import run_order, tokens_spec
 from pipeline.records import spec_to_write
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image
+from pipeline.launch import waiting
 from pipeline.launch.slurm import job_states
 from pipeline.launch.emulated import preloaded
 from pipeline.launch.slurm.request import request

@@ -1,10 +1,12 @@
-# Loading torch takes longer than a small run trains, so runs on emulated nodes are forks of one
-# process that has it; inside a container each run loads for itself.
+# Loading Python's packages takes longer than a small run trains, so stages on this machine, and runs
+# on emulated nodes, are forks of processes that have them; inside a container each loads for itself.
 onstart:
     # With its limit of jobs a second Snakemake 9.27 starts, for every job that ends, one more timer that
     # looks at all waiting jobs each second; after some hundred they took half a core from the runs.
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
+    if workflow.local_exec and not CONTAINED:
+        waiting.start()
     if STUDY.cluster.network == "emulated" and not CONTAINED:
         preloaded.start(next(iter(RUNS.values())))
     if "snakemake_executor_plugin_slurm" in sys.modules:

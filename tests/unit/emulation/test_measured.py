@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.emulation import measured
+from pipeline.emulation.cores import Shares
+from pipeline.emulation.dilation import Dilation
 from pipeline.errors import UnsupportedError
+from pipeline.machine import session
 from pipeline.study.spec import LinkSpec
 
 
@@ -98,3 +102,45 @@ def test_a_rate_is_missed_where_a_node_gets_less_than_its_way_lets_through(
         return
     with pytest.raises(UnsupportedError, match=said):
         measured.check_rates(found)
+
+
+def test_rates_of_the_same_links_are_measured_once_in_a_while(monkeypatch) -> None:
+    kept: dict[str, object] = {}
+    monkeypatch.setattr(session, "keep", kept.__setitem__)
+    monkeypatch.setattr(session, "recall", lambda key, seconds: kept.get(key))
+    measuring: list[str] = []
+
+    def found(name: str, figures: list[float]) -> Callable[..., list[float]]:
+        def measure(*_: object) -> list[float]:
+            measuring.append(name)
+            return figures
+
+        return measure
+
+    monkeypatch.setattr(measured, "_cores", found("cores", [1.0, 1.0]))
+    monkeypatch.setattr(measured, "_rates", found("rates", [95.0, 96.0]))
+    nodes = SimpleNamespace(count=2, tcp=dict)
+    shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
+
+    def record(run: str, link: LinkSpec) -> dict[str, object]:
+        return measured.measure(run, link, 1, nodes, shares, dilation)  # type: ignore[arg-type]
+
+    link = LinkSpec("fast", 100)
+    first, second = record("s/a/n2/r0", link), record("s/a/n2/r1", link)
+    assert measuring == ["cores", "rates", "cores"]
+    assert first["measured_mbits"] == second["measured_mbits"] == [95.0, 96.0]
+    assert "rates_measured_by" not in first
+    assert second["rates_measured_by"] == "s/a/n2/r0"
+    assert "rates_measured_by" not in record("s/b/n2/r0", LinkSpec("other", 99))
+
+
+def test_rates_that_were_not_reached_are_not_kept(monkeypatch, clock) -> None:
+    kept: dict[str, object] = {}
+    monkeypatch.setattr(session, "keep", kept.__setitem__)
+    monkeypatch.setattr(measured, "_cores", lambda *_: [1.0, 1.0])
+    monkeypatch.setattr(measured, "_rates", lambda *_: [95.0, 20.0])
+    nodes = SimpleNamespace(count=2, tcp=dict)
+    shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
+    link = LinkSpec("slow", 100)
+    measured.measure("s/a/n2/r0", link, 1, nodes, shares, dilation)  # type: ignore[arg-type]
+    assert kept == {}

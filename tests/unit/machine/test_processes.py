@@ -48,3 +48,14 @@ def test_stop_ends_what_ignores_the_polite_signal(tmp_path) -> None:
         time.sleep(0.02)
     processes.stop([child], grace_seconds=0.3)
     assert child.returncode == -9
+
+
+def test_a_wait_for_one_of_several_ends_with_it(tmp_path) -> None:
+    short, long = (
+        processes.start(["sleep", seconds], {"PATH": os.environ["PATH"]}, tmp_path / "log")
+        for seconds in ("0.2", "60")
+    )
+    processes.wait_for_one([short, long], 60)
+    assert short.poll() == 0 and long.poll() is None
+    processes.wait_for_one([short, long], 0.01)  # the one that still runs
+    processes.stop([long])

@@ -60,9 +60,3 @@ def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
     assert not required & set(tidy._PER_ROW)
     for name in tidy._PER_ROW:
         assert set(schema["properties"].get(name, {})) <= {"type", "description"}, name
-
-
-def test_context_is_the_same_as_assigned() -> None:
-    frame = pd.DataFrame({"step": [0, 1], "value": [0.5, 0.25]})
-    context: dict[str, Any] = {"cell": "dps", "nodes": 2, "link": None}
-    pd.testing.assert_frame_equal(tidy.with_context(frame, context), frame.assign(**context))

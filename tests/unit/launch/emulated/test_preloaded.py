@@ -11,13 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.launch import fork_server, waiting
 from pipeline.launch.emulated import preloaded
 from pipeline.machine import image
 
 SERVER = """
 import os, sys, time
 from pathlib import Path
-from pipeline.launch.emulated.preloaded import serve
+from pipeline.launch.fork_server import serve
 
 def run():
     print("said", sys.argv[1:], os.environ["MARK"], flush=True)
@@ -26,7 +27,7 @@ def run():
         time.sleep(60)
     return int(sys.argv[2])
 
-serve(sys.argv[1], run)
+serve(sys.argv[1], lambda: run, ["OMP_NUM_THREADS"])
 """
 ASK = "import sys; from pipeline.launch.emulated.preloaded import ask; sys.exit(ask(sys.argv[1:]))"
 
@@ -102,6 +103,46 @@ def test_a_kill_of_the_guard_or_of_the_run_is_told_as_such(server, tmp_path, vic
     wait_until(lambda: not alive(pid))
 
 
+INTERRUPTED = """
+import signal, sys
+from pipeline.launch import fork_server, waiting
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt("by signal 15")
+
+signal.signal(signal.SIGTERM, interrupt)
+sys.exit(fork_server.ask("SAMESTEP_PRELOADED", sys.argv[1:]))
+"""
+
+
+def test_an_interrupt_of_the_asker_ends_the_work_by_the_same_signal(server, tmp_path) -> None:
+    file = tmp_path / "pid"
+    asker = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(file), "wait"])
+    wait_until(lambda: file.is_file() and file.read_text())
+    asker.terminate()
+    assert asker.wait(timeout=20) == 128 + signal.SIGTERM
+    assert not alive(int(file.read_text()))
+
+
+def test_a_stage_is_done_here_where_the_process_that_forked_it_was_killed(
+    server, tmp_path, monkeypatch
+) -> None:
+    file = tmp_path / "pid"
+    monkeypatch.setenv(waiting.VARIABLE, os.environ[preloaded.VARIABLE])
+    command = "import sys; from pipeline.launch import waiting; print(waiting.ask(sys.argv[1:]))"
+    asker = subprocess.Popen(
+        [sys.executable, "-c", command, str(file), "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: file.is_file() and file.read_text())
+    server.kill()
+    said, note = asker.communicate(timeout=20)
+    assert said.splitlines()[-1] == "None"
+    assert "ended without an answer; the stage is started again" in note
+
+
 def test_nobody_is_asked_where_there_is_none_and_inside_an_image(
     server, tmp_path, monkeypatch, capsys
 ) -> None:
@@ -124,13 +165,13 @@ def test_other_threads_than_torch_was_loaded_with_are_refused(server, monkeypatc
 
 def test_a_server_that_was_stopped_is_not_waited_for(server, tmp_path, monkeypatch, capsys) -> None:
     """Nor does it begin the run that it was asked for once it goes on."""
-    monkeypatch.setattr(preloaded, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 0.3)
     server.send_signal(signal.SIGSTOP)
     monkeypatch.chdir(tmp_path)
     assert preloaded.ask(["begun", "0"]) is None
     assert "does not answer: the run loads for itself (timed out)" in capsys.readouterr().err
     server.send_signal(signal.SIGCONT)
-    monkeypatch.setattr(preloaded, "ANSWER_SECONDS", 20)
+    monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 20)
     assert preloaded.ask(["later", "0"]) == 0
     assert (tmp_path / "later").exists() and not (tmp_path / "begun").exists()
 
@@ -144,6 +185,7 @@ def test_another_user_is_neither_asked_nor_served(server, tmp_path, monkeypatch,
 
 STARTER = """
 import os, time
+from pipeline.launch import fork_server, waiting
 from pipeline.launch.emulated import preloaded
 from tests.parity.cases import Case
 

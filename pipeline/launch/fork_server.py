@@ -1,0 +1,209 @@
+"""A process that has its modules loaded and forks what it is asked for, as if it were just started.
+
+Loading takes longer than the work of a small run. `start` starts such a process, which ends with
+the caller; `ask` has it do the work in the environment, the folder and with the output of whoever
+asks; `serve` is its loop. This module itself imports little, so that who asks starts quickly.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pipeline.machine import processes
+from pipeline.machine.processes import die_with_parent, exit_status
+
+ANSWER_SECONDS = 60.0
+"""How long a guard may take to say that it has begun; a process that was stopped never does."""
+
+_LONGEST_REQUEST = 1 << 20
+_OTHER, _BEGUN = b"other settings", b"begun"
+Work = Callable[[], int]
+
+
+def start(module: str, variable: str, settings: Mapping[str, str]) -> None:
+    """Start `python -m module NAME` and leave its name in `variable` of this environment.
+
+    The name is one of Linux's abstract sockets, which end with their process: a kill leaves no file
+    behind. `settings` are added to its environment. It ends with this process.
+    """
+    name = f"samestep-{secrets.token_hex(16)}"
+    command = [sys.executable, "-m", module, name]
+    process = processes.start(command, os.environ | settings, Path(os.devnull))
+    os.environ[variable] = name
+    atexit.register(partial(processes.stop, [process], grace_seconds=1))
+
+
+def ask(variable: str, arguments: Sequence[str]) -> int | None:
+    """Have the work done by the process that `variable` names; its exit status.
+
+    None where there is no fit one. When this process ends, however it ends, so does the work; an
+    interrupt is passed on to it. Raises ConnectionError where it ended without an answer.
+    """
+    name = os.environ.get(variable)
+    if not name:
+        return None
+    request = {
+        "arguments": list(arguments),
+        "cwd": str(Path.cwd()),
+        # The work is done there, and asks nobody again.
+        "environment": {k: v for k, v in os.environ.items() if k != variable},
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(ANSWER_SECONDS)
+        try:
+            connection.connect(_address(name))
+            _check_user(connection)
+            answer = _sent(connection, json.dumps(request).encode())
+        except OSError as error:
+            said = f"the preloaded process does not answer: the run loads for itself ({error})"
+            print(said, file=sys.stderr)
+            return None
+        if answer == _BEGUN:
+            connection.settimeout(None)
+            answer = _received(connection)
+    if answer == _OTHER:
+        return None
+    if not answer:
+        raise ConnectionError("the preloaded process or its guard ended without an answer")
+    return int(answer)
+
+
+def _address(name: str) -> str:
+    return f"\0{name}"
+
+
+def _check_user(connection: socket.socket) -> None:
+    """Raise PermissionError where another user is at the other end: the name has no mode."""
+    size = struct.calcsize("3i")
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, user, _ = struct.unpack("3i", peer)
+    if user != os.getuid():
+        raise PermissionError(f"its socket is that of user {user}")
+
+
+def _sent(connection: socket.socket, request: bytes) -> bytes:
+    """The first answer to a request, which the outputs of this process go with.
+
+    Raises TimeoutError where none comes in time.
+    """
+    try:
+        socket.send_fds(connection, [request], [1, 2])
+        return connection.recv(64)
+    except TimeoutError:
+        raise
+    except OSError:
+        return b""
+
+
+def _received(connection: socket.socket) -> bytes:
+    """The exit status, nothing where the other end went; an interrupt is passed on meanwhile."""
+    while True:
+        try:
+            return connection.recv(64)
+        except KeyboardInterrupt as error:
+            number = signal.SIGTERM if error.args else signal.SIGINT
+            try:
+                connection.send(str(int(number)).encode())
+            except OSError:
+                return b""
+        except OSError:
+            return b""
+
+
+def serve(name: str, load: Callable[[], Work], alike: Sequence[str] = ()) -> None:
+    """Serve forever under a name: fork per request and do the work, as if its sender did it.
+
+    `load` imports what the work needs and returns it; who asks meanwhile waits. A sender whose
+    environment differs in one of `alike` is refused: libraries read those as they are loaded.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST_REQUEST)
+        listener.bind(_address(name))
+        listener.listen()
+        work = load()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards are nobody's to wait for
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    listener.close()
+                    os._exit(_guard(connection, work, alike))
+
+
+def _guard(connection: socket.socket, work: Work, alike: Sequence[str]) -> int:
+    """Fork the work and tell its exit code; kill it when the asker has gone."""
+    die_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        _check_user(connection)
+    except PermissionError:
+        return 1
+    text, outputs, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 2)
+    if not text:
+        return 0  # whoever asked has gone
+    request = json.loads(text)
+    if any(request["environment"].get(name) != os.environ.get(name) for name in alike):
+        connection.send(_OTHER)
+        return 0
+    try:
+        connection.send(_BEGUN)
+    except OSError:
+        return 0  # it has waited for too long and does the work itself
+    os.setsid()
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(request, outputs, work)
+    code = exit_status(_ended(child, connection))
+    with contextlib.suppress(OSError):
+        connection.send(str(code).encode())
+    return 0
+
+
+def _ended(child: int, connection: socket.socket) -> int:
+    """The exit code of the child, which gets the signals that the asker sends."""
+    gone, asker = os.pidfd_open(child), connection.fileno()
+    while gone not in select.select([asker, gone], [], [])[0]:
+        try:
+            number = int(connection.recv(64) or signal.SIGKILL)
+        except OSError:
+            number = signal.SIGKILL
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+        if number == signal.SIGKILL:
+            break
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _become(request: dict[str, object], outputs: Sequence[int], work: Work) -> None:
+    """In the fork: take the asker's place and work; never returns."""
+    code = 1
+    try:
+        die_with_parent()
+        for target, given in zip((1, 2), outputs, strict=True):
+            os.dup2(given, target)
+        os.chdir(str(request["cwd"]))
+        os.environ.clear()
+        os.environ.update(request["environment"])  # type: ignore[call-overload]
+        sys.argv[1:] = list(request["arguments"])  # type: ignore[call-overload]
+        code = work()
+    except SystemExit as error:
+        code = int(error.code) if isinstance(error.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
