@@ -102,8 +102,9 @@ def measured(runs: Runs, extent: Extent) -> dict[str, Any]:
 def _alike(runs: Runs, extent: Extent) -> dict[str, list[dict[str, Any]]]:
     """The checks in which all variants of a run should take as long."""
     repeats = extent.repeats
-    two = checks.factors_here(2, extent.factors)
-    eight = checks.factors_here(checks.NODES, extent.eight_factors)
+    paced = bool(runs.study.cluster.yardstick)
+    two = checks.factors_here(2, extent.factors, yardstick=paced)
+    eight = checks.factors_here(checks.NODES, extent.eight_factors, yardstick=paced)
     return {
         "invariance": [
             _say("invariance", checks.invariance(runs, cell, two, repeats)) for cell in extent.cells

@@ -27,6 +27,7 @@ STAGES = (
     "placements",
     "tokens",
     "commands",
+    "yardstick",
     "train",
     "follow",
     "watch",

@@ -34,9 +34,9 @@ def eight_nodes(runs: Runs, cell: str, factors: Sequence[int], repeats: int) -> 
     return _against_first(runs, repeats, runs.spec(cell, NODES, RATE_MBITS), factors)
 
 
-def factors_here(nodes: int, factors: Sequence[int]) -> list[int]:
+def factors_here(nodes: int, factors: Sequence[int], *, yardstick: bool) -> list[int]:
     """The least factor that so many nodes need on this machine, and those above it."""
-    least = int(dilate(nodes, 1, len(os.sched_getaffinity(0))).factor)
+    least = int(dilate(nodes, 1, len(os.sched_getaffinity(0)), yardstick=yardstick).factor)
     return [least, *(factor for factor in factors if factor > least)]
 
 
@@ -50,7 +50,7 @@ def profiled(runs: Runs, cells: Iterable[str]) -> None:
 def slower(runs: Runs, nodes: int, repeats: int) -> dict[str, Any]:
     """How much longer a step is at half the rate, over the time that the ring's bytes take more."""
     specs = [runs.spec("dps", nodes, rate) for rate in (200.0, 100.0)]
-    [factor] = factors_here(nodes, [])
+    [factor] = factors_here(nodes, [], yardstick=bool(specs[0].world.yardstick))
     quick, long = runs.in_turn(repeats, [Variant(spec, factor) for spec in specs])
     wire_bits = 2 * (nodes - 1) / nodes * 4 * runs.num_parameters * 8 / WIRE
     predicted = wire_bits / 100e6 - wire_bits / 200e6

@@ -60,6 +60,8 @@ class Runs:
         # It has torch loaded and forks the runs, as in a study.
         preloaded.start(self.any)
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
+        if self.study.cluster.yardstick:
+            self._pipeline("yardstick", f"--study={STUDY}", f"--out={folder}/yardstick.json")
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         """What each variant took in each repeat; every repeat has all, in an order of its own."""
@@ -98,9 +100,10 @@ class Runs:
         out.mkdir()
         (out / "spec.json").write_text(variant.spec.to_json(), encoding="utf-8")
         os.environ[dilation.LEAST] = f"{variant.factor:g}"
-        self._pipeline(
-            "train", f"--spec={out}/spec.json", f"--tokens={self.folder}/tokens", f"--out={out}"
-        )
+        arguments = [f"--spec={out}/spec.json", f"--tokens={self.folder}/tokens", f"--out={out}"]
+        if variant.spec.world.yardstick:
+            arguments.append(f"--yardstick={self.folder}/yardstick.json")
+        self._pipeline("train", *arguments)
         return read_record(out)
 
     def spec(self, cell: str, nodes: int, rate: float, *, profile: bool = False) -> RunSpec:

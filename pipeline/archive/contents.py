@@ -44,7 +44,7 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     if not partial:
         made = layout.products(study)
         _check_finished(study, results, made, missing)
-        optional = (layout.REPORT_FILE, layout.VALIDATION_FILE)
+        optional = (layout.REPORT_FILE, layout.VALIDATION_FILE, layout.YARDSTICK_FILE)
         kept += [*made, *(name for name in optional if (results / name).is_file())]
     check_inputs(records, results)
     for record in records:

@@ -16,6 +16,9 @@ STUDY_FILE, MANIFEST_FILE, REPORT_FILE = "study.json", "tokens/manifest.json", "
 VALIDATION_FILE = "emulation.json"
 """What `make bench` measured of emulated nodes when the paper was made; not every study has it."""
 
+YARDSTICK_FILE = "yardstick.json"
+"""How fast the machine computed undisturbed, of a study that counts CPU seconds by it."""
+
 METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
 WORKFLOW_FILE = "source/Snakefile"
@@ -48,7 +51,7 @@ _SOURCE = (
 _SINGLE = "|".join(
     re.escape(name)
     for name in (ARCHIVE_FILE, SUMS_FILE, CRATE_FILE, README_FILE, STUDY_FILE, MANIFEST_FILE,
-                 VALIDATION_FILE, REPORT_FILE, LOCK_FILE, IMAGE_FILE)
+                 VALIDATION_FILE, YARDSTICK_FILE, REPORT_FILE, LOCK_FILE, IMAGE_FILE)
 )  # fmt: skip
 EXPECTED = re.compile(f"{_SINGLE}|{_RECORD}|{_PRODUCT}|{_SOURCE}", re.ASCII)
 PRODUCT = re.compile(_PRODUCT, re.ASCII)

@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--image", type=options.path, help="container image that the ranks run in")
     parser.add_argument(
+        "--yardstick", type=options.path, help="what `yardstick` measured, where the study has it"
+    )
+    parser.add_argument(
         "--attempt", type=options.count(1, 1000), default=1, help="how often the run was started"
     )
     parser.add_argument(
@@ -38,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _again(args: argparse.Namespace) -> list[str]:
     """The words of this command, each option in one word, so that no value looks like another."""
-    image = [] if args.image is None else [f"--image={args.image}"]
-    places = [f"--{name}={getattr(args, name)}" for name in ("spec", "tokens", "out")]
-    return ["train", *places, *image, f"--attempt={args.attempt}", "--", *args.scheduler]
+    names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
+    given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
+    return ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -48,7 +51,8 @@ def _train(args: argparse.Namespace) -> int:
     from pipeline.launch.run import train
     from pipeline.launch.torchrun import RunPaths
 
-    paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve())
+    yardstick = args.yardstick and args.yardstick.resolve()
+    paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve(), yardstick)
     record = train(paths, args.attempt, args.scheduler, args.image)
     run_id = record.run["run_id"]
     if record.status != "ok":

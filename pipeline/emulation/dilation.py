@@ -15,6 +15,10 @@ HEADROOM = 0.25
 """A core that is busy all the time makes each of its ranks late by the turns of the others, and by
 whatever else runs there: 2 to 4 % of a step, and 0.5 to 2 % with this share of it idle."""
 
+YARDSTICK_HEADROOM, YARDSTICK_LEAST = 0.5, 2.0
+"""With a yardstick ranks wait for less than their own CPU seconds ask for, up to 1.4 times as many
+as undisturbed; and every run is paced, those of one node too."""
+
 
 @dataclass(frozen=True)
 class Dilation:
@@ -29,24 +33,30 @@ class Dilation:
     copies: int
 
 
-def dilate(nodes: int, cores_per_node: int, cores: int, least: float = 1.0) -> Dilation:
+def dilate(
+    nodes: int, cores_per_node: int, cores: int, least: float = 1.0, *, yardstick: bool = False
+) -> Dilation:
     """The factor by which `nodes` of `cores_per_node` fit on `cores`; 1 where they fit as is.
 
-    Nodes that share a core get `HEADROOM` more time than all of them at work at once would take.
+    Nodes that share a core get `HEADROOM` more time than all of them at work at once would take,
+    with a yardstick `YARDSTICK_HEADROOM`.
     """
+    headroom = YARDSTICK_HEADROOM if yardstick else HEADROOM
     needed = nodes * cores_per_node
-    factor = max(least, _factor_of(-(-needed // cores)))
-    return Dilation(factor, max(1, nodes_a_core(factor) * cores // needed))
+    factor = max(
+        least, YARDSTICK_LEAST if yardstick else 1, _factor_of(-(-needed // cores), headroom)
+    )
+    return Dilation(factor, max(1, nodes_a_core(factor, headroom) * cores // needed))
 
 
-def _factor_of(nodes: int) -> int:
+def _factor_of(nodes: int, headroom: float) -> int:
     """The whole number by which time is stretched where so many nodes share the fullest core."""
-    return 1 if nodes == 1 else nodes + math.ceil(HEADROOM * nodes)
+    return 1 if nodes == 1 else nodes + math.ceil(headroom * nodes)
 
 
-def nodes_a_core(factor: float) -> int:
+def nodes_a_core(factor: float, headroom: float = HEADROOM) -> int:
     """The most nodes that may share a core at this factor."""
-    return max(1, math.floor(factor / (1 + HEADROOM)))
+    return max(1, math.floor(factor / (1 + headroom)))
 
 
 def least_dilation() -> float:

@@ -10,6 +10,12 @@ longer a step lasts, the more CPU seconds they use, and a rank that paid for the
 would make them use still more. So a rank pays for them once, after a collective (`Pacer.waited`).
 Nor does a rank pay for its waits: one takes 30 to 50 us of a virtual machine's core, and to pay for
 that by another one never ends.
+
+The same work takes a core more CPU seconds after a wait, beside neighbours, and whenever other
+guests of the machine's host use its caches. With `forward_seconds` of a yardstick (see
+`pipeline.launch.emulated`) a rank pays for what its work would take at the machine's undisturbed
+speed: each forward pass, whose work is known, tells how fast the machine is now, and the CPU
+seconds from its beginning on, up to the next one's, count by that.
 """
 
 from __future__ import annotations
@@ -62,20 +68,37 @@ class Pacer:
     """Paces the thread that makes it.
 
     `dilation` seconds of this machine pass for one of the emulated cluster; `speed` is the node's.
+    `forward_seconds` is what a forward pass of the rank's micro-batch takes by the yardstick, in
+    CPU seconds; None where CPU seconds count as they are.
     """
 
-    def __init__(self, dilation: float = 1.0, speed: Speed = Speed()) -> None:
-        self.dilation, self.speed = dilation, speed
+    def __init__(
+        self,
+        dilation: float = 1.0,
+        speed: Speed = Speed(),
+        forward_seconds: float | None = None,
+    ) -> None:
+        self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
+        self.machine_speeds: list[float] = []
+        """Of this machine over the yardstick's, at each forward pass so far."""
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
         self._factor = dilation
-        self._due = self._cpu = self._others_from = self._waits = 0.0
+        self._due = self._cpu = self._counted = self._others_from = self._waits = 0.0
+        self._per_second = 1.0
         self._settled_at: float | None = None
         if self.paces:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of this thread so far, its waits left out."""
-        return time.thread_time() - self._waits
+        """CPU seconds of this thread so far, by the yardstick and without its waits."""
+        return self._counted + self._per_second * (self._own() - self._cpu)
+
+    def forward_ended(self) -> None:
+        """A forward pass has ended that began with a settlement; count by its speed from there."""
+        own = self._own() - self._cpu
+        if self._forward_seconds is not None and own > 0:
+            self._per_second = self._forward_seconds / own
+            self.machine_speeds.append(self._per_second)
 
     def moment(self) -> float:
         """The time now; right after a settlement, the time at which what follows began.
@@ -112,7 +135,7 @@ class Pacer:
         if self.paces:
             others = self._of_others() - self._others_from
             self._pay()
-            self._wait(others * (self._factor - 1))
+            self._wait(others * (self._factor * self._per_second - 1))
             self._begin()
 
     def on_the_way(self) -> None:
@@ -147,9 +170,13 @@ class Pacer:
         return self._due - time.perf_counter()
 
     def _spent(self) -> float:
-        """CPU seconds of this thread since the last call."""
-        before, self._cpu = self._cpu, self.cpu_seconds()
-        return self._cpu - before
+        """CPU seconds of this thread since the last call, by the yardstick."""
+        before, self._counted, self._cpu = self._counted, self.cpu_seconds(), self._own()
+        return self._counted - before
+
+    def _own(self) -> float:
+        """CPU seconds of this thread so far as the machine took them, its waits left out."""
+        return time.thread_time() - self._waits
 
 
 UNPACED = Pacer()

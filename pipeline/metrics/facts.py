@@ -6,6 +6,7 @@ earlier versions lack some of it, and say nothing of that.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,6 +74,8 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     shares = [rank["steal_share"] for rank in ranks if "steal_share" in rank]
     if shares:
         facts["steal_share"] = max(shares)
+    if speeds := [rank["machine_speed"]["median"] for rank in ranks if "machine_speed" in rank]:
+        facts["machine_speed"] = statistics.median(speeds)
     if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
         facts["cpu_mhz"] = min(clocks)
     if placed := [rank for rank in ranks if "cores" in rank]:
@@ -89,6 +92,8 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
     facts["mtu"] = emulation.get("mtu", FORMER_MTU)
     facts["measured_cores"] = min(emulation["measured_cores"])
+    if "forward_seconds" in emulation:
+        facts["forward_seconds"] = emulation["forward_seconds"]
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
     return facts | _tcp_facts(emulation)

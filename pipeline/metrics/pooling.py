@@ -13,7 +13,8 @@ from typing import Any
 from pipeline.metrics.facts import FORMER_CLOCK, FORMER_MTU
 from pipeline.metrics.select import listed
 
-BY_WORLD = ("dilation", "threads per rank")
+YARDSTICK = "forward pass by the yardstick"
+BY_WORLD = ("dilation", "threads per rank", YARDSTICK)
 """They follow from the number of nodes, so cells of other worlds differ in them by design."""
 
 NO_IMAGE = "none (on the host)"
@@ -35,6 +36,9 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
     if (emulation := execution.get("emulation")) is not None:
         found["MTU"] = str(emulation.get("mtu", FORMER_MTU))
         found["dilation"] = f"{emulation['dilation']:g}"
+        # Of one cell on so many nodes: those of other worlds compute other micro-batches.
+        if (forward := emulation.get("forward_seconds")) is not None:
+            found[YARDSTICK] = f"{1e3 * forward:.4g} ms"
     for name in ("driver", "kernel", "nccl"):
         if told := _of_ranks(run, name):
             found[name] = told

@@ -44,6 +44,7 @@ def emulation_facts(
         "dilation": f"{dilation['value'].max():g}",
         "horovod": bool(dilation["strategy"].eq("horovod").any()),
         "shares": sorted(found["shares"]["text"].unique()),
+        "yardstick": _yardstick(table),
         "copies": f"{found['copies']['value'].max():g}",
         "least_share": significant(float(share.min()), 2),
         "runs_short": int((share < FULL_SHARE).sum()),
@@ -66,6 +67,14 @@ def _fell_back(table: pd.DataFrame) -> dict[str, Any]:
         "all": len(reasons) == len(pick(table, "run", "status")),
         "reasons": "; ".join(reasons["text"].unique()),
     }
+
+
+def _yardstick(table: pd.DataFrame) -> dict[str, str]:
+    """The machine's speed in the runs, in percent of the yardstick's; empty without one."""
+    speeds = pick(table, "run", "machine_speed")["value"]
+    if speeds.empty:
+        return {}
+    return {"least": f"{100 * speeds.min():.0f}", "most": f"{100 * speeds.max():.0f}"}
 
 
 def _least_rates(rates: pd.DataFrame) -> str:

@@ -98,6 +98,11 @@ def check(runs: Iterable[RunSpec]) -> None:
         strategy = load(run.strategy, run.options)
         strategy.check_spec(run)
         strategy.layout(run.world).check_batch(run)
+        if run.world.yardstick and not strategy.whole_forward:
+            raise StudyError(
+                f"{run.run_id}: cluster.yardstick needs forward passes of the whole model, which "
+                f"strategy {run.strategy} does not have; leave it out of the study"
+            )
 
 
 def load(name: str, options: Mapping[str, Any]) -> Strategy:

@@ -105,6 +105,10 @@ class Strategy(ABC):
     sends_unstated: ClassVar[str] = ""
     """Why there is no formula of what it sends, for the table; `sends` is then empty."""
 
+    whole_forward: ClassVar[bool] = False
+    """Whether each forward pass is that of the whole model, without waiting for another rank: then
+    its CPU seconds tell how fast the machine is (`pipeline.launch.emulated.yardstick`)."""
+
     use: ClassVar[str] = ""
     """When to choose it: a clause for the table of strategies."""
 

@@ -26,6 +26,7 @@ class Ddp(Strategy):
     `empty_cache`: see `parallel.faults`.
     """
 
+    whole_forward: ClassVar[bool] = True
     use: ClassVar[str] = "the model and its optimiser fit one device"
 
     bucket_cap_mb: int = 25

@@ -31,6 +31,7 @@ class ParameterServer(Strategy):
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
     """
 
+    whole_forward: ClassVar[bool] = True
     use: ClassVar[str] = "to compare with: the root's link carries everything"
 
     engine: str = "process_group"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Single(Strategy):
     """The study's 'Single GPU'."""
 
+    whole_forward: ClassVar[bool] = True
     use: ClassVar[str] = "the reference of every other"
 
     def layout(self, world: WorldSpec) -> Layout:

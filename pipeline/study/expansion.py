@@ -128,6 +128,7 @@ def _run(study: Study, cell: Cell, nodes: int, repeat: int) -> RunSpec:
         # On one node no condition of a link holds.
         link=cell.link.plain if cell.link and nodes == 1 else cell.link,
         cores_per_node=cluster.cores_per_node,
+        yardstick=cluster.yardstick,
     )
     weak = work.scaling == "weak"
     factor = data_devices(cell.strategy, cell.options, world) if weak else 1

@@ -146,8 +146,9 @@ def _rate_text(mbits: float | None) -> str | None:
 class WorldSpec:
     """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`.
 
-    `threads_per_rank` is None where each machine's cores are shared equally among its ranks. `link`
-    and `cores_per_node` belong to the network `emulated` alone.
+    `threads_per_rank` is None where each machine's cores are shared equally among its ranks.
+    `link`, `cores_per_node` and `yardstick` belong to the network `emulated` alone: with the last,
+    CPU seconds count by the machine's undisturbed speed (`pipeline.launch.emulated.yardstick`).
     """
 
     nodes: int
@@ -158,6 +159,7 @@ class WorldSpec:
     threads_per_rank: int | None = None
     link: LinkSpec | None = None
     cores_per_node: int | None = None
+    yardstick: bool | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorldSpec:
@@ -217,7 +219,8 @@ class RunSpec:
         if self.world.link is not None:
             whole["world"]["link"] = self.world.link.to_dict()
         later = [(whole, "image_digest")]
-        later += [(whole["world"], n) for n in ("threads_per_rank", "link", "cores_per_node")]
+        optional = ("threads_per_rank", "link", "cores_per_node", "yardstick")
+        later += [(whole["world"], name) for name in optional]
         for place, name in later:
             if place[name] is None:
                 del place[name]

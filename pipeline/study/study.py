@@ -13,7 +13,10 @@ from pipeline.study.spec import LinkSpec, ModelSpec, OptimiserSpec, WorkloadSpec
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the runs are made on; `links` and `cores_per_node` belong to the network `emulated`."""
+    """What the runs are made on.
+
+    `links`, `cores_per_node` and `yardstick` belong to the network `emulated`.
+    """
 
     device: str
     ranks_per_node: int
@@ -23,6 +26,7 @@ class Cluster:
     links: tuple[LinkSpec, ...] = ()
     cores_per_node: int | None = None
     threads_per_rank: int | None = None
+    yardstick: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,10 @@ def _cluster(content: Mapping[str, Any]) -> Cluster:
                 f"cluster.{key} belongs to cluster.network emulated, given {network}; "
                 f"{'add it' if emulated else 'leave it out'}"
             )
+    if "yardstick" in content and not emulated:
+        raise StudyError(
+            f"cluster.yardstick belongs to cluster.network emulated, given {network}; leave it out"
+        )
     links = tuple(LinkSpec(**link) for link in content.get("links", []))
     return Cluster(**{**content, "nodes": tuple(content["nodes"]), "links": links})
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipeline.emulation.pacing import Pacer
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.types import Phases
-from pipeline.study.profiling import BACKWARD, DATA, MARKED, REST
+from pipeline.study.profiling import BACKWARD, DATA, FORWARD, MARKED, REST
 
 T = TypeVar("T")
 
@@ -22,15 +22,18 @@ class Paced(Phases):
 
     def __init__(self, pacer: Pacer) -> None:
         self._pacer = pacer
+        self._phase = REST
         self._after_gradients: str | None = None
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends; a backward pass that reduces ends with a collective."""
+        if self._phase == FORWARD:
+            self._pacer.forward_ended()
         if self._after_gradients is None:
             self._pacer.settle()
         else:
             self._pacer.waited()
-        self._after_gradients = after_gradients
+        self._phase, self._after_gradients = phase, after_gradients
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import socket
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -62,6 +63,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
     parser.add_argument("--owner", default="", help="key of the checkpoints, see checkpoint.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
+    parser.add_argument("--yardstick", type=Path, help="of runs on emulated nodes that have one")
     parser.set_defaults(pacer=Pacer, share=nullcontext)
     return parser.parse_args(arguments)
 
@@ -233,6 +235,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **({} if loop.tcp is None else {"tcp": loop.tcp}),
             **({} if loop.sent is None else {"sent": loop.sent}),
+            **_machine_speed(loop.clock.pacer),
         },
         "precision": loop.precision.info.to_dict(),
         "model": {
@@ -248,6 +251,15 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         **({} if placements is None else {"placements": placements}),
     }
     write_text(out / f"rank{rank}.json", json.dumps(about))
+
+
+def _machine_speed(pacer: Pacer) -> dict[str, Any]:
+    """Of the machine over the yardstick's, over all forward passes; nothing without one."""
+    speeds = pacer.machine_speeds
+    if not speeds:
+        return {}
+    said = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
+    return {"machine_speed": said}
 
 
 def _settings(strategy: Strategy) -> dict[str, str]:

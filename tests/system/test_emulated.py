@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import pytest
 
 from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
+from pipeline.launch.emulated import yardstick
+from pipeline.machine.facts import hardware
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import LinkSpec, RunSpec
@@ -282,3 +284,49 @@ def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
     finally:
         stage.kill()
         stage.wait()
+
+
+def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path) -> None:
+    """A rank is paced by its forward passes, and its record says how fast the machine was."""
+    spec = run_of("horovod", 2)
+    spec = replace(spec, world=replace(spec.world, yardstick=True))
+    file = tmp_path / "yardstick.json"
+    found = yardstick_of(spec, 2.0e-3)
+    file.write_text(json.dumps(found))
+    folder = tmp_path / "run"
+    started = [*command(spec, small_tokens, folder), f"--yardstick={file}"]
+    subprocess.run(started, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "ok", record["reason"]
+    emulation = record["execution"]["emulation"]
+    assert emulation["forward_seconds"] == 2.0e-3
+    assert emulation["dilation"] == dilate(2, 1, emulation["cores"], yardstick=True).factor >= 2
+    for rank in record["ranks"]:
+        speed = rank["machine_speed"]
+        assert 0 < speed["least"] <= speed["median"] <= speed["most"]
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    assert all(step["seconds"] >= step["cpu_seconds"] > 2.0e-3 for step in steps)
+
+
+def yardstick_of(spec: RunSpec, forward_seconds: float) -> dict[str, Any]:
+    """A yardstick of this machine with made up figures."""
+    precision, sequences = yardstick.shape_of(spec)
+    once = {"step": 0.01, "waited_step": 0.01, "waited_forward": forward_seconds}
+    return {
+        "version": yardstick.VERSION,
+        "measured_at": "2026-11-23T00:00:00+00:00",
+        "hardware": hardware(),
+        "git_commit": None,
+        "cores_per_node": spec.world.cores_per_node,
+        "model": asdict(spec.model),
+        "compile": False,
+        "passes": [
+            {
+                "precision": precision,
+                "sequences": sequences,
+                "forward_seconds": forward_seconds,
+                "step_seconds": 0.01,
+                "rounds": [once],
+            }
+        ],
+    }

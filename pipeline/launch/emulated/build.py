@@ -23,6 +23,7 @@ from pipeline.emulation.measured import check_cores, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
+from pipeline.launch.emulated import yardstick
 from pipeline.launch.emulated.ranks import EmulatedRun, follow, stay_with
 from pipeline.machine import control_groups
 from pipeline.machine.processes import die_with_parent
@@ -49,7 +50,14 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
     if link is None or world.cores_per_node is None:
         raise LaunchError(f"{spec.run_id}: an emulated network needs a link and cores_per_node")
     cores = control_groups.usable_cores()
-    dilation = dilate(world.nodes, world.cores_per_node, len(cores), least_dilation())
+    forward_seconds = yardstick.forward_seconds(args.yardstick, spec)
+    dilation = dilate(
+        world.nodes,
+        world.cores_per_node,
+        len(cores),
+        least_dilation(),
+        yardstick=forward_seconds is not None,
+    )
     enter_private_network()
     stay_with(parent)  # a user namespace forgets it
     nodes = Nodes(world.nodes, dilation.copies, link, dilation.factor)
@@ -59,12 +67,14 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
     kept_awake = cores if control_groups.cpu_quota() is None else []
     with awake(kept_awake):
         measured = measure(spec.run_id, link, world.cores_per_node, nodes, shares, dilation)
-        write_text(args.out / REPORT, json.dumps(measured | {"cores": len(cores)}))
+        told = {} if forward_seconds is None else {"forward_seconds": forward_seconds}
+        write_text(args.out / REPORT, json.dumps(measured | {"cores": len(cores)} | told))
         check_cores(measured)
         check_rates(measured)
         _import_heavy(spec)
         layout = strategies.load(spec.strategy, spec.options).layout(world)
-        with EmulatedRun(spec, layout, nodes, shares, dilation).running(args) as ranks:
+        emulated = EmulatedRun(spec, layout, nodes, shares, dilation, forward_seconds)
+        with emulated.running(args) as ranks:
             return follow(ranks)
 
 

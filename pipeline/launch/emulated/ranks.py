@@ -59,13 +59,17 @@ class Rank:
 
 @dataclass(frozen=True)
 class EmulatedRun:
-    """One run on the nodes of all copies: forks its ranks, each into the network of its node."""
+    """One run on the nodes of all copies: forks its ranks, each into the network of its node.
+
+    `forward_seconds` is what the yardstick says of a rank's forward pass, None without one.
+    """
 
     spec: RunSpec
     layout: Layout
     nodes: Nodes
     shares: Shares
     dilation: Dilation
+    forward_seconds: float | None = None
 
     @contextmanager
     def running(self, args: Namespace) -> Iterator[list[Rank]]:
@@ -93,7 +97,8 @@ class EmulatedRun:
     def _pacer(self, node: int) -> Pacer:
         """What makes a rank of this node as slow as the node is; made within the rank."""
         seed = f"{self.spec.seed}/{self.spec.repeat}/{node}"
-        return Pacer(self.dilation.factor, speed_of(node, self.spec.world, seed))
+        speed = speed_of(node, self.spec.world, seed)
+        return Pacer(self.dilation.factor, speed, self.forward_seconds)
 
     def _meet(self, copy: int) -> int:
         """Hold the key-value store through which the ranks of a copy find one another."""

@@ -48,3 +48,12 @@ def test_nodes_are_dealt_out_over_the_cores_evenly() -> None:
     assert places(2, 4, [0, 1]) == [[0, 1], [0, 1]]
     on_each = [sum(core in place for place in places(8, 1, [0, 1])) for core in (0, 1)]
     assert on_each == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "factor", "copies"), [(1, 2, 2), (2, 2, 1), (4, 3, 1), (8, 6, 1)]
+)
+def test_with_a_yardstick_every_run_is_paced_and_cores_have_more_room(
+    nodes, factor, copies
+) -> None:
+    assert dilate(nodes, 1, 2, yardstick=True) == Dilation(factor, copies)

@@ -1,0 +1,230 @@
+"""The yardstick of a study: how fast this machine computes when nothing disturbs it.
+
+On emulated nodes a rank is held to its CPU seconds, and these are not the same for the same work: a
+rank that waits loses its caches to its neighbours, and to whatever else the machine's host runs.
+Here the passes of a study's model are measured once, before its runs: a process on each core, steps
+one after another, as a cluster's nodes would do them. A run then counts its CPU seconds by how long
+its own forward passes take compared with these (`pipeline.emulation.pacing`).
+
+After a wait the forward pass, which comes first, loses more to cold caches than the rest of a step.
+So steps are measured after waits as well, and the reference is their forward pass, scaled by how
+much of a step's CPU seconds the waits cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import schemas, strategies
+from pipeline.emulation.dilation import places
+from pipeline.errors import LaunchError
+from pipeline.machine.facts import hardware, provenance
+from pipeline.parallel.types import Parts, Phases
+from pipeline.study.profiling import FORWARD
+from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.training import worker
+
+if TYPE_CHECKING:
+    from pipeline.parallel.types import Trainable
+
+VERSION = 1
+ROUNDS = 6
+WARM_UP, STEPS = 2, 3
+WAIT_SECONDS = 0.02
+"""Before a step, about as long as ranks of the default study wait for one another."""
+
+FIX = "remove the file; the workflow, or `python -m pipeline yardstick`, measures it again"
+
+Shape = tuple[str, int]
+"""A precision, and the number of sequences of a rank's micro-batch."""
+
+
+def shape_of(spec: RunSpec) -> Shape:
+    """What a rank of the run computes at a time."""
+    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
+    share = spec.workload.global_batch // layout.data_parallel
+    return spec.precision, share // spec.workload.accumulation_steps
+
+
+def measured(runs: Iterable[RunSpec], cores: Sequence[int]) -> dict[str, Any]:
+    """Measure what all runs that have the yardstick need, on these cores.
+
+    The shapes take turns in each round, so that a machine whose speed drifts does so for all.
+    Raises LaunchError where no run has it.
+    """
+    having = {shape_of(run): run for run in runs if run.world.yardstick}
+    if not having:
+        raise LaunchError("no run of the study has cluster.yardstick; there is nothing to measure")
+    first = next(iter(having.values()))
+    worker.import_heavy()
+    found: dict[Shape, list[dict[str, float]]] = {shape: [] for shape in having}
+    for _ in range(ROUNDS):
+        for shape, run in having.items():
+            found[shape].append(_round(run, shape[1], cores))
+    return {
+        "version": VERSION,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "git_commit": provenance()["git_commit"],
+        "cores_per_node": first.world.cores_per_node,
+        "model": asdict(first.model),
+        "compile": first.compile,
+        "passes": [
+            {
+                "precision": precision,
+                "sequences": sequences,
+                "forward_seconds": statistics.median(_reference(one) for one in rounds),
+                "step_seconds": statistics.median(one["step"] for one in rounds),
+                "rounds": rounds,
+            }
+            for (precision, sequences), rounds in sorted(found.items())
+        ],
+    }
+
+
+def _reference(one: dict[str, float]) -> float:
+    return one["waited_forward"] * one["step"] / one["waited_step"]
+
+
+def forward_seconds(path: Path | None, spec: RunSpec) -> float | None:
+    """What a forward pass of the run takes by the yardstick in the file; None where it has none.
+
+    Raises LaunchError where the file is missing or is of another model, machine or study.
+    """
+    if not spec.world.yardstick:
+        return None
+    if path is None:
+        raise LaunchError(
+            f"{spec.run_id} counts CPU seconds by a yardstick, and none was given; "
+            "add --yardstick FILE, which `python -m pipeline yardstick` writes"
+        )
+    content = schemas.read(path, "yardstick", "python -m pipeline yardstick")
+    precision, sequences = shape_of(spec)
+    for name, had, wanted in (
+        ("cpu_model", content["hardware"].get("cpu_model"), hardware()["cpu_model"]),
+        ("cores_per_node", content["cores_per_node"], spec.world.cores_per_node),
+        ("model", content["model"], asdict(spec.model)),
+        ("compile", content["compile"], spec.compile),
+    ):
+        if had != wanted:
+            raise LaunchError(f"{path} has {name} {had}, {spec.run_id} {wanted}; {FIX}")
+    for one in content["passes"]:
+        if (one["precision"], one["sequences"]) == (precision, sequences):
+            return float(one["forward_seconds"])
+    raise LaunchError(
+        f"{path} has no passes of {sequences} sequences in {precision}, which {spec.run_id} "
+        f"computes at a time; {FIX}"
+    )
+
+
+def _round(run: RunSpec, sequences: int, cores: Sequence[int]) -> dict[str, float]:
+    """CPU seconds of one round: the median over processes that fill the cores."""
+    width = run.world.cores_per_node or 1
+    children = [
+        _fork(run, sequences, place) for place in places(len(cores) // width or 1, width, cores)
+    ]
+    told = [_result(pid, reader) for pid, reader in children]
+    return {name: statistics.median(one[name] for one in told) for name in told[0]}
+
+
+def _fork(run: RunSpec, sequences: int, place: Sequence[int]) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    code = 1
+    try:
+        os.close(reader)
+        os.sched_setaffinity(0, place)
+        with os.fdopen(writer, "w", encoding="utf-8") as stream:
+            json.dump(_passes(run, sequences, len(place)), stream)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _result(pid: int, reader: int) -> dict[str, float]:
+    with os.fdopen(reader, encoding="utf-8") as stream:
+        text = stream.read()
+    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise LaunchError(f"a process of the yardstick ended with exit code {code}")
+    return dict(json.loads(text))
+
+
+class _Listener(Phases):
+    """CPU seconds of this thread in the forward passes since `clear`."""
+
+    def __init__(self) -> None:
+        self.forward, self._phase, self._since = 0.0, "", 0.0
+
+    def clear(self) -> None:
+        self.forward, self._phase = 0.0, ""
+
+    def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
+        now = time.thread_time()
+        if self._phase == FORWARD:
+            self.forward += now - self._since
+        self._phase, self._since = phase, now
+
+
+def _passes(run: RunSpec, sequences: int, threads: int) -> dict[str, float]:
+    """Medians of steps one after another and of steps after a wait each, in this process."""
+    import torch
+
+    worker.keep_freed_memory()
+    torch.set_num_threads(threads)
+    listener = _Listener()
+    trainable = _trainable(run, listener)
+    seeded = torch.Generator().manual_seed(run.seed)
+    shape = (sequences, run.model.context)
+    tokens = torch.randint(0, run.model.vocab_size, shape, generator=seeded)
+
+    def step(wait: float) -> tuple[float, float]:
+        time.sleep(wait)
+        listener.clear()
+        before = time.thread_time()
+        trainable.step([(tokens, tokens)])
+        return time.thread_time() - before, listener.forward
+
+    for _ in range(WARM_UP):
+        step(0)
+    at_once = [step(0) for _ in range(STEPS)]
+    waited = [step(WAIT_SECONDS) for _ in range(STEPS)]
+    return {
+        "step": statistics.median(whole for whole, _ in at_once),
+        "waited_step": statistics.median(whole for whole, _ in waited),
+        "waited_forward": statistics.median(forward for _, forward in waited),
+    }
+
+
+def _trainable(run: RunSpec, listener: Phases) -> Trainable:
+    """The study's model on one device, built as the training loop builds it."""
+    from functools import partial
+
+    from pipeline.models.build import build_model, compile_blocks
+    from pipeline.precision import make_precision
+    from pipeline.training.optimiser import make_optimiser
+
+    single = strategies.load("single", {})
+    model = build_model(run.model, run.seed)
+    if run.compile:
+        compile_blocks(model)
+    return single.build(
+        Parts(
+            model,
+            partial(make_optimiser, run.optimiser),
+            single.layout(WorldSpec(1, 1, "cpu", "gloo", "loopback")),
+            make_precision(run.precision, "cpu"),
+            run.optimiser.max_grad_norm,
+            listener,
+        )
+    )
