@@ -44,9 +44,10 @@ class Footprint:
 SYMBOLS = {
     "n": "ranks of the axis",
     "G": "bytes of a rank's gradients as they travel",
-    "W": "bytes of the model's weights",
-    "B": "bytes of the weights of its blocks",
-    "L": "blocks",
+    "W": "bytes of the weights that these ranks hold together",
+    "B": "bytes of those of the blocks",
+    "P": "bytes of those with more than 100,000 numbers",
+    "L": "blocks of a rank",
     "T": "tokens of a rank's share of the global batch",
     "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
     "m": "micro-batches",
@@ -102,11 +103,13 @@ class Strategy(ABC):
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, with which it must take the same step."""
 
-    sends_unstated: ClassVar[str] = ""
-    """Why there is no formula of what it sends, for the table; `sends` is then empty."""
-
     use: ClassVar[str] = ""
     """When to choose it: a clause for the table of strategies."""
+
+    @property
+    def sends_unstated(self) -> str:
+        """Why there is no formula of what it sends, for the table; `sends` is then empty."""
+        return ""
 
     @property
     def split(self) -> str:

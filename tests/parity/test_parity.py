@@ -220,10 +220,10 @@ def assert_same_tensors(kept: TrainState, single: TrainState) -> None:
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
 def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, variant) -> None:
     """Counted in every step, against the formula: SENT is for paddings and single numbers."""
-    if unstated := strategies.load(strategy, {}).sends_unstated:
-        pytest.skip(f"{strategy}: {unstated}")
     most = accumulations_of(strategy, world, variant)[-1]
     case = case_of(strategy, world, variant, accumulation=most)
+    if unstated := strategies.load(strategy, case.options).sends_unstated:
+        pytest.skip(f"{case.name}: {unstated}")
     assert case.profiled
     for rank, run in enumerate(launched(strategy, world).ranks(case)):
         predicted = {one.axis: one.wire_bytes for one in predict_sent(case.spec(world), rank)}
