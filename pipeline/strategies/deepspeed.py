@@ -44,6 +44,10 @@ class Deepspeed(Strategy):
     install: ClassVar[str] = _environment.INSTALL
     environment: ClassVar[tuple[str, ...]] = ("DS_", "DEEPSPEED_")
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
+    unsupported_networks: ClassVar[dict[str, str]] = {
+        "emulated": "marks none of its collectives, so emulated nodes cannot stretch them; set "
+        "cluster.network to loopback or real, or use the strategy sharded"
+    }
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
 
     use: ClassVar[str] = "to hold `sharded` against other code"
@@ -56,14 +60,9 @@ class Deepspeed(Strategy):
         return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; StudyError on an unknown stage or on emulated nodes."""
+        """One process per device; StudyError on an unknown stage."""
         if self.stage not in STAGES:
             raise StudyError(f"deepspeed stage {self.stage} is unknown; use one of 1, 2, 3")
-        if world.network == "emulated":
-            raise StudyError(
-                "deepspeed marks none of its collectives, so emulated nodes cannot stretch them; "
-                "set cluster.network to loopback or real, or use the strategy sharded"
-            )
         return super().layout(world)
 
     def check(self) -> None:
