@@ -92,8 +92,12 @@ class Catalogue:
 
 
 def has_layouts(study: Study) -> bool:
-    """Whether a cell cuts the model: its layout has another axis than that of the data."""
-    worlds = {(run.cell, run.world): run for run in expand(study)}
+    """Whether a cell cuts the model: its layout has another axis than that of the data.
+
+    A strategy that this checkout does not have, as an archive may name one, is not asked.
+    """
+    known = strategies.names()
+    worlds = {(r.cell, r.world): r for r in expand(study) if r.strategy in known}
     layouts = (strategies.load(r.strategy, r.options).layout(r.world) for r in worlds.values())
     return any(name != DATA for layout in layouts for name, _ in layout.axes)
 
