@@ -7,8 +7,11 @@ forward pass the one of the stage before, a backward pass the one of the stage a
 then wait, schedule and unequal stages alone are the reason. What the run waited besides, in its
 phase of communication, are messages, reductions, and ranks that were late.
 
-It needs no common clock of the ranks. It cannot tell the schedule's part from that of stages of
-unequal length, and a pass that was slowed by other work on its cores counts with what it took.
+A second replay gives every pass the mean of its kind over all stages and micro-batches: what is
+left is the schedule's alone, the rest is that of passes of unequal length.
+
+It needs no common clock of the ranks. It cannot tell a stage that has more to do from one that was
+slowed by other work on its cores: a pass counts with what it took.
 """
 
 from __future__ import annotations
@@ -32,6 +35,19 @@ def bubble(lines: Mapping[int, Sequence[Pass]]) -> float:
     """
     busy = sum(seconds for own in lines.values() for *_, seconds in own)
     return len(lines) * makespan(lines) / busy - 1 if busy else 0.0
+
+
+def equalised(lines: Mapping[int, Sequence[Pass]]) -> dict[int, list[Pass]]:
+    """The same passes, each of the mean length of its kind."""
+    seconds: dict[str, list[float]] = {}
+    for own in lines.values():
+        for kind, *_, length in own:
+            seconds.setdefault(kind, []).append(length)
+    mean = {kind: sum(each) / len(each) for kind, each in seconds.items()}
+    return {
+        rank: [(kind, stage, microbatch, mean[kind]) for kind, stage, microbatch, _ in own]
+        for rank, own in lines.items()
+    }
 
 
 def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
@@ -66,10 +82,11 @@ def _ready(one: Pass, ended: Mapping[tuple[str, int, int], float], last: int) ->
     return 0.0
 
 
-def step_bubbles(record: RunRecord, layout: Layout) -> list[float]:
+def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> list[float]:
     """The bubble of each timed step, the mean over the pipelines of the layout.
 
-    Empty where the layout has no pipeline of several ranks, or the record is older.
+    `equal` is the part of the schedule alone. Empty where the layout has no pipeline of several
+    ranks, or the record is older.
     """
     if dict(layout.axes).get(PIPELINE, 1) < 2:
         return []
@@ -79,8 +96,10 @@ def step_bubbles(record: RunRecord, layout: Layout) -> list[float]:
             steps.setdefault(step.step, {})[step.rank] = step
     ranks = range(layout.num_processes)
     pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
-    return [
-        sum(bubble({r: own[r].passes or () for r in line}) for line in pipelines) / len(pipelines)
-        for _, own in sorted(steps.items())
-        if set(own) == set(ranks)
-    ]
+    found = []
+    for _, own in sorted(steps.items()):
+        if set(own) == set(ranks):
+            lines = [{r: own[r].passes or () for r in line} for line in pipelines]
+            each = [bubble(equalised(line) if equal else line) for line in lines]
+            found.append(sum(each) / len(each))
+    return found

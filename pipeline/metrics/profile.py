@@ -173,8 +173,11 @@ def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         for metric, (value, about) in by_formula.items()
     ]  # fmt: skip
     layout = strategy.layout(spec.world)
-    runs = [np.asarray(each) for r in records if (each := step_bubbles(r, layout))]
-    return [*found, *([_interval("phase_bubble", "1", runs)] if runs else [])]
+    for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
+        each = [step_bubbles(record, layout, equal=equal) for record in records]
+        if runs := [np.asarray(steps) for steps in each if steps]:
+            found.append(_interval(metric, "1", runs))
+    return found
 
 
 def _interval(metric: str, unit: str, runs: Sequence[Floats]) -> dict[str, Any]:

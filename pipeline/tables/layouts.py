@@ -18,7 +18,8 @@ CAPTION = (
     "sends in a step along all axes, counted in the profiled run. The bubble is the idle time of "
     "the ranks of a pipeline over that of their passes: measured from the computation of each pass "
     "in the profiled run, replayed in its order as if messages took no time, so that schedule and "
-    "unequal stages alone make it; its formula is for equal stages. Waits are the share of a step "
+    "unequal stages alone make it; the schedule's part is that of the same passes made equally "
+    "long, as in its formula. Waits are the share of a step "
     "of the profiled run in which a rank computes nothing: bubble, messages and reductions."
 )
 COMPARES = {"precision"}
@@ -32,6 +33,7 @@ _MEMORY = {
 _CELL = {
     "step_seconds": "step_seconds",
     "phase_bubble": "bubble",
+    "phase_bubble_schedule": "bubble_schedule",
     "phase_bubble_formula": "bubble_formula",
     "phase_share:communication": "waits",
 }
@@ -93,6 +95,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
             "Sent [MB]": of(one["sent_bytes"], 1 / _MEGABYTE),
             "Formula [MB]": of(one["predicted_sent_bytes"], 1 / _MEGABYTE),
             "Bubble [%]": of(one["bubble"], 100),
+            "Schedule [%]": of(one["bubble_schedule"], 100),
             "Formula [%]": of(one["bubble_formula"], 100),
             "Waits [%]": of(one["waits"], 100),
         }

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import RecordError
-from pipeline.metrics.bubble import Pass, bubble, makespan, step_bubbles
+from pipeline.metrics.bubble import Pass, bubble, equalised, makespan, step_bubbles
 from pipeline.parallel.schedule import Schedule, Stages
 from pipeline.records import RunRecord, Step
 from pipeline.strategies import load
@@ -83,6 +83,7 @@ def test_a_longer_last_stage_lengthens_it() -> None:
     # the last stage is busy for 24 s after 1 s of the first, whose last pass ends it: 27 s
     assert makespan(passes) == 27
     assert bubble(passes) == pytest.approx(2 * 27 / 36 - 1)
+    assert bubble(equalised(passes)) == pytest.approx(1 / 4), "the schedule alone: (p - 1) / m"
 
 
 def test_passes_that_wait_for_ever_are_refused() -> None:
