@@ -51,7 +51,8 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
         found = found.merge(more, on=["cell", "nodes"], how="left")
     alone = found.loc[found["world_size"] == 1, "step_seconds"].dropna()
     single = alone.iloc[0] if len(alone) else float("nan")
-    found["ideal_seconds"] = single / found["world_size"] * (1 + found["bubble_formula"].fillna(0))
+    ideal = single / found["world_size"] * (1 + found["bubble_formula"].fillna(0))
+    found["ideal_seconds"] = ideal.where(found["step_seconds"].notna())
     return found
 
 
