@@ -12,7 +12,8 @@ from pipeline.tables.write import PLACE, places
 
 CAPTION = (
     "Memory, time, bytes and waiting of each layout at equal work, each beside its formula. Memory "
-    "is that of the rank that needs most above its base, median over the repeats. Step time is the "
+    "is that of the rank that needs most above its base, median over the repeats, beside the "
+    "model of the planner. Step time is the "
     "median over the repeats with its interval; its ideal is that of the single device divided by "
     "the ranks, times one and the formula of the bubble. Sent is what the rank that sends most "
     "sends in a step along all axes, counted in the profiled run. The bubble is the idle time of "
@@ -90,7 +91,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
         return {
             "Ranks": str(one["world_size"]),
             "Memory [MiB]": of(one["memory_bytes"], 1 / _MEBIBYTE),
-            "Predicted [MiB]": of(one["predicted_memory_bytes"], 1 / _MEBIBYTE),
+            "Model [MiB]": of(one["predicted_memory_bytes"], 1 / _MEBIBYTE),
             "Step [ms]": NONE if pd.isna(time) else with_interval(time, low, high),
             "Ideal [ms]": of(one["ideal_seconds"], 1000),
             "Sent [MB]": of(one["sent_bytes"], 1 / _MEGABYTE),
