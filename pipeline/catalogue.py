@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import options
-from pipeline.study.expansion import compares_conditions
+from pipeline import options, strategies
+from pipeline.parallel.mesh import DATA
+from pipeline.study.expansion import compares_conditions, expand
 from pipeline.study.study import Study
 
-VERDICTS, CONDITIONS, PROFILE = "verdicts", "conditions", "profile"
+VERDICTS, CONDITIONS, PROFILE, LAYOUTS = "verdicts", "conditions", "profile", "layouts"
 """What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
 
 Verdicts are on the published claims that the study names; conditions are those of its links; a
-profile is that of its profiled runs.
+profile is that of its profiled runs; layouts are profiled cells of which one has another axis than
+that of the data.
 """
 
 
@@ -54,6 +56,7 @@ class Catalogue:
             VERDICTS: bool(study.claims),
             CONDITIONS: compares_conditions(study),
             PROFILE: study.profile_steps is not None,
+            LAYOUTS: study.profile_steps is not None and has_layouts(study),
         }
         needs = literals(self.folder, "NEEDS")
         return [name for name in self.names() if name not in needs or met[needs[name]]]
@@ -86,6 +89,17 @@ class Catalogue:
             study = str(frame["study"].iloc[0])
             wanted = [*self.needing_verdicts(), *(self.taking_verdicts() if verdicts else ())]
             yield name, module, [frame, *verdicts_for(name, verdicts, wanted, study)]
+
+
+def has_layouts(study: Study) -> bool:
+    """Whether a cell cuts the model: its layout has another axis than that of the data.
+
+    A strategy that this checkout does not have, as an archive may name one, is not asked.
+    """
+    known = strategies.names()
+    worlds = {(r.cell, r.world): r for r in expand(study) if r.strategy in known}
+    layouts = (strategies.load(r.strategy, r.options).layout(r.world) for r in worlds.values())
+    return any(name != DATA for layout in layouts for name, _ in layout.axes)
 
 
 def literals(folder: str | Path, name: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline import strategies
+from pipeline.metrics.bubble import step_bubbles
 from pipeline.metrics.cells import Group, Groups, bounds
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
@@ -26,7 +27,6 @@ from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
 from pipeline.study.profiling import IN_STEP, PHASES
-from pipeline.study.spec import RunSpec
 
 MEAN = "arithmetic mean over the profiled steps and the ranks; the parts add up to the whole"
 
@@ -57,7 +57,7 @@ def profile_frames(
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
         about = groups.get(place, Group(runs)).context
         found = _cell([phase_steps(run.record) for run in runs])
-        frames.append(rows(about, [*found, *_idle(runs[0].record.spec)]))
+        frames.append(rows(about, [*found, *_idle([run.record for run in runs])]))
     return frames
 
 
@@ -154,17 +154,30 @@ def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
     return [*values, *means]
 
 
-def _idle(spec: RunSpec) -> list[dict[str, Any]]:
-    """The bubble by its formula, besides the share of communication, which has it in it."""
+def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """The bubble by its formula and from the passes, besides the phase that has it in it."""
+    spec = records[0].spec
     if spec.strategy not in strategies.names():
         return []
-    share = strategies.load(spec.strategy, spec.options).idle_share(spec)
+    strategy = strategies.load(spec.strategy, spec.options)
+    share = strategy.idle_share(spec)
     if share is None:
         return []
-    return [
-        {"level": "cell", "metric": "phase_idle_formula", "unit": "1", "value": share,
-         "text": "bubble / step time by the formula of the schedule, not measured"}
+    by_formula = {
+        "phase_idle_formula": (share, "bubble / step time"),
+        "phase_bubble_formula": (share / (1 - share), "bubble / time of computation"),
+    }
+    found: list[dict[str, Any]] = [
+        {"level": "cell", "metric": metric, "unit": "1", "value": value,
+         "text": f"{about} by the formula of the schedule, not measured"}
+        for metric, (value, about) in by_formula.items()
     ]  # fmt: skip
+    layout = strategy.layout(spec.world)
+    for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
+        each = [step_bubbles(record, layout, equal=equal) for record in records]
+        if runs := [np.asarray(steps) for steps in each if steps]:
+            found.append(_interval(metric, "1", runs))
+    return found
 
 
 def _interval(metric: str, unit: str, runs: Sequence[Floats]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ _SECTIONS = (
      ("scaling", "comparisons", "step_time")),
     ("time", "Where does the time go?", "Time", ("time_split", "loss_time"),
      ("utilisation", "sends")),
+    ("layouts", "What does each layout cost, and by its formula?", "Layouts", (), ("layouts",)),
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
      ("what_if",)),
     ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.catalogue import has_layouts
 from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
@@ -108,6 +109,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
+        "layouts": study.profile_steps is not None and has_layouts(study),
         "any_links": bool(names["link"].notna().any()),
         "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
     }

@@ -31,6 +31,9 @@ def split_facts(table: pd.DataFrame) -> dict[str, Any]:
         "steps": listed(plural(n, "step") for n in sorted({int(n) for n in steps})),
         "places": [_place(int(str(nodes)), rows) for nodes, rows in shares.groupby("nodes")],
         "largest": _largest(shares),
+        "pipelines": listed(
+            dict.fromkeys(pick(table, "cell", "phase_bubble")["label"])  # once for all nodes
+        ),
         "unmarked": listed(labels[cell] for cell in unmarked(table)),
         **_against_timed(table),
     }

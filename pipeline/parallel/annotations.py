@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import DATA
+from pipeline.parallel.schedule import nearest
 
 Shape = tuple[int | None, ...]
 """Lengths of the dims; None is the number of sequences, which every axis divides."""
@@ -49,10 +50,15 @@ def mesh_axes(axes: Mapping[str, Any], world_size: int) -> tuple[tuple[str, int]
 
 def _do_not_fit(sizes: Mapping[str, int], world_size: int) -> str:
     factors = " x ".join(f"{name} {size}" for name, size in sizes.items())
-    return (
-        f"axes {factors} do not make {world_size} ranks; let their product be {world_size}, or set "
-        f"one of them, of at most {MAX_AXES}, to 0 for what the others leave"
-    )
+    said = f"axes {factors} do not make {world_size} ranks"
+    if len(sizes) > MAX_AXES or list(sizes.values()).count(0) > 1:
+        return f"{said}; name at most {MAX_AXES}, one of them of size 0 for what the others leave"
+    left, fitting = world_size, dict(sizes)
+    for name in sorted(sizes, key=lambda name: name == DATA):  # data gets what the others leave
+        fitting[name] = left if name == DATA else nearest(max(1, sizes[name]), left)
+        left //= fitting[name]
+    near = " x ".join(f"{name} {size}" for name, size in fitting.items())
+    return f"{said}; the nearest layout is {near}, or set data to 0 for what the others leave"
 
 
 def check_annotations(annotations: Mapping[str, Any], axes: Sequence[tuple[str, int]]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from torch.distributed.pipelining import PipelineStage
 
 from pipeline.parallel.types import Phases
-from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, WEIGHTS
 
 
 class Waits:
@@ -32,10 +32,15 @@ class Waits:
             self._open.close()
 
     @contextmanager
-    def not_while(self, phase: str) -> Iterator[None]:
-        """A pass: what it made is paid for before a neighbour may see it."""
+    def not_while(self, phase: str, passing: tuple[str, int, int] | None = None) -> Iterator[None]:
+        """A pass: what it made is paid for before a neighbour may see it.
+
+        `passing` is its kind, stage and micro-batch; without it belongs to the pass before.
+        """
         self._open.close()
         self.phases.begin(phase)
+        if passing is not None:
+            self.phases.passing(*passing)
         yield
         self._wait()
 
@@ -52,23 +57,23 @@ class MarkedStage(PipelineStage):
 
     waits: Waits
 
-    def forward_one_chunk(self, *given: Any, **options: Any) -> Any:
+    def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **options: Any) -> Any:
         """The forward pass of a micro-batch, which has been received.
 
         An error is raised as it was, without torch's wrapping: a record's status is read from it.
         """
-        with self.waits.not_while(FORWARD):
+        with self.waits.not_while(FORWARD, (FORWARD, self.stage_index, fwd_chunk_id)):
             try:
-                return super().forward_one_chunk(*given, **options)
+                return super().forward_one_chunk(fwd_chunk_id, *given, **options)
             except RuntimeError as error:
                 raise (error.__cause__ or error) from None
 
-    def backward_one_chunk(self, *given: Any, **options: Any) -> None:
+    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **options: Any) -> None:
         """The backward pass of a micro-batch, or the half of it that hands a gradient on."""
-        with self.waits.not_while(BACKWARD):
-            super().backward_one_chunk(*given, **options)
+        with self.waits.not_while(BACKWARD, (BACKWARD, self.stage_index, bwd_chunk_id)):
+            super().backward_one_chunk(bwd_chunk_id, *given, **options)
 
-    def backward_weight_one_chunk(self, *given: Any, **options: Any) -> None:
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *given: Any, **options: Any) -> None:
         """The other half: gradients of the weights."""
-        with self.waits.not_while(BACKWARD):
-            super().backward_weight_one_chunk(*given, **options)
+        with self.waits.not_while(BACKWARD, (WEIGHTS, self.stage_index, bwd_chunk_id)):
+            super().backward_weight_one_chunk(bwd_chunk_id, *given, **options)

@@ -61,6 +61,12 @@ class Phases:
         """In `phase` for as long as the context lasts, then again in the one before."""
         return nullcontext()
 
+    def passing(self, kind: str, stage: int, microbatch: int) -> None:
+        """From the last mark on a micro-batch passes a stage of a pipeline, until the next does.
+
+        `kind` is `FORWARD`, `BACKWARD` or `WEIGHTS` of `pipeline.study.profiling`.
+        """
+
     def watch(self, model: nn.Module) -> None:
         """Notice each gradient of this rank when it is ready, before a backward pass sends it."""
 

@@ -27,7 +27,8 @@ class Step:
     `seconds` is wall time, `loss` the mean over the global batch in nats per token, `grad_norm`
     the L2 norm of the global mean gradient before clipping; both are None when not finite.
     `phases` says what the seconds went to, in a profiled run only; `cpu_seconds` and `cpu_phases`
-    are the CPU time of the thread that computes, None in older records.
+    are the CPU time of the thread that computes, None in older records. `passes` are those of a
+    profiled pipeline in their order on this rank: kind, stage, micro-batch, seconds of computation.
     """
 
     step: int
@@ -41,10 +42,11 @@ class Step:
     phases: Mapping[str, float] | None = None
     cpu_seconds: float | None = None
     cpu_phases: Mapping[str, float] | None = None
+    passes: Sequence[Sequence[Any]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, a line of steps.jsonl; what is not known is left out."""
-        optional = ("phases", "cpu_seconds", "cpu_phases")
+        optional = ("phases", "cpu_seconds", "cpu_phases", "passes")
         return {k: v for k, v in vars(self).items() if v is not None or k not in optional}
 
 

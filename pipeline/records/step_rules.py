@@ -138,6 +138,12 @@ def phases(record: RunRecord) -> str | None:
                 f"steps.jsonl: the phases of step {step.step} of rank {step.rank} are {total} s "
                 f"together, the step is {step.seconds} s"
             )
+        passes = sum(seconds for *_, seconds in step.passes or ())
+        if passes > sum((step.phases or {}).values()) * (1 + PHASES_TOLERANCE):
+            return (
+                f"{_of(step)}: its passes are {passes} s together, more than its phases, or it has "
+                "passes without phases"
+            )
     return None
 
 

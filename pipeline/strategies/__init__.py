@@ -62,7 +62,10 @@ def sent_table() -> str:
                 sent = "; ".join(f"{one.axis}: {one.formula}" for one in axes) or "nothing"
             if (strategy.split, sent) not in told:
                 told.add((strategy.split, sent))
-                knobs = ", ".join(f"`{key}` {value}" for key, value in options.items())
+                knobs = ", ".join(
+                    f"`{key}`" if isinstance(value, dict) else f"`{key}` {value}"
+                    for key, value in options.items()
+                )
                 named = f"`{name}`, {knobs}" if knobs else f"`{name}`"
                 rows.append(f"| {named} | {strategy.split} | {sent} | {strategy.use or '-'} |")
     symbols = "; ".join(f"{symbol}: {about}" for symbol, about in SYMBOLS.items())

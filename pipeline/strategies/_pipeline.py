@@ -101,9 +101,20 @@ class Pipelined(Strategy):
         return "layers, by stages: weights, gradients, optimiser state, activations"
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Activations to the next stage, their gradients to the one before; sums of gradients.
+        """Activations to the next stage, their gradients to the one before; sums of gradients."""
+        tied = spec.model.vocab_size * spec.model.width / models.num_parameters(spec.model)
+        share = self.footprint(spec, layout, rank, gradients).weight_share
+        return (
+            *self.sends_between_stages(spec, layout, rank, tied * gradients),
+            *along(layout, DATA, "2(n-1)/n G", 2 * share * gradients),
+        )
 
-        The first and the last rank of the pipeline add up the gradients of the tied embedding.
+    def sends_between_stages(
+        self, spec: RunSpec, layout: Layout, rank: int, tied: float
+    ) -> tuple[Sends, ...]:
+        """What a rank sends along the pipeline; nothing where it has one rank alone.
+
+        The first and the last rank add up the gradients of the tied embedding, `tied` bytes.
         """
         place = layout.coordinate(rank)[PIPELINE]
         stages = self.schedule_of(spec, layout).stages
@@ -115,13 +126,10 @@ class Pipelined(Strategy):
         tokens = spec.global_batch_tokens // layout.data_parallel
         sent = (ahead + back) * FP32 * tokens * spec.model.width
         ends = {stages.rank_of(0), stages.rank_of(last)}
-        tied = spec.model.vocab_size * spec.model.width / models.num_parameters(spec.model)
         if len(ends) > 1 and place in ends:
-            sent += int(tied * gradients)
-        share = self.footprint(spec, layout, rank, gradients).weight_share
+            sent += int(tied)
         formula = "A for each neighbouring stage, first and last rank: G of the tied embedding"
-        along_pipeline = (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
-        return (*along_pipeline, *along(layout, DATA, "2(n-1)/n G", 2 * share * gradients))
+        return (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
 
     def cut_tensors(self, parts: Parts, mesh: Any) -> None:
         """Cut layers along a tensor axis of the mesh, where there is one."""

@@ -50,7 +50,6 @@ class Annotated(Strategy):
     )
 
     use: ClassVar[str] = "to try a layout without writing one"
-    sends_unstated: ClassVar[str] = "what the placements need: no formula"
 
     axes: dict[str, int] = field(default_factory=lambda: {"data": 0})
     annotations: dict[str, list[str | None]] = field(default_factory=dict)
@@ -88,13 +87,23 @@ class Annotated(Strategy):
         """The annotated tensors."""
         return "what is annotated"
 
+    @property
+    def sends_unstated(self) -> str:
+        """Annotations leave the choice of collectives to DTensor."""
+        if not self.annotations:
+            return ""
+        return (
+            "no formula: for each operator DTensor chooses, while it runs, the redistribution that "
+            "its own cost model holds to be cheapest; it is counted, and placements are recorded"
+        )
+
     def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
         """The defaults alone: annotations name the tensors of one model."""
         return ({},)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Not stated: it follows from the placements that DTensor finds."""
-        return ()
+        """Gradients over the data axis; not stated where annotations cut something."""
+        return () if self.annotations else super().sends(spec, layout, rank, gradients)
 
     def build(self, parts: Parts) -> Trainable:
         """Place the parameters; the forward pass places all else, the backward pass follows."""

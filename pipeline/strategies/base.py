@@ -44,9 +44,10 @@ class Footprint:
 SYMBOLS = {
     "n": "ranks of the axis",
     "G": "bytes of a rank's gradients as they travel",
-    "W": "bytes of the model's weights",
-    "B": "bytes of the weights of its blocks",
-    "L": "blocks",
+    "W": "bytes of the weights that these ranks hold together",
+    "B": "bytes of those of the blocks",
+    "P": "bytes of those with more than 100,000 numbers",
+    "L": "blocks of a rank",
     "T": "tokens of a rank's share of the global batch",
     "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
     "m": "micro-batches",
@@ -99,11 +100,11 @@ class Strategy(ABC):
     precisions: ClassVar[tuple[str, ...]] = ()
     """Precisions that it can train in; none named means all. The others are `unsupported`."""
 
+    unsupported_networks: ClassVar[Mapping[str, str]] = {}
+    """Networks (loopback, emulated, real) on which a run is `unsupported`, and why."""
+
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, with which it must take the same step."""
-
-    sends_unstated: ClassVar[str] = ""
-    """Why there is no formula of what it sends, for the table; `sends` is then empty."""
 
     whole_forward: ClassVar[bool] = False
     """Whether each forward pass is that of the whole model, without waiting for another rank: then
@@ -111,6 +112,11 @@ class Strategy(ABC):
 
     use: ClassVar[str] = ""
     """When to choose it: a clause for the table of strategies."""
+
+    @property
+    def sends_unstated(self) -> str:
+        """Why there is no formula of what it sends, for the table; `sends` is then empty."""
+        return ""
 
     @property
     def split(self) -> str:
@@ -169,6 +175,11 @@ class Strategy(ABC):
                 f"strategy {type(self).__name__.lower()} does not train in {name}; use one of "
                 + ", ".join(self.precisions)
             )
+
+    def check_network(self, network: str) -> None:
+        """Raise UnsupportedError, with the reason, for a network that it cannot run on."""
+        if (why := self.unsupported_networks.get(network)) is not None:
+            raise UnsupportedError(f"strategy {type(self).__name__.lower()} {why}")
 
     @abstractmethod
     def build(self, parts: Parts) -> Trainable:

@@ -6,20 +6,30 @@ cell is `unsupported` with the reason.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import FP32
 from pipeline.parallel.deepspeed import environment as _environment
+from pipeline.parallel.mesh import DATA
 from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
 from pipeline.parallel.wire import Sends
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
     from pipeline.parallel.mesh import Layout
     from pipeline.study.spec import RunSpec, WorldSpec
 
 STAGES = (1, 2, 3)
+
+PERSISTENT, LIVE = 100_000, 1_000_000_000
+"""Numbers: stage 3 keeps a tensor of so many until the update, and any that is used again within so
+many others until the end of the passes (its settings stage3_param_persistence_threshold and
+stage3_max_reuse_distance, as they are by default).
+"""
 
 
 @dataclass(frozen=True)
@@ -34,10 +44,13 @@ class Deepspeed(Strategy):
     install: ClassVar[str] = _environment.INSTALL
     environment: ClassVar[tuple[str, ...]] = ("DS_", "DEEPSPEED_")
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
+    unsupported_networks: ClassVar[dict[str, str]] = {
+        "emulated": "marks none of its collectives, so emulated nodes cannot stretch them; set "
+        "cluster.network to loopback or real, or use the strategy sharded"
+    }
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
 
     use: ClassVar[str] = "to hold `sharded` against other code"
-    sends_unstated: ClassVar[str] = "as `sharded` by DeepSpeed's own collectives: no formula"
 
     stage: int = 3
 
@@ -47,14 +60,9 @@ class Deepspeed(Strategy):
         return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; StudyError on an unknown stage or on emulated nodes."""
+        """One process per device; StudyError on an unknown stage."""
         if self.stage not in STAGES:
             raise StudyError(f"deepspeed stage {self.stage} is unknown; use one of 1, 2, 3")
-        if world.network == "emulated":
-            raise StudyError(
-                "deepspeed marks none of its collectives, so emulated nodes cannot stretch them; "
-                "set cluster.network to loopback or real, or use the strategy sharded"
-            )
         return super().layout(world)
 
     def check(self) -> None:
@@ -76,8 +84,30 @@ class Deepspeed(Strategy):
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Not stated: DeepSpeed chooses its collectives."""
-        return ()
+        """Gradients all-reduced, by stages 2 and 3 in every micro-batch, and weights gathered.
+
+        Stage 3 reduces and scatters, which Gloo does by an all-reduce. It gathers each weight once
+        after the update, large ones again in every later micro-batch; nothing is stated for a model
+        of which it also frees weights between forward and backward pass.
+        """
+        pieces = spec.workload.accumulation_steps
+        weights = FP32 * models.num_parameters(spec.model)
+        if self.stage == 1:
+            return along(layout, DATA, "2(n-1)/n G + (n-1)/n W", 2 * gradients + weights)
+        if self.stage == 2:
+            formula = "2(n-1)/n m G + (n-1)/n W"
+            return along(layout, DATA, formula, 2 * pieces * gradients + weights)
+        if models.num_parameters(spec.model) > LIVE:
+            return ()
+        shapes = models.arithmetic(spec.model).parameter_shapes(spec.model).values()
+        large = FP32 * sum(n for n in map(math.prod, shapes) if n > PERSISTENT)
+        rounds, factor = (2, "2 ") if layout.backend == "gloo" else (1, "")
+        return along(
+            layout,
+            DATA,
+            f"(n-1)/n ({factor}m G + W + (m-1) P)",
+            rounds * pieces * gradients + weights + (pieces - 1) * large,
+        )
 
     def build(self, parts: Parts) -> Trainable:
         """Let DeepSpeed's engine wrap model and optimiser."""

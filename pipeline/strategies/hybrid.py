@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.schedule import check_name, nearest
 from pipeline.parallel.types import Parts, Prepared
 from pipeline.parallel.wire import Sends
 from pipeline.strategies._pipeline import Pipelined
-from pipeline.strategies.base import Footprint
+from pipeline.strategies.base import Footprint, along
 
 if TYPE_CHECKING:
     from pipeline.study.spec import RunSpec, WorldSpec
@@ -36,9 +37,6 @@ class Hybrid(Pipelined):
     )
 
     use: ClassVar[str] = "no single axis makes the model fit: tensor within a node, stages between"
-    sends_unstated: ClassVar[str] = (
-        "as `tensor` of a stage's layers and `pipeline_parallel`: no formula of its own"
-    )
 
     pipeline: int = 2
     tensor: int = 2
@@ -113,8 +111,39 @@ class Hybrid(Pipelined):
         return f"layers, by stages and within them{state}"
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Nothing is stated, see `sends_unstated`."""
-        return ()
+        """As `tensor` of this rank's stages, between them, and along the data axis."""
+        model, place = spec.model, layout.coordinate(rank)[PIPELINE]
+        stages = self.schedule_of(spec, layout).stages
+        layers = sum(len(stages.layers_of(stage)) for stage in stages.of_rank(place))
+        is_first, is_last = (place == stages.rank_of(s) for s in (0, stages.count - 1))
+        tokens = spec.global_batch_tokens // layout.data_parallel
+        activation = FP32 * tokens * model.width
+        full = spec.precision in ("fp32", "tf32")
+        # what leaves a product is narrow under autocast, what enters it comes from a norm
+        payload = layers * activation * (4 if full else 3) + is_first * activation
+        payload += is_last * (activation + 3 * FP32 * tokens)
+        each = gradients / models.num_parameters(model)
+        own = each * self._own_parameters(spec, layers, is_first, is_last)
+        tied = each * model.vocab_size * model.width / self.tensor
+        gathered = own * FP32 / each if self.zero_stage else 0.0
+        stated = "2(n-1)/n G + (n-1)/n W" if self.zero_stage else "2(n-1)/n G"
+        formula = "2(n-1)/n (4L A, first stage: + A, last stage: + A + 12 T)"
+        return (
+            *along(layout, TENSOR, formula, 2 * payload),
+            *self.sends_between_stages(spec, layout, rank, tied),
+            *along(layout, DATA, stated, 2 * own + gathered),
+        )
+
+    def _own_parameters(self, spec: RunSpec, layers: int, is_first: bool, is_last: bool) -> float:
+        """Of so many layers and these ends of the model, cut over the tensor axis."""
+        model = spec.model
+        before, after = models.end_parameters(model)
+        tied = model.vocab_size * model.width
+        cut = layers * (models.cut_parameters(model) - tied) / model.num_layers
+        cut += tied * (is_first or is_last)
+        held = layers * models.layer_parameters(model) + before * is_first + after * is_last
+        held -= tied * (is_first and is_last)
+        return held - cut + cut / self.tensor
 
     def cut_tensors(self, parts: Parts, mesh: Any) -> None:
         """Cut the layers that the family names, where the tensor axis has more than one rank."""

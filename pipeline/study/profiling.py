@@ -20,6 +20,9 @@ REST, DATA = "rest", "data"
 MARKED = (FORWARD, BACKWARD, COMMUNICATION, OPTIMISER)
 """What a strategy says that it is doing; see `pipeline.parallel.types.Phases`."""
 
+WEIGHTS = "weights"
+"""Of a schedule that splits it, the half of a backward pass that gives gradients of weights."""
+
 IN_STEP = (*MARKED, REST)
 """The phases that add up to the time of a step; `rest` is what no mark claims."""
 

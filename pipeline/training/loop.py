@@ -114,6 +114,7 @@ class Loop:
                     phases=self.phases.split(seconds, data_seconds) if self.phases else None,
                     cpu_seconds=cpu_seconds,
                     cpu_phases=self.phases.split_cpu(cpu_seconds) if self.phases else None,
+                    passes=self.phases.split_passes() if self.phases else None,
                 )
             )
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:

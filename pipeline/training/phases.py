@@ -92,10 +92,12 @@ class PhaseTimer(Paced):
         self._clock, self._counted = clock, counted
         self._marks: list[tuple[str, Any, float]] = []
         self._last_gradient: tuple[int, Any, float] | None = None
+        self._passes: list[tuple[str, int, int, int]] = []
 
     def record(self, step: Callable[[], T]) -> T:
         """Run a step whose phases are wanted; `split` and `split_cpu` give them."""
         self._marks.clear()
+        self._passes.clear()
         self._last_gradient = None
         self.begin(REST)
         result = step()
@@ -109,6 +111,24 @@ class PhaseTimer(Paced):
             for (_, start, _), (_, stop, _) in pairwise(self._marks)
         ]
         return {**self._sums(durations, seconds), DATA: data_seconds}
+
+    def split_passes(self) -> list[list[Any]] | None:
+        """(kind, stage, micro-batch, seconds) of each pass through a pipeline's stage, in order.
+
+        Seconds of computation: what is communication within a pass is left out. None where no
+        strategy named a pass.
+        """
+        starts = [at for *_, at in self._passes]
+        found = []
+        for (*about, start), stop in zip(self._passes, [*starts[1:], None], strict=False):
+            marks = self._marks[start : None if stop is None else stop + 1]
+            seconds = sum(
+                self._clock.between(begun, ended)
+                for (phase, begun, _), (_, ended, _) in pairwise(marks)
+                if phase in (FORWARD, BACKWARD)
+            )
+            found.append([*about, seconds])
+        return found or None
 
     def split_cpu(self, cpu_seconds: float) -> dict[str, float]:
         """CPU seconds of each phase of the last step, of `cpu_seconds` in all; none of the data."""
@@ -131,6 +151,10 @@ class PhaseTimer(Paced):
         if reducing is not None:
             self._end_gradients(reducing)
         self._mark(phase)
+
+    def passing(self, kind: str, stage: int, microbatch: int) -> None:
+        """Note that a pass begins at the last mark."""
+        self._passes.append((kind, stage, microbatch, len(self._marks) - 1))
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipeline import strategies
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
@@ -19,7 +19,7 @@ STEPS = 20
 OVERFLOW_STEP = 5
 WORLDS = (1, 2, 4)
 WIDE = 8
-"""Ranks of the few cases that have three axes of two ranks each."""
+"""Ranks of a few cases: three axes of two ranks each, and one launch of all strategies."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
 DEEP = ("fp32", "bf16", "fp16", "amp_o1")
@@ -181,20 +181,38 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         if strategy == REFERENCE or has_pipeline(strategy, world, v)
     ]
     if strategy == REFERENCE:
-        found = [c for c in found if c.accumulation < 4 or c.precision in DEEP]
         deep = [replace(case, num_layers=n) for n in LAYERS[1:] for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
     return found
 
 
 def wide_cases() -> list[Case]:
-    """Three axes at once: data 2 x tensor 2 x pipeline 2."""
+    """One launch of eight ranks: three axes at once, and every strategy in fp32."""
     return [
-        Case("hybrid"),
+        *(case_of(strategy, WIDE, variant) for strategy, variant in wide_places()),
         Case("hybrid", accumulation=4),
         Case("hybrid", "fp16", overflow=True),
         Case("hybrid", resume=True, resume_variant=1),
     ]
+
+
+def wide_places() -> list[tuple[str, int]]:
+    """Every strategy that can run here, with those settings of its knobs that fit eight ranks."""
+    return [
+        (strategy, variant)
+        for strategy in strategies.names()
+        if strategy != REFERENCE and runs_here(strategy)
+        for variant in variants_of(strategy, WIDE)
+    ]
+
+
+def runs_here(strategy: str) -> bool:
+    """Whether its packages are installed."""
+    try:
+        strategies.load(strategy, {}).check()
+    except UnsupportedError:
+        return False
+    return True
 
 
 def case_of(
@@ -223,10 +241,10 @@ def mutant(strategy: str, mutation: str) -> Case:
 
 
 def accumulations_of(strategy: str, world: int, variant: int) -> tuple[int, ...]:
-    """A pipeline cuts the study's micro-batches, so it gets more of them."""
+    """A pipeline cuts the study's micro-batches, so it gets more of them, as two ranks do."""
     if strategy == REFERENCE:
         return (1, 2, 4)
-    return (1, 4) if has_pipeline(strategy, world, variant) else (1, 2)
+    return (1, 4) if world == 2 or has_pipeline(strategy, world, variant) else (1, 2)
 
 
 def has_pipeline(strategy: str, world: int, variant: int) -> bool:

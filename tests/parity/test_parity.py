@@ -53,6 +53,7 @@ from tests.parity.cases import (
     mutated_world,
     precisions_of,
     variants_of,
+    wide_places,
     worlds_of,
 )
 from tests.parity.launch import LaunchFailed, Runs, launch
@@ -220,10 +221,10 @@ def assert_same_tensors(kept: TrainState, single: TrainState) -> None:
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
 def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, variant) -> None:
     """Counted in every step, against the formula: SENT is for paddings and single numbers."""
-    if unstated := strategies.load(strategy, {}).sends_unstated:
-        pytest.skip(f"{strategy}: {unstated}")
     most = accumulations_of(strategy, world, variant)[-1]
     case = case_of(strategy, world, variant, accumulation=most)
+    if unstated := strategies.load(strategy, case.options).sends_unstated:
+        pytest.skip(f"{case.name}: {unstated}")
     assert case.profiled
     for rank, run in enumerate(launched(strategy, world).ranks(case)):
         predicted = {one.axis: one.wire_bytes for one in predict_sent(case.spec(world), rank)}
@@ -250,9 +251,11 @@ def test_an_overflow_on_one_rank_makes_all_skip_the_step(
         assert_same_steps(run, single.rank(case.reference()), first=MIXED_FIRST, later=MIXED)
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_three_axes_take_the_same_steps_as_single(launched, accumulation) -> None:
-    case = Case("hybrid", accumulation=accumulation)
+WIDE_CASES = [case_of(s, WIDE, v) for s, v in wide_places()] + [Case("hybrid", accumulation=4)]
+
+
+@pytest.mark.parametrize("case", WIDE_CASES, ids=lambda case: case.name)
+def test_eight_ranks_take_the_same_steps_as_single(launched, case) -> None:
     ranks, single = launched("hybrid", WIDE).ranks(case), launched("single", 1)
     assert len({rank["weights_sha256"] for rank in ranks}) == 1
     assert_same_steps(ranks[0], single.rank(case.reference()), first=FIRST_STEP, later=TWENTY_STEPS)
@@ -298,3 +301,5 @@ def test_every_strategy_file_is_in_the_suite() -> None:
     expected = {stem for stem in files if stem != "base" and not stem.startswith("_")}
     assert {strategy for strategy, _ in launches()} == expected
     assert all(worlds_of(s) == (1, 2, 4) for s in expected - {"single"})
+    wide = {strategy for strategy, _ in wide_places()}
+    assert wide == {s for s in expected - {"single"} if cases.runs_here(s)}, "on eight ranks too"

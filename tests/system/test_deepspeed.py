@@ -37,7 +37,7 @@ def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
     paths = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
     suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/parity"]
     done = subprocess.run(
-        [*suite, "-k", "fp32_takes_the_same_steps and deepspeed-2"],
+        [*suite, "-k", "(fp32_takes_the_same_steps or every_rank_sends) and deepspeed-2"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
@@ -45,5 +45,5 @@ def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
         timeout=500,
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    # Two numbers of micro-batches of each of the three stages.
-    assert "6 passed" in done.stdout, done.stdout[-3000:]
+    # Two numbers of micro-batches of each of the three stages, and what each of these sends.
+    assert "9 passed" in done.stdout, done.stdout[-3000:]

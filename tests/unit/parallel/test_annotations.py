@@ -29,9 +29,10 @@ def test_axes_are_in_one_order_whatever_the_file_s() -> None:
 @pytest.mark.parametrize(
     ("axes", "said"),
     [
-        ({"data": 2, "model": 2}, "axes data 2 x model 2 do not make 8 ranks; .* be 8"),
-        ({"data": 0, "model": 3}, "data 0 x model 3 do not make 8 ranks"),
-        ({"data": 0, "model": 0}, "do not make 8 ranks"),
+        ({"data": 2, "model": 2}, "data 2 x model 2 do not make 8 ranks; .* is data 4 x model 2"),
+        ({"data": 0, "model": 3}, "data 0 x model 3 do not make 8 ranks; .* is data 4 x model 2"),
+        ({"model": 3, "rows": 5}, "data 1 x model 3 x rows 5 do not .* data 1 x model 2 x rows 4"),
+        ({"data": 0, "model": 0}, "do not make 8 ranks; name at most 4, one of them of size 0"),
         ({"Model": 2}, "axis 'Model' of size 2 is none; name it by small letters"),
         ({"model": True}, "axis 'model' of size True is none"),
     ],

@@ -80,7 +80,7 @@ def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
 
     monkeypatch.setattr(PipelineStage, "forward_one_chunk", wrapped)
     stage = MarkedStage.__new__(MarkedStage)
-    stage.waits = Waits(Noted())
+    stage.waits, stage.stage_index = Waits(Noted()), 0
     with pytest.raises(RuntimeError) as raised:
         stage.forward_one_chunk(0)
     assert kind_of(raised.value) == "oom"

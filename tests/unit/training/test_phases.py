@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation.pacing import UNPACED, Pacer
+from pipeline.parallel.passes import Waits
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, StepResult, Trainable
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
@@ -75,6 +76,36 @@ def test_phases_lie_end_to_end_and_the_rest_is_what_no_mark_claims(
         "rest": 2.0,
         "data": 0.5,
     }
+
+
+def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(
+    clock: FakeClock, timer: PhaseTimer
+) -> None:
+    waits = Waits(timer)
+
+    def step() -> None:
+        with waits.everywhere():
+            clock.now += 1
+            with waits.not_while(FORWARD, (FORWARD, 1, 0)):
+                clock.now += 2
+                with timer.during(COMMUNICATION):  # along a tensor axis, within the pass
+                    clock.now += 4
+                clock.now += 8
+            clock.now += 16
+            with waits.not_while(FORWARD):  # the loss
+                clock.now += 32
+            clock.now += 64
+            with waits.not_while(BACKWARD, (BACKWARD, 1, 0)):
+                clock.now += 128
+            clock.now += 256
+        timer.begin(OPTIMISER)
+        clock.now += 512
+
+    timer.record(step)
+    assert timer.split_passes() == [["forward", 1, 0, 42.0], ["backward", 1, 0, 128.0]]
+    assert timer.split(1023.0, 0.0)["communication"] == 1 + 4 + 16 + 64 + 256
+    timer.record(lambda: None)
+    assert timer.split_passes() is None
 
 
 def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(

@@ -1,0 +1,105 @@
+"""The bubble of a pipeline: how long ranks wait because of the order of passes, and nothing else.
+
+A profiled run records each pass of a micro-batch through a stage: kind, stage, micro-batch, seconds
+of computation, in the order in which its rank ran them. These are replayed as if every message took
+no time: a pass begins as soon as its rank has ended the one before and what it needs is there, a
+forward pass the one of the stage before, a backward pass the one of the stage after. Where ranks
+then wait, schedule and unequal stages alone are the reason. What the run waited besides, in its
+phase of communication, are messages, reductions, and ranks that were late.
+
+A second replay gives every pass the mean of its kind over all stages and micro-batches: what is
+left is the schedule's alone, the rest is that of passes of unequal length.
+
+It needs no common clock of the ranks. It cannot tell a stage that has more to do from one that was
+slowed by other work on its cores: a pass counts with what it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.errors import RecordError
+from pipeline.parallel.mesh import PIPELINE, Layout
+from pipeline.records import RunRecord, Step
+from pipeline.study.profiling import BACKWARD, FORWARD
+
+Pass = Sequence[Any]
+"""Kind, stage, micro-batch, seconds."""
+
+
+def bubble(lines: Mapping[int, Sequence[Pass]]) -> float:
+    """Idle time of the ranks of one pipeline / time of their passes; ranks by any number.
+
+    Raises RecordError where the passes wait for one another for ever.
+    """
+    busy = sum(seconds for own in lines.values() for *_, seconds in own)
+    return len(lines) * makespan(lines) / busy - 1 if busy else 0.0
+
+
+def equalised(lines: Mapping[int, Sequence[Pass]]) -> dict[int, list[Pass]]:
+    """The same passes, each of the mean length of its kind."""
+    seconds: dict[str, list[float]] = {}
+    for own in lines.values():
+        for kind, *_, length in own:
+            seconds.setdefault(kind, []).append(length)
+    mean = {kind: sum(each) / len(each) for kind, each in seconds.items()}
+    return {
+        rank: [(kind, stage, microbatch, mean[kind]) for kind, stage, microbatch, _ in own]
+        for rank, own in lines.items()
+    }
+
+
+def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
+    """Seconds from the first pass to the end of the last, where messages take none."""
+    last_stage = max(stage for own in lines.values() for _, stage, *_ in own)
+    ended: dict[tuple[str, int, int], float] = {}
+    free = dict.fromkeys(lines, 0.0)
+    left = {rank: list(reversed(own)) for rank, own in lines.items()}
+    while any(left.values()):
+        moved = False
+        for rank, own in left.items():
+            while own and (start := _ready(own[-1], ended, last_stage)) is not None:
+                kind, stage, microbatch, seconds = own.pop()
+                free[rank] = ended[kind, stage, microbatch] = max(free[rank], start) + seconds
+                moved = True
+        if not moved:
+            rank, own = next((rank, own) for rank, own in left.items() if own)
+            raise RecordError(
+                f"steps.jsonl: rank {rank} waits for ever before its pass {tuple(own[-1][:3])}; "
+                "its passes are not those of one step of a pipeline"
+            )
+    return max(free.values())
+
+
+def _ready(one: Pass, ended: Mapping[tuple[str, int, int], float], last: int) -> float | None:
+    """When what a pass needs from another stage is there; None while it is not known."""
+    kind, stage, microbatch, _ = one
+    if kind == FORWARD and stage > 0:
+        return ended.get((FORWARD, stage - 1, microbatch))
+    if kind == BACKWARD and stage < last:
+        return ended.get((BACKWARD, stage + 1, microbatch))
+    return 0.0
+
+
+def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> list[float]:
+    """The bubble of each timed step, the mean over the pipelines of the layout.
+
+    `equal` is the part of the schedule alone. Empty where the layout has no pipeline of several
+    ranks, or the record is older.
+    """
+    if dict(layout.axes).get(PIPELINE, 1) < 2:
+        return []
+    steps: dict[int, dict[int, Step]] = {}
+    for step in record.steps:
+        if step.timed and step.passes:
+            steps.setdefault(step.step, {})[step.rank] = step
+    ranks = range(layout.num_processes)
+    pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
+    found = []
+    for _, own in sorted(steps.items()):
+        if set(own) == set(ranks):
+            lines = [{r: own[r].passes or () for r in line} for line in pipelines]
+            each = [bubble(equalised(line) if equal else line) for line in lines]
+            found.append(sum(each) / len(each))
+    return found
