@@ -65,6 +65,11 @@ class Pipelined(Strategy):
                 f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
                 "not do in compiled blocks; set compile to false, or schedule to 1f1b"
             )
+        if spec.workload.recompute and self.schedule == "zero_bubble":
+            raise StudyError(
+                f"{spec.run_id}: schedule zero_bubble splits the backward pass, each part of which "
+                "would recompute its block; set workload.recompute to false, or schedule to 1f1b"
+            )
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """The layers of a rank's stages, and the activations of the micro-batches in flight."""
@@ -81,6 +86,7 @@ class Pipelined(Strategy):
         share = min(1.0, own / count)
         cut = schedule.microbatches // spec.workload.accumulation_steps
         flight = schedule.in_flight(place)
+        activations = flight * layers / (stages.chunks * spec.model.num_layers * cut)
         return Footprint(
             buffer_bytes=int(min(BUCKET_BYTES, share * gradients))
             if layout.data_parallel > 1
@@ -90,7 +96,9 @@ class Pipelined(Strategy):
             gradient_share=share,
             optimiser_share=share,
             held_share=share,
-            activation_share=flight * layers / (stages.chunks * spec.model.num_layers * cut),
+            activation_share=activations,
+            input_share=activations,
+            block_share=1 / cut,
             # log-probabilities of the last stage's micro-batches, two gradients of one of them
             logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
         )

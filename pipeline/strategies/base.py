@@ -26,7 +26,9 @@ class Footprint:
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
     that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches;
-    `gathered_bytes` are weights beyond its share while the passes run.
+    `gathered_bytes` are weights beyond its share while the passes run. Where activations are
+    recomputed, `input_share` is kept of the inputs of all blocks, `block_share` of what one block
+    keeps while it is recomputed; without recomputation both are of no meaning.
     """
 
     buffer_bytes: int
@@ -39,6 +41,8 @@ class Footprint:
     logit_share: float = 1.0
     gathered_bytes: int = 0
     held_share: float = 1.0
+    input_share: float = 1.0
+    block_share: float = 1.0
 
 
 SYMBOLS = {

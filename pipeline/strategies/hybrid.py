@@ -103,6 +103,7 @@ class Hybrid(Pipelined):
             optimiser_share=weights / data,
             gathered_bytes=int(weights * gradients / data) if self.zero_stage else 0,
             activation_share=stage.activation_share * (4 + 12 / self.tensor) / 16,
+            block_share=stage.block_share * (4 + 12 / self.tensor) / 16,
             logit_share=stage.logit_share / self.tensor,
         )
 

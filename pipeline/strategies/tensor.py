@@ -81,6 +81,7 @@ class Tensor(Strategy):
             # of a block's 16 values of the width, the 12 between a column and a row cut are parts
             copy_share=1 / size,
             activation_share=(4 + 12 / size) / 16,
+            block_share=(4 + 12 / size) / 16,
             logit_share=1 / size,
         )
 
@@ -88,18 +89,22 @@ class Tensor(Strategy):
         """Activations, all-reduced along the tensor axis; gradients of the parts along the other.
 
         Each block all-reduces its two inputs' gradients and its two outputs, the embedding its
-        output, the last layer its input's gradient, and the loss three fp32 numbers a token.
+        output, the last layer its input's gradient, and the loss three fp32 numbers a token. A
+        block that is recomputed all-reduces the first of its outputs again.
         """
         tokens = spec.global_batch_tokens // layout.data_parallel
         activation = tokens * spec.model.width
         full = spec.precision in ("fp32", "tf32")
         # what leaves a product is narrow under autocast, what enters it comes from a norm
-        block = activation * 2 * (FP32 + (FP32 if full else HALF))
+        product = FP32 if full else HALF
+        again = product if spec.workload.recompute else 0
+        block = activation * (2 * (FP32 + product) + again)
         payload = spec.model.num_layers * block + 2 * FP32 * activation + 3 * FP32 * tokens
+        activations = "(5L + 2) A" if again else "(4L + 2) A"
         size = dict(layout.axes)[TENSOR]
         own = self._share(spec, size) * gradients
         return (
-            *along(layout, TENSOR, "2(n-1)/n ((4L + 2) A + 12 T)", 2 * payload),
+            *along(layout, TENSOR, f"2(n-1)/n ({activations} + 12 T)", 2 * payload),
             *along(layout, DATA, "2(n-1)/n G", 2 * own),
         )
 

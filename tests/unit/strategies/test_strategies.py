@@ -273,6 +273,10 @@ def test_layers_heads_and_sequences_of_a_pipeline_are_checked_before_a_run() -> 
     compiled = replace(deep, world=sized(2), compile=True, options={"schedule": "zero_bubble"})
     with pytest.raises(StudyError, match="set compile to false, or schedule to 1f1b"):
         strategies.check([compiled])
+    work = replace(run.workload, recompute=True)
+    again = replace(compiled, compile=False, workload=work)
+    with pytest.raises(StudyError, match=r"set workload\.recompute to false, or schedule to 1f1b"):
+        strategies.check([again])
 
 
 def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
