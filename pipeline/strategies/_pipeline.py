@@ -16,6 +16,7 @@ from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
+    from pipeline.parallel.tensor import TensorAxis
     from pipeline.study.spec import RunSpec
 
 
@@ -131,8 +132,9 @@ class Pipelined(Strategy):
         along_pipeline = (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
         return (*along_pipeline, *along(layout, DATA, "2(n-1)/n G", 2 * share * gradients))
 
-    def cut_tensors(self, parts: Parts, mesh: Any) -> None:
-        """Cut layers along a tensor axis of the mesh, where there is one."""
+    def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:
+        """Cut layers along a tensor axis of the mesh, and return it, where there is one."""
+        return None
 
     def prepare(self, parts: Parts, mesh: Any) -> Prepared:
         """Make the optimiser of this rank's stages."""
@@ -150,7 +152,7 @@ class Pipelined(Strategy):
         group = Group.join(layout)
         names, sizes = zip(*layout.axes, strict=True)
         mesh = init_device_mesh(layout.device, sizes, mesh_dim_names=names)
-        self.cut_tensors(parts, mesh)
+        cut_over = self.cut_tensors(parts, mesh)
         any_model: Any = parts.model
         chunks = schedules.check_name(self.schedule, self.chunks)
         stages = Stages(dict(layout.axes)[PIPELINE], chunks, len(any_model.blocks))
@@ -160,6 +162,7 @@ class Pipelined(Strategy):
             self.prepare(parts, mesh),
             staged=staged,
             axes=Axes.of(layout, group.rank, mesh),
+            cut_over=cut_over,
             schedule=self.schedule,
             microbatches=self.microbatches,
             group=group,

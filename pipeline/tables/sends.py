@@ -13,10 +13,11 @@ CAPTION = (
     "wire: by the formula of its strategy, and as counted in the profiled run by the algorithm "
     "that ran (a ring sends (n-1)/n of what it scatters or gathers, and twice that in an "
     "all-reduce). n are the ranks of the axis, m micro-batches, L blocks, T tokens of a rank's "
-    "share of the batch; G, W, B and A are bytes: of gradients, of weights, of the weights of "
-    "blocks, of an activation of T tokens. Formulas leave out padding and single numbers, as a "
-    "norm is; headers, acknowledgements and Horovod's negotiation are not counted. Calls are those "
-    "of the rank; Horovod fuses its own into fewer messages. A dash: nothing was counted."
+    "share of the batch; G, W, B, A and R are bytes: of gradients, of weights, of the weights of "
+    "blocks, of an activation of T tokens, of the gradients that no axis cuts. Formulas leave out "
+    "padding and single numbers, as a norm is; headers, acknowledgements and Horovod's negotiation "
+    "are not counted. Calls are those of the rank; Horovod fuses its own into fewer messages. A "
+    "dash: nothing was counted."
 )
 COMPARES = {"precision"}
 NEEDS = "profile"

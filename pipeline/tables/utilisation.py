@@ -17,8 +17,9 @@ CAPTION = (
     "recomputed activations, which are no model FLOPs; where nothing is recomputed both are equal. "
     "Where more threads than cores share a machine, peaks count for the cores there are; an "
     "emulated node has whole cores in its dilated time. Datasheet: dense peak of a device and the "
-    "share of it that the training reached; a dash where no source is at hand, as for every processor. Network: share reached of the "
-    "throughput that the links allow at most, if nodes send no more than a sum of gradients takes."
+    "share of it that the training reached; a dash where no source is at hand, as for every "
+    "processor. Network: share reached of the throughput that the links allow at most, if nodes "
+    "send no more than a sum of gradients takes."
 )
 COMPARES = {"precision"}
 _MEASURES = (

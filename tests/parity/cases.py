@@ -63,6 +63,7 @@ MUTATIONS = (
     ("tensor", "part_norm"),
     ("tensor", "one_run"),
     ("tensor", "recomputed_without_sum"),
+    ("tensor", "uncut_alone"),
     ("pipeline_parallel", "sum"),
     ("pipeline_parallel", "untied"),
     ("pipeline_parallel", "tied_twice"),
@@ -76,10 +77,13 @@ MUTATIONS = (
     ("hybrid", "no_average"),
     ("hybrid", "same_shard"),
     ("hybrid", "stale_rows"),
+    ("hybrid", "uncut_alone"),
 )
-VARIANT_OF = {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")} | {
-    ("annotated", name): 1 for name in ("relabelled", "same_part", "no_add")
-}
+VARIANT_OF = (
+    {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
+    | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
+    | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add")}
+)
 """Where a mutation shows with another setting of the knobs than the defaults."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},

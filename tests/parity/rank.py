@@ -261,6 +261,7 @@ WRONG: dict[str, dict[str, Any]] = {
         P + "pipeline.PipelineStepper.clip": Stepper.clip,
     },
     "recomputed_without_sum": {P + "tensor._Leave.forward": staticmethod(summed_once)},
+    "uncut_alone": {P + "tensor.TensorAxis.add_uncut": lambda self, model: None},
     "one_run": {P + "tensor.cut": one_run},
     "untied": {P + "pipeline.Axes.of": without_ends},
     "tied_twice": {P + "stages.StagedModel.owned": lambda self, name: True},

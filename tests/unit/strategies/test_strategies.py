@@ -150,8 +150,28 @@ def test_a_tensor_axis_that_does_not_fit_names_its_factors() -> None:
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     wide = WorldSpec(1, 8, "cpu", "gloo", "loopback")
     assert run.model.num_heads % 8
-    with pytest.raises(StudyError, match="8 tensor ranks do not divide 2 attention heads"):
-        strategies.check([replace(run, strategy="tensor", world=wide)])
+    run = replace(run, strategy="tensor")
+    said = "8 tensor ranks do not divide 2 attention heads; the nearest option ranks is 2, or"
+    with pytest.raises(StudyError, match=said):
+        strategies.check([replace(run, world=wide)])
+    model = replace(run.model, num_heads=16, context=100)
+    strategies.check([replace(run, world=wide, model=model)])
+    said = "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option {} is 10, or"
+    for strategy, options in (("tensor", {}), ("hybrid", {"pipeline": 1, "tensor": 8})):
+        cut = replace(run, world=wide, model=model, strategy=strategy)
+        cut = replace(cut, options={**options, "sequence": True})
+        with pytest.raises(StudyError, match=said.format("tensor" if options else "ranks")):
+            strategies.check([cut])
+
+
+def test_cut_sequences_need_less_memory() -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="fp32", strategy="tensor", world=sized(4))
+    for recompute in (False, True):
+        work = replace(run.workload, recompute=recompute)
+        whole = replace(run, workload=work)
+        cut = replace(whole, options={"sequence": True})
+        assert predict(cut).activations < predict(whole).activations
 
 
 def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported() -> None:
