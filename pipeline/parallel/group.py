@@ -26,8 +26,11 @@ class Group:
     owned: bool
 
     @classmethod
-    def join(cls, layout: Layout) -> Group:
-        """Join (or reuse) the default group; raises LaunchError unless its size is the layout's."""
+    def join(cls, layout: Layout, backend: str | None = None) -> Group:
+        """Join (or reuse) the default group; raises LaunchError unless its size is the layout's.
+
+        `backend` is that of the layout unless given, in torch's words.
+        """
         owned = not dist.is_initialized()
         if owned:
             if "RANK" not in os.environ:
@@ -35,7 +38,7 @@ class Group:
                     f"no RANK in the environment, expected {layout.num_processes} ranks; "
                     "start the worker through torchrun (`python -m pipeline train` does)"
                 )
-            dist.init_process_group(layout.backend)
+            dist.init_process_group(backend or layout.backend)
         size = dist.get_world_size()
         if size != layout.num_processes:
             if owned:
@@ -48,7 +51,7 @@ class Group:
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
-        if torch.cuda.is_available() and dist.get_backend() == "nccl":
+        if torch.cuda.is_available() and dist.get_backend() != "gloo":
             dist.barrier(device_ids=[torch.cuda.current_device()])
         else:
             dist.barrier()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
@@ -35,16 +35,22 @@ def data_mesh(layout: Layout) -> DeviceMesh:
     return init_device_mesh(layout.device, (layout.num_processes,), mesh_dim_names=(DATA,))
 
 
-def shard(model: nn.Module, mesh: DeviceMesh, phases: Phases, *, reshard: bool) -> FSDPModule:
+def shard(
+    model: nn.Module, mesh: DeviceMesh, phases: Phases, *, reshard: bool, offload: bool = False
+) -> FSDPModule:
     """Cut the weights in place: one group of parameters for each block, one for the rest.
 
     A group's weights are gathered before its forward pass; `reshard` frees them after it and
     gathers them again for the backward pass, after which its gradients are reduced and scattered.
+    `offload`: shards of weights and gradients lie on the host, where the optimiser steps.
     """
     blocks: Any = model.blocks
+    policy = CPUOffloadPolicy() if offload else OffloadPolicy()
     for block in blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-    root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False)
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, offload_policy=policy)
+    root: FSDPModule = fully_shard(
+        model, mesh=mesh, reshard_after_forward=False, offload_policy=policy
+    )
     if mesh.device_type == "cpu":
         for module in (*blocks, root):
             module.set_custom_all_gather(Gather(phases))

@@ -3,6 +3,7 @@
 import importlib.metadata
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from pipeline import models, strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
+from pipeline.models.build import build_model
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.types import Parts
@@ -136,6 +138,58 @@ def test_a_strategy_s_memory_is_its_own_to_say() -> None:
 def test_an_unknown_stage_of_sharding_is_refused() -> None:
     with pytest.raises(StudyError, match="stage 4 is unknown; use one of 1, 2, 3"):
         strategies.load("sharded", {"stage": 4}).layout(WORLD)
+
+
+def test_an_offload_that_moves_nothing_is_refused() -> None:
+    with pytest.raises(StudyError, match="offload: weights lie on the CPU already"):
+        strategies.load("sharded", {"offload": True}).layout(WORLD)
+    gpus = replace(WORLD, device="cuda", backend="nccl")
+    with pytest.raises(StudyError, match="stage 1 keeps whole weights on the device; set stage"):
+        strategies.load("sharded", {"offload": True, "stage": 1}).layout(gpus)
+    strategy = strategies.load("sharded", {"offload": True})
+    with pytest.raises(UnsupportedError, match=r"fp16 scales the loss, .*; use fp32, tf32 or bf16"):
+        strategy.check_precision("fp16")
+    strategy.check_precision("bf16")
+
+
+def test_offloaded_shards_are_no_memory_of_the_device() -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="fp32", strategy="sharded", world=replace(run.world, nodes=2))
+    kept, moved = predict(run), predict(replace(run, options={"offload": True}))
+    assert moved.optimiser == moved.gradients == 0
+    assert kept.parameters - moved.parameters == pytest.approx(kept.gradients, abs=8)
+
+
+def test_the_policy_of_fsdp_and_both_backends_are_handed_over(monkeypatch) -> None:
+    """What runs on GPUs alone: torch's functions are told what the option says."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
+
+    from pipeline.parallel import sharded
+    from pipeline.parallel.group import Group
+
+    given: list[Any] = []
+
+    def take(module: Any, **how: Any) -> Any:
+        given.append(how)
+        return module
+
+    monkeypatch.setattr(sharded, "fully_shard", take)
+    monkeypatch.setattr(sharded, "data_mesh", lambda layout: SimpleNamespace(device_type="cuda"))
+    monkeypatch.setattr(sharded, "ShardedStepper", lambda parts, group, **how: group)
+    monkeypatch.setattr(Group, "join", lambda layout, backend=None: backend)
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    gpus = replace(WORLD, device="cuda", backend="nccl")
+    model, precision = build_model(run.model, 0), make_precision("fp32", "cpu")
+    for offload, kind, backend in (
+        (True, CPUOffloadPolicy, "cpu:gloo,cuda:nccl"),
+        (False, OffloadPolicy, None),
+    ):
+        strategy = strategies.load("sharded", {"offload": offload})
+        parts = Parts(model, torch.optim.AdamW, strategy.layout(gpus), precision, 1.0)
+        joined: Any = strategy.build(parts)
+        assert joined == backend
+        assert [type(how["offload_policy"]) for how in given] == [kind] * (1 + run.model.num_layers)
+        given.clear()
 
 
 def test_tensor_ranks_are_neighbours_on_the_last_axis() -> None:
