@@ -108,8 +108,8 @@ _SIZE_HEADINGS = (
 
 def _layout_row(one: Candidate, limit: int | None) -> tuple[str, ...]:
     m = one.plan.memory
-    parts = (m.parameters, m.gradients, m.optimiser, m.buffers, m.activations, m.logits, m.base,
-             m.peak)  # fmt: skip
+    parts = (m.parameters, m.gradients, m.optimiser, m.buffers,
+             m.activations + m.recomputed, m.logits, m.base, m.peak)  # fmt: skip
     verdict = "-" if limit is None else one.plan.verdict(limit)
     return (one.name, one.mesh, *(f"{part / GIBIBYTE:,.1f}" for part in parts), verdict)
 
@@ -139,8 +139,9 @@ _HEADINGS = (
 
 def _row(plan: CellPlan, limit: int | None) -> tuple[str, ...]:
     spec, m = plan.spec, plan.memory
-    parts = (m.parameters, m.gradients, m.optimiser, m.buffers, m.activations, m.logits, m.base,
-             m.peak, plan.formula_bytes, plan.needed_bytes)  # fmt: skip
+    parts = (m.parameters, m.gradients, m.optimiser, m.buffers,
+             m.activations + m.recomputed, m.logits, m.base, m.peak,
+             plan.formula_bytes, plan.needed_bytes)  # fmt: skip
     return (
         spec.cell,
         str(spec.world.nodes),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.metrics.statistics import Floats, Interval, values_interval
+from pipeline.models import recomputed_flops_per_token
 from pipeline.records import RunRecord
 
 NAMES = ("model_flops_utilisation", "hardware_flops_utilisation")
@@ -34,24 +35,29 @@ def peak_per_rank(record: RunRecord) -> float | None:
     return mean * min(1.0, cores / threads)
 
 
-def utilisation(record: RunRecord, tokens_per_second: float) -> float | None:
-    """FLOP/s of the model over the summed peaks (Chowdhery et al. 2022, appendix B).
+def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, float] | None:
+    """FLOP/s over the summed peaks: of the model, and of the hardware, in the order of `NAMES`.
 
-    Hardware FLOPs add what is computed twice; nothing here recomputes, so both shares are this.
+    Model FLOPs are those that one pass forward and backward needs; hardware FLOPs add what is
+    computed twice (Chowdhery et al. 2022, appendix B), the recomputed activations.
     """
     peak = peak_per_rank(record)
     if peak is None:
         return None
-    total = peak * len(record.run["ranks"])
-    return float(record.run["model"]["flops_per_token"] * tokens_per_second / total)
+    spec, of_model = record.spec, float(record.run["model"]["flops_per_token"])
+    again = recomputed_flops_per_token(spec.model) if spec.workload.recompute else 0.0
+    rate = tokens_per_second / (peak * len(record.run["ranks"]))
+    return of_model * rate, (of_model + again) * rate
 
 
 def run_values(
     record: RunRecord, tokens_per_second: float
 ) -> list[tuple[str, str, float, dict[str, Any]]]:
     """Both utilisations of a run, where its ranks measured a peak."""
-    share = utilisation(record, tokens_per_second)
-    return [] if share is None else [(name, "1", share, {"text": _TEXT}) for name in NAMES]
+    shares = utilisations(record, tokens_per_second)
+    if shares is None:
+        return []
+    return [(name, "1", x, {"text": _TEXT}) for name, x in zip(NAMES, shares, strict=True)]
 
 
 def cell_values(
@@ -71,11 +77,15 @@ def cell_values(
          "interval": rate.how},
     ]  # fmt: skip
     peaks = [peak_per_rank(record) for record in records]
-    shares = [utilisation(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
+    found = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
     return [
         *values,
         *_range("peak_flops_per_second", "FLOP/s", peaks),
-        *(row for name in NAMES for row in _range(name, "1", shares)),
+        *(
+            row
+            for place, name in enumerate(NAMES)
+            for row in _range(name, "1", [None if pair is None else pair[place] for pair in found])
+        ),
     ]
 
 

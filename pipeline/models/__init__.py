@@ -4,9 +4,11 @@ A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, tar
 mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
 `num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
 `flops_per_token(model)`, `end_parameters(model)`, `activation_bytes(model, sequences, formats)` and
-`logit_bytes(model, sequences)`, and, for annotations, `parameter_shapes(model)` and
-`boundary_shapes(model)`. A model with `tensor_cuts` may be cut over a tensor axis, and its
-arithmetic has `cut_parameters(model)`; one with `stage_cuts` into stages of a pipeline.
+`logit_bytes(model, sequences)`, for recomputation `recomputed_flops_per_token(model)`,
+`input_bytes(model, sequences, formats)` and `block_bytes(model, sequences, formats)`, and, for
+annotations, `parameter_shapes(model)` and `boundary_shapes(model)`. A model with `tensor_cuts` may
+be cut over a tensor axis, and its arithmetic has `cut_parameters(model)`; one with `stage_cuts`
+into stages of a pipeline.
 """
 
 from __future__ import annotations
@@ -56,6 +58,11 @@ def flops_per_token(model: ModelSpec) -> float:
     return float(arithmetic(model).flops_per_token(model))
 
 
+def recomputed_flops_per_token(model: ModelSpec) -> float:
+    """FLOPs per token that recomputation adds to `flops_per_token`: no model FLOPs."""
+    return float(arithmetic(model).recomputed_flops_per_token(model))
+
+
 def tensor_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
     """Shape of every parameter and of every module's output; None is the number of sequences."""
     sizes = arithmetic(model)
@@ -80,13 +87,15 @@ class TensorCuts:
     `columns` are linear layers cut by output features, each with the number of runs that are cut by
     themselves (three for fused query, key and value); their `rows` follow, cut by input features.
     `embedding` and `head` are cut over the vocabulary; the model calls its own `cross_entropy` on
-    the logits.
+    the logits. `positions` embeds the places of a sequence, (context,) -> (context, width), which
+    are added to what `embedding` gives; what is between the cut layers works token by token.
     """
 
     columns: Mapping[str, int]
     rows: tuple[str, ...]
     embedding: str
     head: str
+    positions: str
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from pipeline.models import family_module
 from pipeline.study.spec import ModelSpec
@@ -28,3 +29,26 @@ def compile_blocks(model: nn.Module) -> None:
     blocks: Any = model.blocks
     for block in blocks:
         block.compile()
+
+
+def recompute_blocks(model: nn.Module) -> None:
+    """Keep of each block its input alone; its backward pass runs its forward pass again.
+
+    Blocks stay the same objects with the same names of parameters, so that any strategy may cut or
+    wrap them afterwards, and copies made for other devices recompute with weights of their own.
+    Compile them after this.
+    """
+    blocks: Any = model.blocks
+    for block in blocks:
+        kind = type(block)
+        block.__class__ = type(f"Recomputed{kind.__name__}", (_Recomputed, kind), {})
+
+
+class _Recomputed(nn.Module):
+    """Put before a block's own class, whose forward pass it runs twice (Chen et al. 2016).
+
+    The second one has the random numbers and the autocast of the first (arXiv 1604.06174).
+    """
+
+    def forward(self, *given: Any) -> Any:
+        return checkpoint(super().forward, *given, use_reentrant=False)

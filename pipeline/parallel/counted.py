@@ -162,7 +162,8 @@ def _trace() -> list[dict[str, Any]]:
     """The recorder's entries in their order, without stack traces."""
     from torch._C import _distributed_c10d
 
-    name = "_dump_nccl_trace_json" if dist.get_backend() == "nccl" else "_dump_fr_trace_json"
+    # With a backend for each device, those of the CPU carry single numbers, which are left out.
+    name = "_dump_fr_trace_json" if dist.get_backend() == "gloo" else "_dump_nccl_trace_json"
     content = json.loads(getattr(_distributed_c10d, name)(True, False))
     return sorted(content.get("entries", []), key=lambda entry: entry["record_id"])
 

@@ -26,8 +26,11 @@ class Group:
     owned: bool
 
     @classmethod
-    def join(cls, layout: Layout) -> Group:
-        """Join (or reuse) the default group; raises LaunchError unless its size is the layout's."""
+    def join(cls, layout: Layout, backend: str | None = None) -> Group:
+        """Join (or reuse) the default group; raises LaunchError unless its size is the layout's.
+
+        `backend` is that of the layout unless given, in torch's words.
+        """
         owned = not dist.is_initialized()
         if owned:
             if "RANK" not in os.environ:
@@ -35,7 +38,7 @@ class Group:
                     f"no RANK in the environment, expected {layout.num_processes} ranks; "
                     "start the worker through torchrun (`python -m pipeline train` does)"
                 )
-            dist.init_process_group(layout.backend)
+            dist.init_process_group(backend or layout.backend)
         size = dist.get_world_size()
         if size != layout.num_processes:
             if owned:
@@ -48,7 +51,7 @@ class Group:
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
-        if torch.cuda.is_available() and dist.get_backend() == "nccl":
+        if torch.cuda.is_available() and dist.get_backend() != "gloo":
             dist.barrier(device_ids=[torch.cuda.current_device()])
         else:
             dist.barrier()
@@ -69,3 +72,25 @@ class Group:
         self.barrier()
         threading.Event().wait(PAUSE_SECONDS)
         dist.destroy_process_group()
+
+
+def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """This rank's piece of the sum over all ranks of `whole`, whose length they divide.
+
+    Gloo's own reduce-scatter is an all-reduce and a cut: twice the (n-1)/n of the input that each
+    of n ranks sends here (pytorch issue 118911). The sum of a piece starts on the rank after its
+    owner and travels around the ring (Patarasuk and Yuan 2009), so its order is fixed and equal
+    inputs give equal bits. Collective.
+    """
+    size, rank = group.size(), group.rank()
+    pieces = whole.view(size, -1)
+    after, before = (dist.get_global_rank(group, (rank + step) % size) for step in (1, -1))
+    total = pieces[(rank - 1) % size].clone()
+    for step in range(size - 1):
+        incoming = torch.empty_like(total)
+        sent = dist.isend(total, after, group)
+        dist.recv(incoming, before, group)
+        if sent is not None:
+            sent.wait()
+        total = incoming.add_(pieces[(rank - 2 - step) % size])
+    return total

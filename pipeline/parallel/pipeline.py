@@ -30,6 +30,7 @@ from pipeline.parallel.schedule import ONE_STAGE
 from pipeline.parallel.stages import StagedModel, gather_state
 from pipeline.parallel.state import capture, sha256_of
 from pipeline.parallel.step import Stepper
+from pipeline.parallel.tensor import TensorAxis
 from pipeline.parallel.types import Batch, Prepared, TrainState
 from pipeline.study.profiling import COMMUNICATION, FORWARD
 
@@ -87,6 +88,7 @@ class PipelineStepper(Stepper):
         *,
         staged: StagedModel,
         axes: Axes,
+        cut_over: TensorAxis | None,
         schedule: str,
         microbatches: int,
         group: Group,
@@ -100,7 +102,7 @@ class PipelineStepper(Stepper):
             barrier=group.barrier,
             leave=group.leave,
         )
-        self.staged, self.axes = staged, axes
+        self.staged, self.axes, self.cut_over = staged, axes, cut_over
         self.schedule, self.asked = schedule, microbatches
         self.device = next(self.model.parameters()).device
         self.waits = Waits(self.phases)
@@ -156,8 +158,9 @@ class PipelineStepper(Stepper):
     def _stage(self, number: int, sequences: int, context: int) -> MarkedStage:
         any_model: Any = self.model
         width = any_model.width
+        parts = self.cut_over.size if self.cut_over is not None and self.cut_over.sequence else 1
         ids = torch.empty((sequences, context), dtype=torch.int64, device="meta")
-        between = torch.empty((sequences, context, width), device="meta").requires_grad_()
+        between = torch.empty((sequences, context // parts, width), device="meta").requires_grad_()
         made = MarkedStage(
             self.staged.stage(number, self.precision.autocast),
             number,
@@ -173,8 +176,11 @@ class PipelineStepper(Stepper):
     def average(self) -> None:
         """Mean gradients along the data axis, then the sum of the two copies of a tied weight.
 
-        In this order both ends add the same two numbers, and get equal bits.
+        Where sequences are cut, what is whole on all ranks of the tensor axis is added up first. In
+        this order both ends add the same two numbers, and get equal bits.
         """
+        if self.cut_over is not None:
+            self.cut_over.add_uncut(self.model)
         with self.phases.during(COMMUNICATION):
             if self.axes.data is not None:
                 gradients = [p.grad for p in self.model.parameters() if p.grad is not None]

@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
 
 from pipeline.parallel.cut import NAME, cut_of
-from pipeline.parallel.group import Group
+from pipeline.parallel.group import Group, ring_reduce_scatter
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Phases, Prepared
@@ -35,16 +35,22 @@ def data_mesh(layout: Layout) -> DeviceMesh:
     return init_device_mesh(layout.device, (layout.num_processes,), mesh_dim_names=(DATA,))
 
 
-def shard(model: nn.Module, mesh: DeviceMesh, phases: Phases, *, reshard: bool) -> FSDPModule:
+def shard(
+    model: nn.Module, mesh: DeviceMesh, phases: Phases, *, reshard: bool, offload: bool = False
+) -> FSDPModule:
     """Cut the weights in place: one group of parameters for each block, one for the rest.
 
     A group's weights are gathered before its forward pass; `reshard` frees them after it and
     gathers them again for the backward pass, after which its gradients are reduced and scattered.
+    `offload`: shards of weights and gradients lie on the host, where the optimiser steps.
     """
     blocks: Any = model.blocks
+    policy = CPUOffloadPolicy() if offload else OffloadPolicy()
     for block in blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-    root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False)
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, offload_policy=policy)
+    root: FSDPModule = fully_shard(
+        model, mesh=mesh, reshard_after_forward=False, offload_policy=policy
+    )
     if mesh.device_type == "cpu":
         for module in (*blocks, root):
             module.set_custom_all_gather(Gather(phases))
@@ -81,10 +87,7 @@ class Gather(_Allocates, AllGather):
 
 
 class RingReduceScatter(_Allocates, ReduceScatter):
-    """A ring of sends and receives, which sends (n-1)/n of the input from each of n ranks.
-
-    Gloo's own reduce-scatter is an all-reduce and a cut: twice the bytes (pytorch issue 118911).
-    """
+    """Our ring as a reduce-scatter of FSDP2, counted as communication."""
 
     def __call__(
         self,
@@ -101,26 +104,6 @@ class RingReduceScatter(_Allocates, ReduceScatter):
             output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
             if op == dist.ReduceOp.AVG:
                 output_tensor /= group.size()
-
-
-def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """This rank's piece of the sum over all ranks of `whole`, whose length they divide.
-
-    The sum of a piece starts on the rank after its owner and travels around the ring (Patarasuk and
-    Yuan 2009), so its order is fixed and equal inputs give equal bits. Collective.
-    """
-    size, rank = group.size(), group.rank()
-    pieces = whole.view(size, -1)
-    after, before = (dist.get_global_rank(group, (rank + step) % size) for step in (1, -1))
-    total = pieces[(rank - 1) % size].clone()
-    for step in range(size - 1):
-        incoming = torch.empty_like(total)
-        sent = dist.isend(total, after, group)
-        dist.recv(incoming, before, group)
-        if sent is not None:
-            sent.wait()
-        total = incoming.add_(pieces[(rank - 2 - step) % size])
-    return total
 
 
 class ShardedOptimiser(Optimizer):

@@ -2,7 +2,9 @@
 
 A pair of layers is cut by columns, then by rows: activations between them stay cut, and each pair
 costs one all-reduce in the forward pass (`TensorAxis.leave`) and one in the backward pass
-(`TensorAxis.enter`).
+(`TensorAxis.enter`). With sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198) what is
+between the pairs is cut along the sequence: an all-gather enters a pair and a reduce-scatter leaves
+it, which together send what the all-reduce does.
 """
 
 from __future__ import annotations
@@ -15,16 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.parallel.cut import cut, cut_of
+from pipeline.parallel.group import ring_reduce_scatter
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Phases
 from pipeline.study.profiling import COMMUNICATION
 
 
 class TensorAxis:
-    """The ranks along the tensor axis of this one; its methods are collective among them."""
+    """The ranks along the tensor axis of this one; its methods are collective among them.
 
-    def __init__(self, ranks: dist.ProcessGroup, phases: Phases) -> None:
-        self.ranks, self.phases = ranks, phases
+    `sequence`: between pairs of cut layers each has consecutive tokens of every sequence.
+    """
+
+    def __init__(self, ranks: dist.ProcessGroup, phases: Phases, *, sequence: bool = False) -> None:
+        self.ranks, self.phases, self.sequence = ranks, phases, sequence
+        self.size = ranks.size()
 
     def add(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
         """All-reduce in place; returns it."""
@@ -32,13 +39,50 @@ class TensorAxis:
             dist.all_reduce(tensor, op, self.ranks)
         return tensor
 
+    def gather(self, part: Tensor) -> Tensor:
+        """Whole sequences (sequences, context, ...) of this rank's tokens of each."""
+        parts = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
+        with self.phases.during(COMMUNICATION):
+            dist.all_gather_into_tensor(parts, part.contiguous(), self.ranks)
+        return torch.cat(parts.chunk(self.size), dim=1)
+
+    def scatter(self, whole: Tensor) -> Tensor:
+        """This rank's tokens of the sum over all ranks of (sequences, context, ...)."""
+        parts = torch.stack(whole.chunk(self.size, dim=1))
+        with self.phases.during(COMMUNICATION):
+            if parts.device.type == "cpu":
+                return ring_reduce_scatter(parts, self.ranks).view(parts.shape[1:])
+            own = torch.empty_like(parts[0])
+            dist.reduce_scatter_tensor(own, parts, group=self.ranks)
+            return own
+
+    def add_uncut(self, model: nn.Module) -> None:
+        """Add up the gradients of what is whole on all ranks, where each saw some tokens alone."""
+        if not self.sequence:
+            return
+        uncut = [p.grad for p in model.parameters() if cut_of(p) is None and p.grad is not None]
+        flat = self.add(torch.cat([gradient.reshape(-1) for gradient in uncut]))
+        pieces = torch.split(flat, [gradient.numel() for gradient in uncut])
+        for gradient, piece in zip(uncut, pieces, strict=True):
+            gradient.copy_(piece.view_as(gradient))
+
     def enter(self, x: Tensor) -> Tensor:
-        """The same values; the backward pass adds up the gradients of all ranks."""
-        out: Tensor = _Enter.apply(x, self)  # type: ignore[no-untyped-call]
+        """The same values, of whole sequences; the backward pass adds up the gradients."""
+        kind = _Gather if self.sequence else _Enter
+        out: Tensor = kind.apply(x, self)  # type: ignore[no-untyped-call]
         return out
 
     def leave(self, x: Tensor) -> Tensor:
-        """The sum over all ranks; the backward pass hands its gradient on as it is."""
+        """The sum over all ranks, of this rank's tokens where sequences are cut."""
+        return self.scattered(x) if self.sequence else self.total(x)
+
+    def scattered(self, x: Tensor) -> Tensor:
+        """This rank's tokens of the sum; the backward pass gathers the gradients of all."""
+        out: Tensor = _Scatter.apply(x, self)  # type: ignore[no-untyped-call]
+        return out
+
+    def total(self, x: Tensor) -> Tensor:
+        """The whole sum; the backward pass hands its gradient on as it is."""
         out: Tensor = _Leave.apply(x, self)  # type: ignore[no-untyped-call]
         return out
 
@@ -62,6 +106,28 @@ class _Leave(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
+        ctx.axis = axis
+        return axis.gather(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.axis.scatter(gradients[0]), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
+        ctx.axis = axis
+        return axis.scatter(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.axis.gather(gradients[0]), None
 
 
 class ColumnLinear(nn.Module):
@@ -108,6 +174,19 @@ class VocabularyEmbedding(nn.Module):
         return self.axis.leave(F.embedding(place, self.weight) * own.unsqueeze(-1))
 
 
+class OwnPositions(nn.Module):
+    """The embedding of positions, whole on every rank, of this rank's tokens alone."""
+
+    def __init__(self, layer: nn.Embedding, axis: TensorAxis) -> None:
+        super().__init__()
+        self.axis, self.weight = axis, layer.weight
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(context,) -> (this rank's tokens, width)."""
+        own = positions.chunk(self.axis.size)[self.axis.ranks.rank()]
+        return F.embedding(own, self.weight)
+
+
 def first_row(rows: int, ranks: dist.ProcessGroup) -> int:
     """The first of this rank's rows; the first ranks have one more where they do not divide."""
     each, more = divmod(rows, ranks.size())
@@ -127,9 +206,9 @@ def vocabulary_cross_entropy(
     """Mean cross-entropy of logits (tokens, this rank's vocabulary) in nats; targets (tokens,)."""
     largest = axis.add(logits.detach().amax(dim=-1), dist.ReduceOp.MAX)
     shifted = logits - largest.unsqueeze(-1)
-    total = axis.leave(shifted.exp().sum(dim=-1))
+    total = axis.total(shifted.exp().sum(dim=-1))
     own, place = own_rows(targets, start, logits.shape[-1])
-    chosen = axis.leave(shifted.gather(-1, place.unsqueeze(-1)).squeeze(-1) * own)
+    chosen = axis.total(shifted.gather(-1, place.unsqueeze(-1)).squeeze(-1) * own)
     return (total.log() - chosen).mean()
 
 
@@ -149,6 +228,9 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
         output.weight = embedding.weight
     _replace(model, cuts.embedding, embedding)
     _replace(model, cuts.head, output)
+    if axis.sequence:
+        places: Any = model.get_submodule(cuts.positions)
+        _replace(model, cuts.positions, OwnPositions(places, axis))
     any_model: Any = model
     any_model.cross_entropy = lambda logits, targets: vocabulary_cross_entropy(
         logits, targets, axis, embedding.start
@@ -164,7 +246,7 @@ class TensorStepper(Stepper):
     """The shared step over cut layers."""
 
     def __init__(self, *given: Any, axis: TensorAxis, **options: Any) -> None:
-        super().__init__(*given, **options)
+        super().__init__(*given, reduce=lambda: axis.add_uncut(self.model), **options)
         self.axis = axis
 
     def clip(self, parameters: list[Tensor]) -> Tensor:

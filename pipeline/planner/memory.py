@@ -56,6 +56,7 @@ class Memory:
 
     `parameters` holds fp32 master weights, `gradients` the masters' too. `held_gradients` is the
     share of them that stays while activations are there. `buffers` are those of the reduction.
+    `recomputed` are the activations of the one block that is recomputed at a time.
     """
 
     parameters: int
@@ -66,6 +67,7 @@ class Memory:
     activations: int
     logits: int
     base: int
+    recomputed: int = 0
 
     @property
     def model_peak(self) -> int:
@@ -73,8 +75,9 @@ class Memory:
 
         A backward pass frees activations while it makes gradients, so the larger of its two ends
         counts: all activations and the loss, or all gradients and the buffers of their reduction.
+        The loss is gone when the first block is recomputed.
         """
-        start = self.held_gradients + self.activations + self.logits
+        start = self.held_gradients + self.activations + max(self.logits, self.recomputed)
         return self.parameters + self.optimiser + max(start, self.gradients + self.buffers)
 
     @property
@@ -100,7 +103,11 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     weights_kept, gradients_kept, slots_kept = own
     sequences = sequences_at_once(spec, layout)
     kept = formats(spec)
-    activations = sizes.activation_bytes(spec.model, sequences, kept)
+    recompute = spec.workload.recompute
+    count_bytes = sizes.input_bytes if recompute else sizes.activation_bytes
+    activations = count_bytes(spec.model, sequences, kept)
+    activation_share = footprint.input_share if recompute else footprint.activation_share
+    block = sizes.block_bytes(spec.model, sequences, kept) if recompute else 0
     copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
     cpu = spec.world.device == "cpu"
     return Memory(
@@ -110,9 +117,8 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
         optimiser=int(slots_kept * 2 * FP32 * count),
         buffers=footprint.buffer_bytes,
-        activations=int(
-            footprint.activation_share * (activations - copies) + footprint.copy_share * copies
-        ),
+        activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
+        recomputed=int(footprint.block_share * block),
         logits=int(footprint.logit_share * sizes.logit_bytes(spec.model, sequences)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated") if cpu else CUDA_BASE,
     )

@@ -16,6 +16,7 @@ from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
+    from pipeline.parallel.tensor import TensorAxis
     from pipeline.study.spec import RunSpec
 
 
@@ -65,6 +66,11 @@ class Pipelined(Strategy):
                 f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
                 "not do in compiled blocks; set compile to false, or schedule to 1f1b"
             )
+        if spec.workload.recompute and self.schedule == "zero_bubble":
+            raise StudyError(
+                f"{spec.run_id}: schedule zero_bubble splits the backward pass, each part of which "
+                "would recompute its block; set workload.recompute to false, or schedule to 1f1b"
+            )
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """The layers of a rank's stages, and the activations of the micro-batches in flight."""
@@ -81,6 +87,7 @@ class Pipelined(Strategy):
         share = min(1.0, own / count)
         cut = schedule.microbatches // spec.workload.accumulation_steps
         flight = schedule.in_flight(place)
+        activations = flight * layers / (stages.chunks * spec.model.num_layers * cut)
         return Footprint(
             buffer_bytes=int(min(BUCKET_BYTES, share * gradients))
             if layout.data_parallel > 1
@@ -90,7 +97,9 @@ class Pipelined(Strategy):
             gradient_share=share,
             optimiser_share=share,
             held_share=share,
-            activation_share=flight * layers / (stages.chunks * spec.model.num_layers * cut),
+            activation_share=activations,
+            input_share=activations,
+            block_share=1 / cut,
             # log-probabilities of the last stage's micro-batches, two gradients of one of them
             logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
         )
@@ -131,8 +140,9 @@ class Pipelined(Strategy):
         formula = "A for each neighbouring stage, first and last rank: G of the tied embedding"
         return (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
 
-    def cut_tensors(self, parts: Parts, mesh: Any) -> None:
-        """Cut layers along a tensor axis of the mesh, where there is one."""
+    def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:
+        """Cut layers along a tensor axis of the mesh, and return it, where there is one."""
+        return None
 
     def prepare(self, parts: Parts, mesh: Any) -> Prepared:
         """Make the optimiser of this rank's stages."""
@@ -150,7 +160,7 @@ class Pipelined(Strategy):
         group = Group.join(layout)
         names, sizes = zip(*layout.axes, strict=True)
         mesh = init_device_mesh(layout.device, sizes, mesh_dim_names=names)
-        self.cut_tensors(parts, mesh)
+        cut_over = self.cut_tensors(parts, mesh)
         any_model: Any = parts.model
         chunks = schedules.check_name(self.schedule, self.chunks)
         stages = Stages(dict(layout.axes)[PIPELINE], chunks, len(any_model.blocks))
@@ -160,6 +170,7 @@ class Pipelined(Strategy):
             self.prepare(parts, mesh),
             staged=staged,
             axes=Axes.of(layout, group.rank, mesh),
+            cut_over=cut_over,
             schedule=self.schedule,
             microbatches=self.microbatches,
             group=group,

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipeline.errors import UnsupportedError
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.schedule import nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -26,7 +27,9 @@ class Footprint:
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
     that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches;
-    `gathered_bytes` are weights beyond its share while the passes run.
+    `gathered_bytes` are weights beyond its share while the passes run. Where activations are
+    recomputed, `input_share` is kept of the inputs of all blocks, `block_share` of what one block
+    keeps while it is recomputed; without recomputation both are of no meaning.
     """
 
     buffer_bytes: int
@@ -39,6 +42,8 @@ class Footprint:
     logit_share: float = 1.0
     gathered_bytes: int = 0
     held_share: float = 1.0
+    input_share: float = 1.0
+    block_share: float = 1.0
 
 
 SYMBOLS = {
@@ -51,6 +56,7 @@ SYMBOLS = {
     "T": "tokens of a rank's share of the global batch",
     "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
     "m": "micro-batches",
+    "R": "bytes of the gradients of layer norms, biases and positions, which no axis cuts",
 }
 """What the formulas of `Strategy.sends` are made of."""
 
@@ -59,6 +65,28 @@ def along(layout: Layout, axis: str, formula: str, payload: float) -> tuple[Send
     """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone."""
     ranks = dict(layout.axes).get(axis, 1)
     return (Sends(axis, formula, ring(payload, ranks)),) if ranks > 1 else ()
+
+
+def check_tensor_axis(spec: RunSpec, option: str, ranks: int, *, sequence: bool) -> None:
+    """Raise StudyError where a tensor axis does not divide heads, or sequences that it cuts."""
+    wanted = [("attention heads", "num_heads", spec.model.num_heads)]
+    if sequence:
+        wanted.append(("tokens of a sequence", "context", spec.model.context))
+    for what, key, count in wanted:
+        if count % ranks:
+            raise StudyError(
+                f"{spec.run_id}: {ranks} tensor ranks do not divide {count} {what}; the nearest "
+                f"option {option} is {nearest(ranks, count)}, or set model.{key}"
+            )
+
+
+def kept_of_block(ranks: int, *, sequence: bool) -> float:
+    """What a tensor axis leaves on a rank of a block's activations, 16 values of the width a token.
+
+    The 12 between a column and a row cut are parts. Where sequences are cut too, so are the inputs
+    of both layer norms; their outputs are gathered.
+    """
+    return ((2 + 14 / ranks) if sequence else (4 + 12 / ranks)) / 16
 
 
 @dataclass(frozen=True)

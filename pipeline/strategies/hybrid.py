@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.models import FP32
+from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.schedule import check_name, nearest
 from pipeline.parallel.types import Parts, Prepared
 from pipeline.parallel.wire import Sends
 from pipeline.strategies._pipeline import Pipelined
-from pipeline.strategies.base import Footprint, along
+from pipeline.strategies.base import Footprint, along, check_tensor_axis, kept_of_block
 
 if TYPE_CHECKING:
+    from pipeline.parallel.tensor import TensorAxis
     from pipeline.study.spec import RunSpec, WorldSpec
 
 
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 class Hybrid(Pipelined):
     """`pipeline`, `tensor` and `data` are the sizes of the axes, `data` 0 for all ranks left over.
 
-    `zero_stage`: 0, or 1 to shard the optimiser's state along the data axis.
+    `zero_stage`: 0, or 1 to shard the optimiser's state along the data axis. `sequence`: sequence
+    parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
     """
 
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
+        {"sequence": True},
     )
 
     use: ClassVar[str] = "no single axis makes the model fit: tensor within a node, stages between"
@@ -42,6 +45,7 @@ class Hybrid(Pipelined):
     tensor: int = 2
     data: int = 0
     zero_stage: int = 0
+    sequence: bool = False
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (pipeline, data, tensor), tensor ranks neighbours; StudyError unless they fit."""
@@ -77,12 +81,7 @@ class Hybrid(Pipelined):
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, heads and sequences do not fit the axes."""
         super().check_spec(spec)
-        if spec.model.num_heads % self.tensor:
-            raise StudyError(
-                f"{spec.run_id}: {self.tensor} tensor ranks do not divide {spec.model.num_heads} "
-                f"attention heads; the nearest option tensor is "
-                f"{nearest(self.tensor, spec.model.num_heads)}, or set model.num_heads"
-            )
+        check_tensor_axis(spec, "tensor", self.tensor, sequence=self.sequence)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of a stage, cut as with strategy tensor; its products are taken to be the mean."""
@@ -92,6 +91,7 @@ class Hybrid(Pipelined):
         cut = (count - products + products / self.tensor) / count
         weights = stage.weight_share * cut
         data = layout.data_parallel if self.zero_stage else 1
+        kept = kept_of_block(self.tensor, sequence=self.sequence)
         return replace(
             stage,
             buffer_bytes=int(stage.buffer_bytes * cut),
@@ -100,7 +100,9 @@ class Hybrid(Pipelined):
             held_share=weights,
             optimiser_share=weights / data,
             gathered_bytes=int(weights * gradients / data) if self.zero_stage else 0,
-            activation_share=stage.activation_share * (4 + 12 / self.tensor) / 16,
+            activation_share=stage.activation_share * kept,
+            input_share=stage.input_share / (self.tensor if self.sequence else 1),
+            block_share=stage.block_share * kept,
             logit_share=stage.logit_share / self.tensor,
         )
 
@@ -109,6 +111,13 @@ class Hybrid(Pipelined):
         """Layers by stages, each of them by its products."""
         state = ", the optimiser state once more over data" * bool(self.zero_stage)
         return f"layers, by stages and within them{state}"
+
+    @property
+    def sends_unstated(self) -> str:
+        """Sequence parallelism alone is in no formula."""
+        if not self.sequence or self.tensor == 1:
+            return ""
+        return "which gradients the tensor axis does not cut differs from stage to stage"
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """As `tensor` of this rank's stages, between them, and along the data axis."""
@@ -120,14 +129,17 @@ class Hybrid(Pipelined):
         activation = FP32 * tokens * model.width
         full = spec.precision in ("fp32", "tf32")
         # what leaves a product is narrow under autocast, what enters it comes from a norm
-        payload = layers * activation * (4 if full else 3) + is_first * activation
+        times = 4 if full else 3
+        if again := spec.workload.recompute:  # of a block its first output
+            times += 1 if full else HALF / FP32
+        payload = layers * activation * times + is_first * activation
         payload += is_last * (activation + 3 * FP32 * tokens)
         each = gradients / models.num_parameters(model)
         own = each * self._own_parameters(spec, layers, is_first, is_last)
         tied = each * model.vocab_size * model.width / self.tensor
         gathered = own * FP32 / each if self.zero_stage else 0.0
         stated = "2(n-1)/n G + (n-1)/n W" if self.zero_stage else "2(n-1)/n G"
-        formula = "2(n-1)/n (4L A, first stage: + A, last stage: + A + 12 T)"
+        formula = f"2(n-1)/n ({4 + again}L A, first stage: + A, last stage: + A + 12 T)"
         return (
             *along(layout, TENSOR, formula, 2 * payload),
             *self.sends_between_stages(spec, layout, rank, tied),
@@ -145,17 +157,19 @@ class Hybrid(Pipelined):
         held -= tied * (is_first and is_last)
         return held - cut + cut / self.tensor
 
-    def cut_tensors(self, parts: Parts, mesh: Any) -> None:
+    def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:
         """Cut the layers that the family names, where the tensor axis has more than one rank."""
         from pipeline.parallel.tensor import TensorAxis, cut_layers
 
         if self.tensor == 1:
-            return
+            return None
         if not hasattr(parts.model, "tensor_cuts"):
             raise UnsupportedError(
                 f"{type(parts.model).__name__} names no tensor_cuts; add them to its family"
             )
-        cut_layers(parts.model, TensorAxis(mesh[TENSOR].get_group(), parts.phases))
+        axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases, sequence=self.sequence)
+        cut_layers(parts.model, axis)
+        return axis
 
     def prepare(self, parts: Parts, mesh: Any) -> Prepared:
         """Make the optimiser, under ZeRO's stage 1 of this rank's rows of each weight."""

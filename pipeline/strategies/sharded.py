@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
@@ -26,7 +26,10 @@ STAGES = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Sharded(Strategy):
-    """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights."""
+    """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
+
+    `offload`: under stages 2 and 3 on CUDA all shards lie on the host, where the optimiser steps.
+    """
 
     modules: ClassVar[tuple[str, ...]] = ("torch.distributed.fsdp", "torch.distributed.tensor")
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
@@ -35,6 +38,7 @@ class Sharded(Strategy):
     use: ClassVar[str] = "weights, gradients or optimiser state do not fit one device"
 
     stage: int = 3
+    offload: bool = False
 
     @property
     def split(self) -> str:
@@ -43,10 +47,29 @@ class Sharded(Strategy):
         return ", ".join(parts[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; raises StudyError on an unknown stage."""
+        """One process per device; raises StudyError on a stage or an offload that cannot be."""
         if self.stage not in STAGES:
             raise StudyError(f"sharded stage {self.stage} is unknown; use one of 1, 2, 3")
+        if self.offload and world.device == "cpu":
+            raise StudyError(
+                "sharded option offload: weights lie on the CPU already with cluster.device cpu; "
+                "leave the option out"
+            )
+        if self.offload and self.stage == 1:
+            raise StudyError(
+                "sharded option offload: stage 1 keeps whole weights on the device; set stage to 2 "
+                "or 3, or leave the option out"
+            )
         return super().layout(world)
+
+    def check_precision(self, name: str) -> None:
+        """Besides, shards on the host are not combined with a loss scale."""
+        super().check_precision(name)
+        if self.offload and name in ("fp16", "amp_o1"):
+            raise UnsupportedError(
+                f"sharded option offload: {name} scales the loss, which is not done here with "
+                "gradients on the CPU; use fp32, tf32 or bf16"
+            )
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
@@ -64,7 +87,7 @@ class Sharded(Strategy):
         block = FP32 * models.layer_parameters(spec.model)
         rest = FP32 * count - spec.model.num_layers * block
         whole = FP32 * count if self.stage == 2 else rest + min(2, spec.model.num_layers) * block
-        return Footprint(
+        kept = Footprint(
             # the last group's whole gradients and their copy in the order of the ranks
             buffer_bytes=2 * max(rest, block),
             optimiser_share=share,
@@ -72,6 +95,9 @@ class Sharded(Strategy):
             gradient_share=share,
             gathered_bytes=whole,
         )
+        if not self.offload:
+            return kept
+        return replace(kept, optimiser_share=0.0, weight_share=0.0, gradient_share=0.0)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Weights are gathered, gradients all-reduced (stage 1) or reduced and scattered.
@@ -95,7 +121,8 @@ class Sharded(Strategy):
         from pipeline.parallel import sharded
         from pipeline.parallel.group import Group
 
-        group = Group.join(parts.layout)
+        # Norms and checkpoints of shards on the host travel by Gloo.
+        group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if self.offload else None)
         mesh = sharded.data_mesh(parts.layout)
         if self.stage == 1:
             optimiser = sharded.ShardedOptimiser(
@@ -112,7 +139,9 @@ class Sharded(Strategy):
         if parts.layout.device == "cuda":
             # Collectives run on streams of their own, which marks between phases do not see.
             parts = replace(parts, phases=NOT_PROFILED)
-        root = sharded.shard(parts.model, mesh, parts.phases, reshard=self.stage == 3)
+        root = sharded.shard(
+            parts.model, mesh, parts.phases, reshard=self.stage == 3, offload=self.offload
+        )
         return sharded.ShardedStepper(
             parts.prepare(), group, accumulating=lambda: sharded.without_reduction(root)
         )

@@ -15,7 +15,7 @@ from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import Footprint, Strategy, along, check_tensor_axis, kept_of_block
 
 if TYPE_CHECKING:
     from pipeline.study.spec import RunSpec, WorldSpec
@@ -25,19 +25,27 @@ TENSOR = "tensor"
 
 @dataclass(frozen=True)
 class Tensor(Strategy):
-    """`ranks`: size of the tensor axis, 0 for all ranks; the rest are data-parallel."""
+    """`ranks`: size of the tensor axis, 0 for all ranks; the rest are data-parallel.
+
+    `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
+    """
 
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({"ranks": 2},)
+    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+        {"ranks": 2},
+        {"ranks": 2, "sequence": True},
+    )
 
     use: ClassVar[str] = "a layer or its activations do not fit, and links are fast"
 
     ranks: int = 0
+    sequence: bool = False
 
     @property
     def split(self) -> str:
         """The cut layers with all that belongs to them."""
-        return "layers: weights, gradients, optimiser state, most activations"
+        most = "" if self.sequence else "most "
+        return f"layers: weights, gradients, optimiser state, {most}activations"
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
@@ -57,30 +65,28 @@ class Tensor(Strategy):
     def settings(self, devices: int) -> tuple[dict[str, Any], ...]:
         """Tensor axes of every power of two."""
         sizes = (2**power for power in range(1, devices.bit_length()))
-        return tuple({"ranks": size} for size in sizes)
+        cuts = tuple({"ranks": size} for size in sizes)
+        return (*cuts, *({**cut, "sequence": True} for cut in cuts))
 
     def check_spec(self, spec: RunSpec) -> None:
-        """Raise StudyError where the tensor axis does not divide the attention heads."""
+        """Raise StudyError where the tensor axis does not divide heads, or sequences to be cut."""
         size = dict(self.layout(spec.world).axes)[TENSOR]
-        if spec.model.num_heads % size:
-            raise StudyError(
-                f"{spec.run_id}: {size} tensor ranks do not divide {spec.model.num_heads} "
-                "attention heads; set the cell's option ranks, or model.num_heads"
-            )
+        check_tensor_axis(spec, "ranks", size, sequence=self.sequence)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Weights of products are cut; norms, positions and the biases of rows are not."""
         size = dict(layout.axes)[TENSOR]
-        share = self._share(spec, size)
+        share, kept = self._share(spec, size), kept_of_block(size, sequence=self.sequence)
         return Footprint(
             buffer_bytes=0,
             holds_gradients=layout.data_parallel > 1,
             weight_share=share,
             gradient_share=share,
             optimiser_share=share,
-            # of a block's 16 values of the width, the 12 between a column and a row cut are parts
             copy_share=1 / size,
-            activation_share=(4 + 12 / size) / 16,
+            activation_share=kept,
+            input_share=1 / size if self.sequence else 1.0,
+            block_share=kept,
             logit_share=1 / size,
         )
 
@@ -88,18 +94,31 @@ class Tensor(Strategy):
         """Activations, all-reduced along the tensor axis; gradients of the parts along the other.
 
         Each block all-reduces its two inputs' gradients and its two outputs, the embedding its
-        output, the last layer its input's gradient, and the loss three fp32 numbers a token.
+        output, the last layer its input's gradient, and the loss three fp32 numbers a token. A
+        block that is recomputed all-reduces the first of its outputs again. Sequence parallelism
+        halves each into an all-gather and a reduce-scatter, gathers both inputs of a recomputed
+        block, and all-reduces the gradients of what no axis cuts.
         """
         tokens = spec.global_batch_tokens // layout.data_parallel
         activation = tokens * spec.model.width
         full = spec.precision in ("fp32", "tf32")
         # what leaves a product is narrow under autocast, what enters it comes from a norm
-        block = activation * 2 * (FP32 + (FP32 if full else HALF))
+        product = FP32 if full else HALF
+        again = times = 0.0
+        if spec.workload.recompute:
+            # an all-gather and a reduce-scatter are half an all-reduce each
+            again, times = (FP32 + product / 2, 1.5) if self.sequence else (product, 1.0)
+        block = activation * (2 * (FP32 + product) + again)
         payload = spec.model.num_layers * block + 2 * FP32 * activation + 3 * FP32 * tokens
+        formula = f"({4 + times:g}L + 2) A + 12 T"
         size = dict(layout.axes)[TENSOR]
+        if self.sequence:
+            uncut = models.num_parameters(spec.model) - models.cut_parameters(spec.model)
+            payload += gradients * uncut / models.num_parameters(spec.model)
+            formula += " + R"
         own = self._share(spec, size) * gradients
         return (
-            *along(layout, TENSOR, "2(n-1)/n ((4L + 2) A + 12 T)", 2 * payload),
+            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
             *along(layout, DATA, "2(n-1)/n G", 2 * own),
         )
 
@@ -123,7 +142,7 @@ class Tensor(Strategy):
             )
         group = Group.join(parts.layout)
         mesh = init_device_mesh(parts.layout.device, sizes, mesh_dim_names=names)
-        axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases)
+        axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases, sequence=self.sequence)
         cut_layers(parts.model, axis)
         forward = None
         if parts.layout.data_parallel > 1:

@@ -68,7 +68,8 @@ class WorkloadSpec:
 
     The first `untimed_steps` are trained and recorded but left out of the timing.
     `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world,
-    `weak` multiplies it by the number of devices that compute sequences of their own.
+    `weak` multiplies it by the number of devices that compute sequences of their own. `recompute`:
+    of each block its input alone is kept, and the backward pass computes the rest again.
     """
 
     global_batch: int
@@ -77,6 +78,7 @@ class WorkloadSpec:
     untimed_steps: int
     scaling: str
     checkpoint_every: int
+    recompute: bool = False
 
     def first_timed(self, done: int) -> int:
         """The step from which on steps are timed: a run resumed after `done` steps warms up anew.
@@ -224,8 +226,9 @@ class RunSpec:
         for place, name in later:
             if place[name] is None:
                 del place[name]
-        if not self.profile:
-            del whole["profile"]
+        for place, name in ((whole, "profile"), (whole["workload"], "recompute")):
+            if not place[name]:
+                del place[name]
         return whole
 
     @classmethod

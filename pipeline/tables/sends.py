@@ -13,11 +13,12 @@ CAPTION = (
     "wire: by the formula of its strategy, and as counted in the profiled run by the algorithm "
     "that ran (a ring sends (n-1)/n of what it scatters or gathers, and twice that in an "
     "all-reduce). n are the ranks of the axis, m micro-batches, L blocks of a rank, T tokens of "
-    "its share of the batch; G, W, B, P and A are bytes: of gradients, of the weights that these "
+    "its share of the batch; G, W, B, P, A and R are bytes: of gradients, of the weights that these "
     "ranks hold together, of those of blocks and of those with more than 100,000 numbers, of an "
-    "activation of T tokens. Formulas leave out padding and single numbers, as a "
-    "norm is; headers, acknowledgements and Horovod's negotiation are not counted. Calls are those "
-    "of the rank; Horovod fuses its own into fewer messages. A dash: nothing was counted."
+    "activation of T tokens, of the gradients that no axis cuts. Formulas leave out padding and "
+    "single numbers, as a norm is; headers, acknowledgements and Horovod's negotiation are not "
+    "counted. Calls are those of the rank; Horovod fuses its own into fewer messages. A dash: "
+    "nothing was counted."
 )
 COMPARES = {"precision"}
 NEEDS = "profile"

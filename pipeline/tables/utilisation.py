@@ -13,12 +13,13 @@ CAPTION = (
     "Model FLOPs of a step, (6 N + 12 L d s) for each token with N weights in matrix products, L "
     "layers, width d and context s; the rate reached, with the interval of the throughput; the "
     "peak of a rank, the best matrix product in the run's number format that the rank measured "
-    "after the training. MFU is the rate over the peaks of all ranks. Nothing was recomputed, so "
-    "hardware and model FLOPs, and HFU and MFU, are equal. Where more threads than cores share a "
-    "machine, peaks count for the cores there are; an emulated node has whole cores in its dilated "
-    "time. Datasheet: dense peak of a device and the share of it that the training reached; a "
-    "dash where no source is at hand, as for every processor. Network: share reached of the "
-    "throughput that the links allow at most, if nodes send no more than a sum of gradients takes."
+    "after the training. MFU is the rate over the peaks of all ranks. HFU adds the FLOPs of "
+    "recomputed activations, which are no model FLOPs; where nothing is recomputed both are equal. "
+    "Where more threads than cores share a machine, peaks count for the cores there are; an "
+    "emulated node has whole cores in its dilated time. Datasheet: dense peak of a device and the "
+    "share of it that the training reached; a dash where no source is at hand, as for every "
+    "processor. Network: share reached of the throughput that the links allow at most, if nodes "
+    "send no more than a sum of gradients takes."
 )
 COMPARES = {"precision"}
 _MEASURES = (

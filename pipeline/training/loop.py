@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pipeline.emulation import tcp
-from pipeline.models.build import build_model, compile_blocks
+from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState
 from pipeline.precision import make_precision
@@ -56,6 +56,8 @@ class Loop:
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
         self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
+        if spec.workload.recompute:
+            recompute_blocks(self.model)
         if spec.compile:
             compile_blocks(self.model)
         self.sampler = Sampler(device, clock.pacer.dilation)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from pipeline import strategies
 from pipeline.errors import StudyError
-from pipeline.models.build import build_model
+from pipeline.models.build import build_model, recompute_blocks
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.study.spec import RunSpec
@@ -57,6 +57,8 @@ def propagate(spec: RunSpec) -> Propagation:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.num_processes)
     try:
         model = build_model(spec.model, spec.seed)
+        if spec.workload.recompute:
+            recompute_blocks(model)
         parts = Parts(
             model,
             partial(make_optimiser, spec.optimiser),

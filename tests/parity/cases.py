@@ -62,6 +62,8 @@ MUTATIONS = (
     ("tensor", "no_leave"),
     ("tensor", "part_norm"),
     ("tensor", "one_run"),
+    ("tensor", "recomputed_without_sum"),
+    ("tensor", "uncut_alone"),
     ("pipeline_parallel", "sum"),
     ("pipeline_parallel", "untied"),
     ("pipeline_parallel", "tied_twice"),
@@ -75,16 +77,21 @@ MUTATIONS = (
     ("hybrid", "no_average"),
     ("hybrid", "same_shard"),
     ("hybrid", "stale_rows"),
+    ("hybrid", "uncut_alone"),
 )
-VARIANT_OF = {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")} | {
-    ("annotated", name): 1 for name in ("relabelled", "same_part", "no_add")
-}
+VARIANT_OF = (
+    {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
+    | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
+    | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add")}
+)
 """Where a mutation shows with another setting of the knobs than the defaults."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
 }
 """Mutations that are knobs of the strategy."""
+RECOMPUTED = ("recomputed_without_sum",)
+"""Mutations that show where activations are recomputed."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ class Case:
 
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
+    `recompute`: activations are recomputed, which must change no bit.
     """
 
     strategy: str
@@ -104,6 +112,7 @@ class Case:
     overflow: bool = False
     resume_variant: int | None = None
     num_layers: int = LAYERS[0]
+    recompute: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -120,6 +129,7 @@ class Case:
         parts = [self.strategy, self.precision, f"a{self.accumulation}"]
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
+        parts += ["recompute"] * self.recompute
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [self.mutation or ""]
@@ -136,7 +146,7 @@ class Case:
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=replace(MODEL, num_layers=self.num_layers),
             optimiser=OPTIMISER,
-            workload=WorkloadSpec(8, self.accumulation, STEPS, 2, "strong", 0),
+            workload=WorkloadSpec(8, self.accumulation, STEPS, 2, "strong", 0, self.recompute),
             repeat=0,
             seed=11,
             profile=self.profiled,
@@ -150,7 +160,7 @@ class Case:
     def reference(self) -> Case:
         """The same work on a single device."""
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
-        return replace(plain, strategy=REFERENCE)
+        return replace(plain, strategy=REFERENCE, recompute=False)
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON types."""
@@ -183,7 +193,25 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     if strategy == REFERENCE:
         deep = [replace(case, num_layers=n) for n in LAYERS[1:] for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
-    return found
+    return found + recomputed_cases(strategy, world)
+
+
+def recomputed_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting in fp32, with the micro-batches of which all that is sent is counted.
+
+    The defaults also in fp16, under autocast and a loss scale. In one world: it is the same code;
+    where that needs four ranks, the defaults in fp32 do.
+    """
+    if world != mutated_world(strategy) and strategy != REFERENCE:
+        return []
+    found = []
+    few = world <= 2
+    for variant in variants_of(strategy, world) if few else (0,):
+        most = accumulations_of(strategy, world, variant)[-1]
+        found.append(case_of(strategy, world, variant, accumulation=most, recompute=True))
+    if few and "fp16" in precisions_of(strategy, 0):
+        found.append(case_of(strategy, world, precision="fp16", recompute=True))
+    return [case for case in found if fits(case, world)]
 
 
 def wide_cases() -> list[Case]:
@@ -237,7 +265,8 @@ def mutated_world(strategy: str) -> int:
 def mutant(strategy: str, mutation: str) -> Case:
     """The case with this mistake."""
     variant = VARIANT_OF.get((strategy, mutation), 0)
-    return case_of(strategy, mutated_world(strategy), variant, mutation=mutation)
+    again = mutation in RECOMPUTED
+    return case_of(strategy, mutated_world(strategy), variant, mutation=mutation, recompute=again)
 
 
 def accumulations_of(strategy: str, world: int, variant: int) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.types import TrainState
-from pipeline.planner.memory import predict_sent
+from pipeline.planner.memory import predict, predict_sent
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.parity import cases
@@ -52,6 +52,7 @@ from tests.parity.cases import (
     mutant,
     mutated_world,
     precisions_of,
+    recomputed_cases,
     variants_of,
     wide_places,
     worlds_of,
@@ -220,13 +221,37 @@ def assert_same_tensors(kept: TrainState, single: TrainState) -> None:
 
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
 def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, variant) -> None:
-    """Counted in every step, against the formula: SENT is for paddings and single numbers."""
+    """What is left out of the formulas (paddings, single numbers) is within SENT."""
     most = accumulations_of(strategy, world, variant)[-1]
     case = case_of(strategy, world, variant, accumulation=most)
     if unstated := strategies.load(strategy, case.options).sends_unstated:
         pytest.skip(f"{case.name}: {unstated}")
     assert case.profiled
-    for rank, run in enumerate(launched(strategy, world).ranks(case)):
+    assert_sends_what_it_says(launched(strategy, world), case, world)
+
+
+RECOMPUTED = {(s, w): recomputed_cases(s, w) for s, w in launches()}
+
+
+@pytest.mark.parametrize(("strategy", "world"), [p for p, cases in RECOMPUTED.items() if cases])
+def test_recomputed_activations_change_no_bit(launched, strategy, world) -> None:
+    """Nor what is sent, but for what the formula says; a rank keeps less."""
+    runs = launched(strategy, world)
+    for case in RECOMPUTED[strategy, world]:
+        kept = replace(case, recompute=False)
+        for rank, (run, same) in enumerate(zip(runs.ranks(case), runs.ranks(kept), strict=True)):
+            assert run["weights_sha256"] == same["weights_sha256"], case.name
+            for key in ("loss", "grad_norm"):
+                assert [s[key] for s in run["steps"]] == [s[key] for s in same["steps"]], case.name
+            less, more = (predict(one.spec(world), rank) for one in (case, kept))
+            assert less.activations < more.activations
+        if case.profiled and not strategies.load(strategy, case.options).sends_unstated:
+            assert_sends_what_it_says(runs, case, world)
+
+
+def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
+    """Counted in every step, against the formula: SENT is for paddings and single numbers."""
+    for rank, run in enumerate(runs.ranks(case)):
         predicted = {one.axis: one.wire_bytes for one in predict_sent(case.spec(world), rank)}
         counted = dict.fromkeys(predicted, 0)
         for one in run["sent"]["collectives"]:

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.corpus.build import TokensSpec, build
-from pipeline.metrics.flops import utilisation
+from pipeline.metrics.flops import utilisations
 from pipeline.records import read_record
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -42,5 +42,5 @@ def test_a_cpu_rank_measures_its_peak(tmp_path: Path) -> None:
     record = read_record(tmp_path / "out")
     assert record.run["status"] == "ok", record.run["reason"]
     assert record.run["ranks"][0]["peak_flops_per_second"] > 1e6
-    share = utilisation(record, tokens_per_second=1.0)
-    assert share is not None and 0 < share < 1
+    found = utilisations(record, tokens_per_second=1.0)
+    assert found is not None and 0 < found[0] == found[1] < 1

@@ -38,6 +38,17 @@ def flops_per_token(model: ModelSpec) -> float:
     return 6.0 * product_weights(model) + attention
 
 
+def recomputed_flops_per_token(model: ModelSpec) -> float:
+    """16 x layers x width^2 + 4 x layers x width x context: the blocks' forward pass once more.
+
+    Of a block's 12 w^2 weights the last 4 w^2, `mlp.c_proj`, are left out: torch stops a
+    recomputation once it has what the backward pass needs. Compiled blocks may recompute less.
+    """
+    return 16.0 * model.num_layers * model.width**2 + 4.0 * (
+        model.num_layers * model.width * model.context
+    )
+
+
 def product_weights(model: ModelSpec) -> int:
     """Weights that are used in matrix products; the output layer counts once."""
     return 12 * model.num_layers * model.width**2 + model.vocab_size * model.width
@@ -56,11 +67,29 @@ def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     statistics of the norms and of attention, which is fused; after the blocks come one layer norm
     and one product. Autocast also keeps a narrow copy of each weight of a product.
     """
+    blocks = model.num_layers * block_bytes(model, sequences, formats)
+    return blocks + _end_bytes(model, sequences, formats)
+
+
+def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """What one block keeps of it."""
     product, norm = formats.product, formats.norm
-    block = (2 * norm + 14 * product) * model.width + 4 * norm + FP32 * model.num_heads
+    values = (2 * norm + 14 * product) * model.width + 4 * norm + FP32 * model.num_heads
+    return sequences * model.context * values
+
+
+def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """What is kept instead of `activation_bytes` where blocks are recomputed: their inputs."""
+    inputs = sequences * model.context * model.num_layers * formats.norm * model.width
+    return inputs + _end_bytes(model, sequences, formats)
+
+
+def _end_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """Of the last layer norm and the output layer, and autocast's copies of all weights."""
+    product, norm = formats.product, formats.norm
     last = (norm + product) * model.width + 2 * norm
     copies = product * product_weights(model) if formats.copies_weights else 0
-    return sequences * model.context * (model.num_layers * block + last) + copies
+    return sequences * model.context * last + copies
 
 
 def logit_bytes(model: ModelSpec, sequences: int) -> int:

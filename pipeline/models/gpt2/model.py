@@ -40,9 +40,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend to earlier positions only."""
-        # As many heads as this rank has: a tensor axis cuts the projections.
-        heads = (*x.shape[:2], -1, self.head_width)
-        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).chunk(3, dim=2))
+        qkv = self.c_attn(x)
+        # As many heads as this rank has: a tensor axis cuts the projections, and gathers the
+        # sequence for them where it is cut elsewhere.
+        heads = (*qkv.shape[:2], -1, self.head_width)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in qkv.chunk(3, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         out: Tensor = self.c_proj(y.transpose(1, 2).flatten(2))
         return out
@@ -90,6 +92,7 @@ class Gpt2(nn.Module):
         rows=("attn.c_proj", "mlp.c_proj"),
         embedding="wte",
         head="lm_head",
+        positions="wpe",
     )
     stage_cuts = StageCuts(before=("wte", "wpe"), after=("ln_f", "lm_head"))
 

@@ -49,6 +49,19 @@ def test_utilisation_is_flops_per_second_over_the_summed_peaks() -> None:
     assert found["hardware_flops_utilisation"] == found["model_flops_utilisation"]
 
 
+def test_recomputed_activations_are_hardware_flops_and_no_model_flops() -> None:
+    record = record_of(2)
+    spec = record.spec.to_dict()
+    work = {**spec["workload"], "recompute": True}
+    again = dataclasses.replace(record, run={**record.run, "spec": {**spec, "workload": work}})
+    kept, found = values(record), values(again)
+    assert found["model_flops_utilisation"] == kept["model_flops_utilisation"]
+    more = found["hardware_flops_utilisation"] - kept["hardware_flops_utilisation"]
+    model = record.spec.model
+    flops = model.num_layers * model.width * (16 * model.width + 4 * model.context)
+    assert more == pytest.approx(flops * found["tokens_per_second"] / (2 * PEAK))
+
+
 def test_without_a_measured_peak_there_is_no_utilisation() -> None:
     assert "model_flops_utilisation" not in values(record_of(2, peak=None))
 

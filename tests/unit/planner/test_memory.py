@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import models
+from pipeline import models, strategies
 from pipeline.models import num_parameters
-from pipeline.models.build import build_model
+from pipeline.models.build import build_model, recompute_blocks
 from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,
@@ -34,9 +34,11 @@ def run_of(study: str, cell: str, nodes: int) -> RunSpec:
     return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
 
 
-def kept_bytes(model: ModelSpec, precision: str, sequences: int) -> int:
+def kept_bytes(model: ModelSpec, precision: str, sequences: int, recompute: bool = False) -> int:
     """Bytes of all storages that a forward pass keeps, weights left out, each counted once."""
     net, chosen = build_model(model, 0), make_precision(precision, "cpu")
+    if recompute:
+        recompute_blocks(net)
     chosen.prepare(net, torch.optim.AdamW(net.parameters()))
     weights = {p.untyped_storage().data_ptr() for p in net.parameters()}
     kept: dict[int, torch.Tensor] = {}
@@ -59,6 +61,28 @@ def test_activations_are_what_torch_keeps(model, sequences, precision) -> None:
     log_probabilities = 4 * sequences * model.context * model.vocab_size
     predicted = SIZES.activation_bytes(spec.model, sequences, formats(spec)) + log_probabilities
     assert predicted == pytest.approx(kept_bytes(model, precision, sequences), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_o2"])
+def test_of_recomputed_blocks_torch_keeps_the_inputs(precision) -> None:
+    spec = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision)
+    predicted = SIZES.input_bytes(MIDDLE, 2, formats(spec))
+    predicted += 4 * 2 * MIDDLE.context * MIDDLE.vocab_size
+    assert predicted == pytest.approx(kept_bytes(MIDDLE, precision, 2, True), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_recomputation_lowers_the_peak_of_every_strategy(name) -> None:
+    """Inputs of its blocks and one block at a time are less than three blocks and more."""
+    spec = replace(run_of("bai2022", "single", 1), precision="fp32", strategy=name)
+    world = replace(spec.world, nodes=1, ranks_per_node=1 if name == "single" else 4)
+    spec = replace(spec, world=world, options={})
+    again = replace(spec, workload=replace(spec.workload, recompute=True))
+    strategies.check([again])
+    for rank in range(world.size):
+        kept, less = predict(spec, rank), predict(again, rank)
+        assert less.peak < kept.peak and kept.recomputed == 0
+        assert less.recomputed + less.activations < kept.activations
 
 
 @pytest.mark.parametrize("model", [SMALL, MIDDLE])

@@ -3,6 +3,7 @@
 import importlib.metadata
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from pipeline import models, strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
+from pipeline.models.build import build_model
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.types import Parts
@@ -138,6 +140,58 @@ def test_an_unknown_stage_of_sharding_is_refused() -> None:
         strategies.load("sharded", {"stage": 4}).layout(WORLD)
 
 
+def test_an_offload_that_moves_nothing_is_refused() -> None:
+    with pytest.raises(StudyError, match="offload: weights lie on the CPU already"):
+        strategies.load("sharded", {"offload": True}).layout(WORLD)
+    gpus = replace(WORLD, device="cuda", backend="nccl")
+    with pytest.raises(StudyError, match="stage 1 keeps whole weights on the device; set stage"):
+        strategies.load("sharded", {"offload": True, "stage": 1}).layout(gpus)
+    strategy = strategies.load("sharded", {"offload": True})
+    with pytest.raises(UnsupportedError, match=r"fp16 scales the loss, .*; use fp32, tf32 or bf16"):
+        strategy.check_precision("fp16")
+    strategy.check_precision("bf16")
+
+
+def test_offloaded_shards_are_no_memory_of_the_device() -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="fp32", strategy="sharded", world=replace(run.world, nodes=2))
+    kept, moved = predict(run), predict(replace(run, options={"offload": True}))
+    assert moved.optimiser == moved.gradients == 0
+    assert kept.parameters - moved.parameters == pytest.approx(kept.gradients, abs=8)
+
+
+def test_the_policy_of_fsdp_and_both_backends_are_handed_over(monkeypatch) -> None:
+    """What runs on GPUs alone: torch's functions are told what the option says."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
+
+    from pipeline.parallel import sharded
+    from pipeline.parallel.group import Group
+
+    given: list[Any] = []
+
+    def take(module: Any, **how: Any) -> Any:
+        given.append(how)
+        return module
+
+    monkeypatch.setattr(sharded, "fully_shard", take)
+    monkeypatch.setattr(sharded, "data_mesh", lambda layout: SimpleNamespace(device_type="cuda"))
+    monkeypatch.setattr(sharded, "ShardedStepper", lambda parts, group, **how: group)
+    monkeypatch.setattr(Group, "join", lambda layout, backend=None: backend)
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    gpus = replace(WORLD, device="cuda", backend="nccl")
+    model, precision = build_model(run.model, 0), make_precision("fp32", "cpu")
+    for offload, kind, backend in (
+        (True, CPUOffloadPolicy, "cpu:gloo,cuda:nccl"),
+        (False, OffloadPolicy, None),
+    ):
+        strategy = strategies.load("sharded", {"offload": offload})
+        parts = Parts(model, torch.optim.AdamW, strategy.layout(gpus), precision, 1.0)
+        joined: Any = strategy.build(parts)
+        assert joined == backend
+        assert [type(how["offload_policy"]) for how in given] == [kind] * (1 + run.model.num_layers)
+        given.clear()
+
+
 def test_tensor_ranks_are_neighbours_on_the_last_axis() -> None:
     layout = strategies.load("tensor", {"ranks": 2}).layout(WorldSpec(2, 2, "cpu", "gloo", "real"))
     assert layout.axes == (("data", 2), ("tensor", 2))
@@ -150,8 +204,28 @@ def test_a_tensor_axis_that_does_not_fit_names_its_factors() -> None:
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     wide = WorldSpec(1, 8, "cpu", "gloo", "loopback")
     assert run.model.num_heads % 8
-    with pytest.raises(StudyError, match="8 tensor ranks do not divide 2 attention heads"):
-        strategies.check([replace(run, strategy="tensor", world=wide)])
+    run = replace(run, strategy="tensor")
+    said = "8 tensor ranks do not divide 2 attention heads; the nearest option ranks is 2, or"
+    with pytest.raises(StudyError, match=said):
+        strategies.check([replace(run, world=wide)])
+    model = replace(run.model, num_heads=16, context=100)
+    strategies.check([replace(run, world=wide, model=model)])
+    said = "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option {} is 10, or"
+    for strategy, options in (("tensor", {}), ("hybrid", {"pipeline": 1, "tensor": 8})):
+        cut = replace(run, world=wide, model=model, strategy=strategy)
+        cut = replace(cut, options={**options, "sequence": True})
+        with pytest.raises(StudyError, match=said.format("tensor" if options else "ranks")):
+            strategies.check([cut])
+
+
+def test_cut_sequences_need_less_memory() -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="fp32", strategy="tensor", world=sized(4))
+    for recompute in (False, True):
+        work = replace(run.workload, recompute=recompute)
+        whole = replace(run, workload=work)
+        cut = replace(whole, options={"sequence": True})
+        assert predict(cut).activations < predict(whole).activations
 
 
 def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported() -> None:
@@ -290,6 +364,10 @@ def test_layers_heads_and_sequences_of_a_pipeline_are_checked_before_a_run() -> 
     compiled = replace(deep, world=sized(2), compile=True, options={"schedule": "zero_bubble"})
     with pytest.raises(StudyError, match="set compile to false, or schedule to 1f1b"):
         strategies.check([compiled])
+    work = replace(run.workload, recompute=True)
+    again = replace(compiled, compile=False, workload=work)
+    with pytest.raises(StudyError, match=r"set workload\.recompute to false, or schedule to 1f1b"):
+        strategies.check([again])
 
 
 def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:

@@ -70,6 +70,22 @@ def test_a_time_limit_and_checkpoints_are_no_part_of_what_is_trained(study) -> N
     assert replace(run, seed=run.seed + 1).identity() != run.identity()
 
 
+def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
+    usual = expand(Study.of(study))
+    study["workload"]["recompute"] = False
+    assert [run.sha256() for run in expand(Study.of(study))] == [run.sha256() for run in usual]
+    assert "recompute" not in usual[0].to_json()
+    study["cells"][0]["workload"] = {"recompute": True}
+    check_study(study, "study.yaml")
+    runs = expand(Study.of(study))
+    again = RunSpec.from_dict(json.loads(runs[0].to_json()))
+    validate(runs[0].to_dict(), "spec", Path("spec.json"))
+    assert again.workload.recompute and again.identity() != usual[0].identity()
+    assert [run.workload.recompute for run in runs].count(True) == sum(
+        run.cell == runs[0].cell for run in runs
+    )
+
+
 def test_run_ids_are_unique_and_name_cell_nodes_and_repeat(study) -> None:
     ids = [run.run_id for run in expand(Study.of(study))]
     assert len(set(ids)) == len(ids)
