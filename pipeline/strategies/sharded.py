@@ -37,6 +37,11 @@ class Sharded(Strategy):
     stage: int = 3
 
     @property
+    def cuts_weights(self) -> bool:
+        """Rows of all weights, from stage 2 on."""
+        return self.stage > 1
+
+    @property
     def split(self) -> str:
         """What its stage shards."""
         parts = ("optimiser state", "gradients", "weights")

@@ -35,6 +35,11 @@ class Tensor(Strategy):
     ranks: int = 0
 
     @property
+    def cuts_weights(self) -> bool:
+        """Products and the vocabulary, along the tensor axis."""
+        return True
+
+    @property
     def split(self) -> str:
         """The cut layers with all that belongs to them."""
         return "layers: weights, gradients, optimiser state, most activations"
@@ -125,6 +130,7 @@ class Tensor(Strategy):
         mesh = init_device_mesh(parts.layout.device, sizes, mesh_dim_names=names)
         axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases)
         cut_layers(parts.model, axis)
+        parts.materialise()
         forward = None
         if parts.layout.data_parallel > 1:
             forward = DistributedDataParallel(

@@ -1,11 +1,14 @@
 """No process outlives the one that started it."""
 
+import mmap
 import os
+import platform
 import subprocess
 import sys
 import time
 
 import psutil
+import pytest
 
 from pipeline.machine import processes
 
@@ -48,3 +51,27 @@ def test_stop_ends_what_ignores_the_polite_signal(tmp_path) -> None:
         time.sleep(0.02)
     processes.stop([child], grace_seconds=0.3)
     assert child.returncode == -9
+
+
+STEPS = """
+import resource, sys
+from pipeline.machine.processes import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+def step():
+    blocks = [bytearray(size << 20) for size in (1, 8, 40)]
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+def test_blocks_of_a_step_are_used_again() -> None:
+    def faults(how: str) -> int:
+        command = [sys.executable, "-c", STEPS, how]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    pages = (40 << 20) // mmap.PAGESIZE
+    assert faults("keep") < 100 < pages <= faults("leave")
