@@ -139,10 +139,13 @@ def container() -> Finding:
 
 def image() -> Finding:
     """The image file and its digest."""
-    from pipeline.machine.image import locked_digest
+    from pipeline.machine.image import locked_digest, unpinned_base
 
     try:
-        return ok(f"{IMAGE}, {locked_digest(IMAGE)}")
+        found, base = f"{IMAGE}, {locked_digest(IMAGE)}", unpinned_base(IMAGE)
+        if base is None:
+            return ok(found)
+        return ok(f"{found}; its base {base} is not pinned: BASE_IMAGE=NAME@sha256:... does")
     except SamestepError as error:
         return missing(str(error).partition(";")[0], "make image")
 

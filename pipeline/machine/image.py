@@ -51,6 +51,16 @@ def locked_digest(image: Path) -> str:
     return str(_facts(image)["image_digest"])
 
 
+def unpinned_base(image: Path) -> str | None:
+    """The base image where it was named without a digest, so that it may be another one later.
+
+    None where it was pinned, or where an earlier version built the image and did not say. Raises
+    LaunchError without the file beside the image.
+    """
+    name = _facts(image).get("base_image")
+    return str(name) if name and "@sha256:" not in str(name) else None
+
+
 def unmet_requirements(image: Path) -> list[str]:
     """Locked packages that the base's own torch or NumPy keeps from working inside the image.
 

@@ -1,5 +1,8 @@
 """Model families, one folder each; none of them knows about ranks.
 
+Each parameter gets its initial values in place and whole, by `torch.nn.init`, after it has been
+assigned: ranks that cut the weights repeat these writes, see `deferred.py`.
+
 A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, targets)` returns the
 mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
 `num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -60,6 +61,16 @@ class Group:
         """The mean of a tensor over all ranks."""
         dist.all_reduce(value)
         return value / self.size
+
+    def all_data_parallel(self) -> dict[str, Any]:
+        """What the shared step is told of ranks that are all on the data axis."""
+        return {
+            "data_parallel": self.size,
+            "is_root": self.rank == 0,
+            "mean_over_ranks": self.mean,
+            "barrier": self.barrier,
+            "leave": self.leave,
+        }
 
     def leave(self) -> None:
         """Barrier first: without it Gloo can abort when a peer's socket closes early.

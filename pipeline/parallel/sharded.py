@@ -175,15 +175,7 @@ class ShardedStepper(Stepper):
     """The shared step where gradients or weights are shards, or the optimiser's state is."""
 
     def __init__(self, parts: Prepared, group: Group, **options: Any) -> None:
-        super().__init__(
-            parts,
-            data_parallel=group.size,
-            is_root=group.rank == 0,
-            mean_over_ranks=group.mean,
-            barrier=group.barrier,
-            leave=group.leave,
-            **options,
-        )
+        super().__init__(parts, **group.all_data_parallel(), **options)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over the shards of all ranks; where it is infinite all skip the step."""

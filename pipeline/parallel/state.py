@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import StudyError
-from pipeline.parallel.cut import cut_of
+from pipeline.parallel.cut import NAME, cut_of
 from pipeline.parallel.types import TrainState
 from pipeline.precision import Precision
 
@@ -69,6 +69,36 @@ def restore(
             f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
         ) from None
     precision.load_scalars(dict(state.scalars))
+
+
+def materialise(
+    model: nn.Module,
+    initial: Callable[[Collection[str]], Iterable[tuple[str, Tensor]]],
+    device: torch.device,
+) -> None:
+    """Give the parameters memory on `device`, and this rank's parts of their initial values.
+
+    `initial` gives the whole values of the names that it is asked for, one after the other, so that
+    beside the parts one whole weight exists at a time. Nothing is sent. A model that has memory
+    already stays as it is.
+    """
+    parameters = dict(model.named_parameters())
+    if not any(parameter.is_meta for parameter in parameters.values()):
+        return
+    cuts = {name: cut_of(parameter) for name, parameter in parameters.items()}
+    # A parameter stays the same object, so tied ones stay tied and hooks stay on them.
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.to_empty(device=device)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+    for name, cut in cuts.items():
+        if cut is not None:
+            setattr(parameters[name], NAME, cut)
+    with torch.no_grad():
+        for name, value in initial(parameters.keys()):
+            parameters[name].copy_(placed_as(parameters[name], value))
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -80,13 +80,19 @@ class Phases:
 NOT_PROFILED = Phases()
 
 
+def already() -> None:
+    """Nothing is left to do: the model was built with its weights."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a strategy gets to spread over ranks.
 
-    `model` holds the same whole weights on every rank. `make_optimiser` makes the optimiser of
-    these parameters; a strategy that cuts the weights calls it on what is left of them.
-    `max_grad_norm` is the L2 norm to which the global mean gradient is clipped.
+    `model` holds the same whole weights on every rank, or, for a strategy that `cuts_weights`, none
+    yet: it cuts the model, then calls `materialise`, which gives each parameter memory and this
+    rank's part of its initial value. `make_optimiser` makes the optimiser of these parameters; a
+    strategy that cuts the weights calls it on what is left of them. `max_grad_norm` is the L2 norm
+    to which the global mean gradient is clipped.
     """
 
     model: nn.Module
@@ -95,9 +101,11 @@ class Parts:
     precision: Precision
     max_grad_norm: float
     phases: Phases = NOT_PROFILED
+    materialise: Callable[[], None] = already
 
     def prepare(self) -> Prepared:
         """Make the optimiser of the model as it is now; the precision narrows the weights."""
+        self.materialise()
         optimiser = self.make_optimiser(self.model.parameters())
         return self.prepared(self.precision.prepare(self.model, optimiser))
 

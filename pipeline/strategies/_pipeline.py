@@ -105,6 +105,11 @@ class Pipelined(Strategy):
         )
 
     @property
+    def cuts_weights(self) -> bool:
+        """Other stages are dropped."""
+        return True
+
+    @property
     def split(self) -> str:
         """Whole layers, with all that belongs to them."""
         return "layers, by stages: weights, gradients, optimiser state, activations"

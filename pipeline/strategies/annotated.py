@@ -83,6 +83,11 @@ class Annotated(Strategy):
         )
 
     @property
+    def cuts_weights(self) -> bool:
+        """What is annotated."""
+        return True
+
+    @property
     def split(self) -> str:
         """The annotated tensors."""
         return "what is annotated"

@@ -147,6 +147,14 @@ class Strategy(ABC):
         return ""
 
     @property
+    def cuts_weights(self) -> bool:
+        """Whether `build` cuts a model without memory and then calls `Parts.materialise`.
+
+        The whole model then never exists on a rank.
+        """
+        return False
+
+    @property
     def split(self) -> str:
         """What of the training a rank has a part of, besides its share of the batch."""
         return "nothing"

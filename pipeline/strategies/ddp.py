@@ -56,12 +56,8 @@ class Ddp(Strategy):
         return Stepper(
             prepared,
             forward=wrapped,
-            data_parallel=group.size,
-            is_root=group.rank == 0,
             accumulating=wrapped.no_sync,
             reduces_in_backward=True,
-            mean_over_ranks=group.mean,
-            barrier=group.barrier,
-            leave=group.leave,
             faults=Faults(self.empty_cache),
+            **group.all_data_parallel(),
         )

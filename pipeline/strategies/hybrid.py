@@ -177,6 +177,7 @@ class Hybrid(Pipelined):
 
         if not self.zero_stage or parts.layout.data_parallel == 1:
             return super().prepare(parts, mesh)
+        parts.materialise()
         return parts.prepared(
             ShardedOptimiser(
                 parts.model.parameters(), parts.make_optimiser, mesh[DATA], parts.phases

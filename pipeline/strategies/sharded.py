@@ -41,6 +41,11 @@ class Sharded(Strategy):
     offload: bool = False
 
     @property
+    def cuts_weights(self) -> bool:
+        """Rows of all weights, from stage 2 on."""
+        return self.stage > 1 and not self.offload
+
+    @property
     def split(self) -> str:
         """What its stage shards."""
         parts = ("optimiser state", "gradients", "weights")

@@ -42,6 +42,11 @@ class Tensor(Strategy):
     sequence: bool = False
 
     @property
+    def cuts_weights(self) -> bool:
+        """Products and the vocabulary, along the tensor axis."""
+        return True
+
+    @property
     def split(self) -> str:
         """The cut layers with all that belongs to them."""
         most = "" if self.sequence else "most "
@@ -144,6 +149,7 @@ class Tensor(Strategy):
         mesh = init_device_mesh(parts.layout.device, sizes, mesh_dim_names=names)
         axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases, sequence=self.sequence)
         cut_layers(parts.model, axis)
+        parts.materialise()
         forward = None
         if parts.layout.data_parallel > 1:
             forward = DistributedDataParallel(

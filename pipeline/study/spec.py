@@ -300,7 +300,8 @@ def _check_world(spec: RunSpec) -> None:
     if spec.world.network != "real" and spec.world.nodes > NODES_OF_ONE_MACHINE:
         raise StudyError(
             f"{spec.run_id}: one machine cannot be {spec.world.nodes} nodes, at most "
-            f"{NODES_OF_ONE_MACHINE}; lower cluster.nodes or set cluster.network to real"
+            f"{NODES_OF_ONE_MACHINE}, the addresses of one /24 network; lower cluster.nodes or "
+            "set cluster.network to real"
         )
 
 

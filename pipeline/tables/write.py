@@ -108,7 +108,7 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
 
     `frame` has the columns of `PLACE`; a cell at one node, which uses no link, has a dash.
     """
-    over = frame["link"].where(frame["cell"] != frame["arm"]).fillna(NONE)
+    over = frame["link"].astype(object).where(frame["cell"] != frame["arm"]).fillna(NONE)
     found = {"Cell": list(frame["arm_label"]), "Link": list(over)}
     if (over == NONE).all():
         del found["Link"]

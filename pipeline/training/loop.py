@@ -13,8 +13,10 @@ from torch import nn
 
 from pipeline.emulation import tcp
 from pipeline.models.build import build_model, compile_blocks, recompute_blocks
+from pipeline.models.deferred import deferred_model
 from pipeline.parallel.counted import Counted
-from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState
+from pipeline.parallel.state import materialise
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState, already
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
@@ -55,7 +57,13 @@ class Loop:
         strategy.check_precision(spec.precision)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
-        self.model: nn.Module = build_model(spec.model, spec.seed).to(device)
+        self.model: nn.Module
+        fill: Callable[[], None] = already
+        if strategy.cuts_weights:
+            self.model, initial = deferred_model(spec.model, spec.seed)
+            fill = partial(materialise, self.model, initial.values, device)
+        else:
+            self.model = build_model(spec.model, spec.seed).to(device)
         if spec.workload.recompute:
             recompute_blocks(self.model)
         if spec.compile:
@@ -77,6 +85,7 @@ class Loop:
                 self.precision,
                 spec.optimiser.max_grad_norm,
                 self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED),
+                fill,
             )
         )
 

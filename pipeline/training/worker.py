@@ -7,7 +7,6 @@ Started by torchrun, or by horovodrun with the same arguments. It leaves below `
 from __future__ import annotations
 
 import argparse
-import ctypes
 import errno
 import json
 import os
@@ -25,7 +24,7 @@ from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
 from pipeline.machine import addresses, image
-from pipeline.machine.processes import die_with_parent, is_root
+from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec
 from pipeline.training import devices, fence
@@ -298,22 +297,6 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     if any(sign in text for sign in OUT_OF_MEMORY):
         return "oom"
     return "lost" if any(sign in text for sign in (*LOST_PEER, *lost_peer)) else "failed"
-
-
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-SETTINGS = {M_MMAP_THRESHOLD: 1 << 30, M_TRIM_THRESHOLD: (1 << 31) - 1, M_TOP_PAD: 64 << 20}
-"""Parameters of mallopt(3), in bytes."""
-
-
-def keep_freed_memory() -> bool:
-    """Take blocks of up to 1 GiB from the heap and never shrink it; False where there is no glibc.
-
-    By default glibc maps each larger block anew, and the kernel then clears its pages one by one:
-    in the default study 3,000 to 4,000 page faults a step, a sixth of its CPU seconds, and their
-    number differs from run to run as the threshold moves by itself.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all(mallopt(*setting) == 1 for setting in SETTINGS.items())
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from pipeline import schemas, strategies
 from pipeline.emulation.dilation import places
 from pipeline.errors import LaunchError
 from pipeline.machine.facts import hardware, provenance
+from pipeline.machine.processes import keep_freed_memory
 from pipeline.parallel.types import Parts, Phases
 from pipeline.study.profiling import FORWARD
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -180,7 +181,7 @@ def _passes(run: RunSpec, sequences: int, threads: int) -> dict[str, float]:
     """Medians of steps one after another and of steps after a wait each, in this process."""
     import torch
 
-    worker.keep_freed_memory()
+    keep_freed_memory()
     torch.set_num_threads(threads)
     listener = _Listener()
     trainable = _trainable(run, listener)

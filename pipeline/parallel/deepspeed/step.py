@@ -44,14 +44,7 @@ class DeepSpeedStepper(Stepper):
     """The engine reduces, clips and steps; loss, order and checkpoints are the shared ones."""
 
     def __init__(self, deepspeed: Any, parts: Prepared, group: Group, stage: int) -> None:
-        super().__init__(
-            parts,
-            data_parallel=group.size,
-            is_root=group.rank == 0,
-            mean_over_ranks=group.mean,
-            barrier=group.barrier,
-            leave=group.leave,
-        )
+        super().__init__(parts, **group.all_data_parallel())
         self.deepspeed, self.stage, self.rank = deepspeed, stage, group.rank
         self.engine = make_engine(deepspeed, parts, stage)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.doctor import probes
 from pipeline.errors import LaunchError
 from pipeline.machine import image
 from pipeline.study.expansion import expand
@@ -122,3 +123,20 @@ def test_without_a_runtime_nothing_runs_on_the_host_instead(monkeypatch, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match="neither apptainer nor singularity is on the PATH"):
         image.enter(Path("i.sif"), device="cpu", folders=[])
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ({"base_image": "python:3.12-bookworm"}, "base python:3.12-bookworm is not pinned"),
+        ({"base_image": "python@sha256:" + "a" * 64}, None),
+        ({}, None),
+    ],
+)
+def test_the_doctor_says_where_the_base_is_not_pinned(built, monkeypatch, base, said) -> None:
+    """The lock of an image that an earlier version built names no base."""
+    built.with_suffix(".json").write_text(json.dumps({"image_digest": ONE, **base}))
+    monkeypatch.setattr(probes, "IMAGE", built)
+    words = probes.image().text
+    assert ONE in words
+    assert (said in words) if said else ("pinned" not in words)

@@ -1,11 +1,14 @@
 """No process outlives the one that started it."""
 
+import mmap
 import os
+import platform
 import subprocess
 import sys
 import time
 
 import psutil
+import pytest
 
 from pipeline.machine import processes
 
@@ -59,3 +62,27 @@ def test_a_wait_for_one_of_several_ends_with_it(tmp_path) -> None:
     assert short.poll() == 0 and long.poll() is None
     processes.wait_for_one([short, long], 0.01)  # the one that still runs
     processes.stop([long])
+
+
+STEPS = """
+import resource, sys
+from pipeline.machine.processes import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+def step():
+    blocks = [bytearray(size << 20) for size in (1, 8, 40)]
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
+def test_blocks_of_a_step_are_used_again() -> None:
+    def faults(how: str) -> int:
+        command = [sys.executable, "-c", STEPS, how]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    pages = (40 << 20) // mmap.PAGESIZE
+    assert faults("keep") < 100 < pages <= faults("leave")

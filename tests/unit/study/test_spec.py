@@ -117,7 +117,7 @@ def test_weak_scaling_multiplies_the_global_batch(study) -> None:
         ("model", "vocab_size", 10**9, "vocab_size: 1000000000 breaks maximum"),
         ("cluster", "nodes", [10**9], "1000000000 breaks maximum"),
         ("cluster", "nodes", [1.0], "1.0 breaks type"),
-        ("cluster", "nodes", [256], "one machine"),
+        ("cluster", "nodes", [256], "at most 254, the addresses of one /24 network"),
     ],
 )
 def test_impossible_studies_are_refused_in_one_line(study, section, key, value, message) -> None:

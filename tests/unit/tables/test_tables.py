@@ -16,7 +16,7 @@ from pipeline.metrics.format import (
     with_interval,
 )
 from pipeline.tables import scaling
-from pipeline.tables.write import once, to_latex, to_markdown, trimmed, write_all
+from pipeline.tables.write import once, places, to_latex, to_markdown, trimmed, write_all
 from tests.fake_records import EMULATED, make_table, write_table
 
 NAMES = [
@@ -250,3 +250,11 @@ def test_only_columns_of_numbers_are_set_right() -> None:
 )
 def test_numbers_have_enough_digits_and_no_more(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_no_link_at_all_is_no_deprecated_use_of_pandas(recwarn: pytest.WarningsRecorder) -> None:
+    """A study over no links has a column of missing numbers, which a dash fits as little."""
+    cells = {"cell": ["a", "b"], "arm": ["a", "b"], "arm_label": ["A", "B"], "nodes": [1, 2]}
+    frame = pd.DataFrame({**cells, "link": [float("nan")] * 2})
+    assert places(frame) == {"Cell": ["A", "B"], "Nodes": ["1", "2"]}
+    assert not [str(found.message) for found in recwarn]

@@ -1,0 +1,157 @@
+"""A model without memory for its weights, and its initial weights one after the other.
+
+A rank that keeps a part of the weights cuts such a model first and takes its part of each weight as
+it is drawn, so it never holds the whole. The values are those of `build_model`, bit for bit: the
+random draws of building are noted, and repeated in their order from the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipeline.errors import StudyError
+from pipeline.models import family_module
+from pipeline.study.spec import ModelSpec
+
+OVERWRITES = ("normal_", "uniform_", "zero_", "fill_")
+"""Operators after which nothing is left of what a tensor held."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One operator that building ran on a parameter, in place."""
+
+    parameter: Any
+    operator: Any
+    given: tuple[Any, ...]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws from the generator."""
+        return torch.Tag.nondeterministic_seeded in self.operator.tags
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether the tensor's former values are of no meaning to it."""
+        return self.operator.overloadpacket.__name__ in OVERWRITES
+
+    def apply(self, tensor: Tensor, generator: torch.Generator) -> None:
+        """The same on another tensor of the parameter's shape."""
+        self.operator(tensor, *self.given, **({"generator": generator} if self.is_random else {}))
+
+
+@dataclass(frozen=True)
+class Initial:
+    """The initial weights of a model; `writes` are all that building did, in order."""
+
+    seed: int
+    names: dict[int, str]
+    writes: tuple[Write, ...]
+
+    def values(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole weights on the CPU, each when its last write is done.
+
+        Of other names only the random draws are made, which move the generator on.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        held: dict[str, Tensor] = {}
+        for write, after in zip(self.writes, self._followers(), strict=True):
+            name = self.names.get(id(write.parameter), "")  # a tied weight replaced some
+            if name not in wanted and not write.is_random:
+                continue
+            tensor = held.pop(name, None)
+            if tensor is None or write.overwrites:
+                tensor = torch.empty(write.parameter.shape, dtype=write.parameter.dtype)
+            write.apply(tensor, generator)
+            if name in wanted and after is None:
+                yield name, tensor
+            elif after is not None and not after.overwrites:
+                held[name] = tensor
+
+    def _followers(self) -> list[Write | None]:
+        """For each write the next one to the same parameter."""
+        latest: dict[int, Write] = {}
+        found: list[Write | None] = []
+        for write in reversed(self.writes):
+            found.append(latest.get(id(write.parameter)))
+            latest[id(write.parameter)] = write
+        return found[::-1]
+
+
+def deferred_model(spec: ModelSpec, seed: int) -> tuple[nn.Module, Initial]:
+    """The model with parameters on the meta device, and the values that `seed` gives them.
+
+    Raises StudyError where its family initialises a parameter otherwise than in place.
+    """
+    notes = _Notes()
+    hook = register_module_parameter_registration_hook(notes.register)
+    try:
+        with notes, _Asked(notes):
+            model: nn.Module = family_module(spec.family, "model").build(spec)
+    finally:
+        hook.remove()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    written = {id(write.parameter) for write in notes.writes}
+    strange = [name for key, name in names.items() if key not in written]
+    if strange or notes.refused or not written <= {id(p) for p in notes.registered}:
+        what = strange[0] if strange else notes.refused or "a part of a parameter"
+        raise StudyError(
+            f"model family {spec.family} initialises {what} in a way that a part of it cannot "
+            "repeat; use torch.nn.init on each whole parameter after it has been assigned"
+        )
+    return model, Initial(seed, names, tuple(notes.writes))
+
+
+class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every operator that changes a tensor without memory, or draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.writes: list[Write] = []
+        self.registered: list[nn.Parameter] = []
+        self.refused = ""
+
+    def register(self, module: nn.Module, name: str, parameter: Any) -> Any:
+        """The parameter without memory; one that has none stays the same object when it is tied."""
+        if parameter is None or parameter.device.type == "meta":
+            return None
+        empty = torch.empty_like(parameter, device="meta")
+        self.registered.append(nn.Parameter(empty, parameter.requires_grad))
+        return self.registered[-1]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, which does nothing to a tensor without memory."""
+        target = args[0] if args and isinstance(args[0], Tensor) else None
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        if target is not None and target.device.type == "meta" and func._schema.is_mutable:
+            self.writes.append(Write(target, func, tuple(args[1:])))
+            if any(isinstance(given, Tensor) for given in args[1:]) or kwargs:
+                self.refused = f"a parameter by {func}"
+        elif random:
+            self.refused = f"a tensor by {func}"
+        return func(*args, **(kwargs or {}))
+
+
+class _Asked(TorchFunctionMode):
+    """Refuses code that does something else where a tensor has no memory, as trunc_normal_ does."""
+
+    def __init__(self, notes: _Notes) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function; only who asks whether a tensor is on the meta device is noted."""
+        if func == _IS_META:
+            self.notes.refused = "a parameter by code that asks for its values"
+        return func(*args, **(kwargs or {}))
+
+
+_IS_META: Any = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
