@@ -129,7 +129,7 @@ class Hybrid(Pipelined):
         activation = FP32 * tokens * model.width
         full = spec.precision in ("fp32", "tf32")
         # what leaves a product is narrow under autocast, what enters it comes from a norm
-        times = 4 if full else 3
+        times = 4.0 if full else 3.0
         if again := spec.workload.recompute:  # of a block its first output
             times += 1 if full else HALF / FP32
         payload = layers * activation * times + is_first * activation
