@@ -47,12 +47,8 @@ def expand(study: Study) -> list[RunSpec]:
 
 
 def _check_names(study: Study, names: list[str]) -> None:
-    """Every cell has a name and a label of its own, also where it falls back to the loopback."""
-    several = {
-        "cell name": names,
-        "cell label": [arm.label for arm in study.arms],
-        "link name": [link.name for link in study.cluster.links],
-    }
+    """Every cell has a name of its own, also where it falls back to the loopback; so has a link."""
+    several = {"cell name": names, "link name": [link.name for link in study.cluster.links]}
     for what, found in several.items():
         for name in found:
             if found.count(name) > 1:
