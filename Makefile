@@ -14,9 +14,16 @@
 
 # What a person gives is data: Make expands no `$` in it, and a recipe gets it as a variable of the
 # shell, in quotes, never as text of the command.
-$(foreach name,STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS BASE_IMAGE BUILDER \
-    BUILD_OPTIONS FORCE UPGRADE,$(if $(filter-out undefined,$(origin $(name))),\
+override GIVEN := STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS BASE_IMAGE BUILDER \
+    BUILD_OPTIONS FORCE UPGRADE
+$(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),\
     $(eval override export $(name) := $$(value $(name)))))
+# A misspelt name would run the default study.
+override unknown := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),\
+    $(filter-out STAMP BIN PIPELINE STUDY_FILE SHELL LOCK SLOWEST,$(name)))))
+ifneq ($(unknown),)
+$(error error: no variable is called $(unknown); use one of $(GIVEN))
+endif
 # What follows is the Makefile's own, and nothing that is given takes its place.
 override SHELL := /bin/sh
 override STUDY_FILE = "$${CONFIGFILE-workflow/config/$${STUDY-smoke}/study.yaml}"

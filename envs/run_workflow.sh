@@ -12,6 +12,7 @@ previous=""
 for argument in "$@"; do
     case $previous:$argument in
         *:--configfile=* | *:--configfiles=*) file=${argument#*=} ;;
+        *:-*) file=/dev/null ;;
         --configfile:* | --configfiles:*) file=$argument ;;
         *) file=/dev/null ;;
     esac
@@ -21,7 +22,8 @@ for argument in "$@"; do
         echo >&2
         exit 2
     fi
-    previous=$argument
+    # All words up to the next option are study files to Snakemake.
+    case $argument in -*) previous=$argument ;; esac
 done
 
 snakemake=.venv/bin/snakemake

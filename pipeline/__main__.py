@@ -51,6 +51,10 @@ BUG = 70
 """Exit status of an internal error (EX_SOFTWARE of sysexits.h)."""
 
 
+LONGEST_WORD = 500
+"""Of an error, in characters; a longer one, such as a value, is shown by its ends."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Errors are one line and go the way of all others; no option may be shortened."""
 
@@ -114,9 +118,14 @@ def _run(argv: list[str]) -> int:
 
 
 def _fail(text: str, *further: str) -> int:
-    # A path may hold a line end; an error is one line whatever was given.
-    print("error:", " ".join(" ".join([text, *further]).split()), file=sys.stderr)
+    # A path may hold a line end; an error is one line that can be read, whatever was given.
+    words = " ".join([text, *further]).split()
+    print("error:", " ".join(map(_shortened, words)), file=sys.stderr)
     return 2
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= LONGEST_WORD else f"{word[:200]}...{word[-200:]}"
 
 
 def _save(error: BaseException) -> str:

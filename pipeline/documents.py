@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -213,6 +214,21 @@ class _Loader(yaml.SafeLoader):
             said = f"{str(node.value)[:80]!r} is no {node.tag.rpartition(':')[2]}"
             raise _Refused(f"{said}, in line {_line(node)}; correct it or quote it") from None
 
+    def _number(self, node: yaml.ScalarNode) -> int | float:
+        """A number in one of the forms that JSON, or a programmer, reads as YAML does.
+
+        YAML 1.1 also reads `1:30` as 90 and `010` as 8, which nobody means.
+        """
+        text = node.value.replace("_", "")
+        is_whole = node.tag.endswith(":int")
+        value = self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+        if ":" in text or re.match(r"[-+]?0[0-9]", text):
+            raise _Refused(
+                f"{text[:80]} is {value} in YAML, in line {_line(node)}; write it without "
+                "colon and leading zero, or quote it"
+            )
+        return value
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping; of two equal keys YAML's own readers keep the last in silence."""
         node = super().compose_mapping_node(anchor)
@@ -222,6 +238,10 @@ class _Loader(yaml.SafeLoader):
                 raise _Refused(_duplicate(key.value, _line(key)))
             found.add(key.value)
         return node
+
+
+for _tag in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader._number)
 
 
 def _line(node: yaml.Node) -> int:

@@ -16,6 +16,8 @@ import unicodedata
 
 # Blanks, line breaks and control characters; a no-break space stays what it is.
 _BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
+# Overrides, embeddings and isolates of direction; right-to-left scripts need none of them.
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # What is markup wherever it stands, and quotes, which pandoc would set as the language has them.
 _MARKUP = r"[\\`*_\[\]{}<>|$@^~#&\"'\u2018\u2019\u201c\u201d]"
 # Dots and hyphens in a row are an ellipsis and dashes.
@@ -45,8 +47,15 @@ def one_line(text: str) -> str:
 
 
 def unprintable(text: str) -> str:
-    """The first character that no format can hold: a control character or half of a pair; or ''."""
-    wrong = (c for c in text if unicodedata.category(c) in ("Cc", "Cs") and not c.isspace())
+    """The first character that no format can hold: a control character or half of a pair; or ''.
+
+    So is one that turns the direction of what follows: it would show a text that is not there.
+    """
+    wrong = (
+        c
+        for c in text
+        if (unicodedata.category(c) in ("Cc", "Cs") and not c.isspace()) or c in _TURNING
+    )
     return next(wrong, "")
 
 

@@ -45,12 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices",
         type=options.count(1, MOST_DEVICES),
-        default=8,
         help="with --model-sizes: how many GPUs (default 8)",
     )
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="bf16", help="with --model-sizes (default bf16)"
-    )
+    parser.add_argument("--precision", choices=PRECISIONS, help="with --model-sizes (default bf16)")
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
         "--device-memory", metavar="SIZE", help="of one GPU, or of a machine of CPUs: 16GiB"
@@ -62,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs."""
     limit = _limit(args)
     if args.model_sizes:
-        return _model_sizes(args.devices, args.precision, limit)
+        return _model_sizes(args.devices or 8, args.precision or "bf16", limit)
+    for option in ("devices", "precision"):
+        if getattr(args, option) is not None:
+            raise StudyError(f"--{option} belongs to --model-sizes; leave it out, or --study")
     study = load_study(find_study(args.study))
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)

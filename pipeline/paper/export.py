@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.errors import SamestepError
 from pipeline.files import atomic_path, write_text
-from pipeline.paper.manuscript import SOURCES
+from pipeline.paper.manuscript import SOURCES, read_table
 
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
@@ -90,8 +90,7 @@ def _long_tables(folder: Path) -> list[str]:
     """Tables that may be longer than a page, a row counted as the lines of its longest text."""
     found = []
     for path in sorted(folder.glob("*.md")):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        rows = [line for line in lines if line.startswith("|")]
+        rows = [line for line in read_table(path).splitlines() if line.startswith("|")]
         texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
         if sum(1 + length // _LETTERS_OF_A_CELL for length in texts) > _LINES_OF_A_PAGE:
             found.append(path.stem)

@@ -10,6 +10,7 @@ from jinja2 import Environment, StrictUndefined
 from jinja2.exceptions import TemplateError
 
 from pipeline import figures, tables
+from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
 from pipeline.text import markdown, markdown_code, prose
 
@@ -93,11 +94,17 @@ def _figure(name: str) -> str:
 
 def _table(name: str, folder: Path) -> str:
     _known(tables.captions(), name, "table")
-    path = folder / f"{name}.md"
-    if not path.is_file():
-        raise SamestepError(f"{path} does not exist; run `python -m pipeline table {name}` first")
     # It ends with its caption, which says what was left out; the name is what refers to it.
-    return f"{path.read_text(encoding='utf-8').rstrip()} {{#tbl:{name}}}\n"
+    return f"{read_table(folder / f'{name}.md').rstrip()} {{#tbl:{name}}}\n"
+
+
+def read_table(path: Path) -> str:
+    """The Markdown of a table that `python -m pipeline table` wrote; raises SamestepError."""
+    again = f"run `python -m pipeline table {path.stem}` first"
+    text = read_text(path, "table", SamestepError, again, MAX_MADE_BYTES)
+    if not any(line.startswith("|") for line in text.splitlines()):
+        raise SamestepError(f"{path} holds no table; {again}")
+    return text
 
 
 def _caption(name: str, text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.catalogue import has_layouts
+from pipeline.errors import SamestepError
 from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
@@ -88,6 +89,11 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     shipped = (Path(__file__).parents[2] / config).is_file()
     names, nodes = cells(table), node_counts(table)
     own = {arm.name: _own_settings(arm) for arm in study.arms}
+    if foreign := set(names["arm"]) - set(own):
+        raise SamestepError(
+            f"the table of metrics has the cell {min(foreign)!r}, which the study {name!r} has "
+            "not; run `python -m pipeline metrics` for this study"
+        )
     shown = [
         {"cell": row["arm"], "label": row["arm_label"], "strategy": row["strategy"],
          "precision_ran": row["precision_ran"],

@@ -46,6 +46,7 @@ ALWAYS: tuple[Rule, ...] = (
     step_rules.steps_of_the_spec,
 )
 FINISHED: tuple[Rule, ...] = (
+    run_rules.described,
     run_rules.network,
     run_rules.ranks,
     run_rules.utilisation,

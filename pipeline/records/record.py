@@ -91,15 +91,24 @@ def read_record(folder: Path) -> RunRecord:
     run = _load(folder / RUN_FILE)
     validate(run, "record", folder / RUN_FILE)
     path = folder / STEPS_FILE
-    steps = list(_read_steps(path)) if path.exists() else []
+    steps = list(_read_steps(path, _most_steps(run))) if path.exists() else []
     record = RunRecord(run=run, steps=steps)
     _check_consistency(record, folder)
     return record
 
 
-def _read_steps(path: Path) -> Iterator[Step]:
-    """The steps of a file; a line that is none ends the reading, however many follow."""
+def _most_steps(run: Mapping[str, Any]) -> int:
+    """Lines that the spec of a validated record allows: each step of each rank."""
+    spec = run["spec"]
+    world = spec["world"]
+    return int(spec["workload"]["steps"] * world["nodes"] * world["ranks_per_node"])
+
+
+def _read_steps(path: Path, most: int) -> Iterator[Step]:
+    """The steps of a file; a line that is none, or one too many, ends the reading there."""
     for numbered in read_lines(path, "", RecordError, _AGAIN):
+        if numbered[0] > most:
+            raise RecordError(f"{path}: over {most} lines, the steps of all ranks; {_AGAIN}")
         validate_lines([numbered], "step", path)
         yield Step(**numbered[1])
 

@@ -96,6 +96,14 @@ def world(record: RunRecord) -> str | None:
     return None
 
 
+def described(record: RunRecord) -> str | None:
+    """A run that finished says in which precision it ran and which model it trained."""
+    for name in ("precision", "model"):
+        if record.run[name] is None:
+            return f"run.json at $.{name}: null, which no run that ended `ok` has"
+    return None
+
+
 def network(record: RunRecord) -> str | None:
     """The network is the spec's or says why not, and what only emulated nodes have is theirs."""
     execution, asked = record.run["execution"], record.spec.world

@@ -125,14 +125,32 @@ def _load(file: str) -> Any:
 
 
 def describe(error: ValidationError) -> str:
-    """One line: JSON path, the value (shortened) and the rule that it breaks."""
-    value = json.dumps(error.instance, ensure_ascii=False, default=str)
+    """One line: JSON path, the value (shortened) and the rule that it breaks.
+
+    Of a key that is missing or unknown it names the key and those that are there or expected.
+    """
+    place = f"at {error.json_path[:120]}"
+    given: Any = error.instance
+    if error.validator == "required":
+        return f"{place}: {error.message[:160]}; it has {_some_of(given)}"
+    known = error.schema.get("properties") if isinstance(error.schema, dict) else None
+    if error.validator == "additionalProperties" and known and error.validator_value is False:
+        unknown = _some_of(set(given) - set(known))
+        return f"{place}: unknown {unknown} (additionalProperties); expected {_some_of(known)}"
+    value = json.dumps(given, ensure_ascii=False, default=str)
     if len(value) > 80:
         value = value[:77] + "..."
     rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
     if len(rule) > 120:
         rule = rule[:117] + "..."
-    return f"at {error.json_path[:120]}: {value} breaks {rule} ({error.message[:160]})"
+    return f"{place}: {value} breaks {rule} ({error.message[:160]})"
+
+
+def _some_of(keys: Iterable[object]) -> str:
+    """Up to 30 keys, each shortened."""
+    names = sorted(str(key)[:80] for key in keys)
+    more = ", ..." if len(names) > 30 else ""
+    return f"keys {', '.join(map(repr, names[:30]))}{more}" if names else "no keys"
 
 
 def first_error(instance: object, name: str) -> ValidationError | None:

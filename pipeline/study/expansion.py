@@ -47,10 +47,14 @@ def expand(study: Study) -> list[RunSpec]:
 
 
 def _check_names(study: Study, names: list[str]) -> None:
-    """Every cell has a name of its own, also where it falls back to the loopback."""
-    for name in names:
-        if names.count(name) > 1:
-            raise StudyError(f"cell name {name!r} stands {names.count(name)} times; make it unique")
+    """Every cell has a name of its own, also where it falls back to the loopback; so has a link."""
+    several = {"cell name": names, "link name": [link.name for link in study.cluster.links]}
+    for what, found in several.items():
+        for name in found:
+            if found.count(name) > 1:
+                raise StudyError(
+                    f"{what} {name!r} stands {found.count(name)} times; make it unique"
+                )
     if any(link.name == FALLBACK for link in study.cluster.links):
         raise StudyError(f"link name {FALLBACK!r} is that of no link; give it another name")
     for arm in study.arms if study.cluster.links else ():

@@ -142,7 +142,10 @@ def load_spec(path: Path) -> RunSpec:
 
 
 def _check_texts(study: Study, where: Path | str) -> None:
-    """Titles and labels may hold any character that can be shown, and have to show one."""
+    """Titles and labels may hold any character that can be shown, and have to show one.
+
+    Two cells of one label would be one line of a figure to its reader.
+    """
     texts = {"title": study.title}
     texts |= {f"cells.{n}.label": arm.label for n, arm in enumerate(study.arms)}
     for key, text in texts.items():
@@ -152,6 +155,12 @@ def _check_texts(study: Study, where: Path | str) -> None:
             )
         if not is_visible(text):
             raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
+    labels = [arm.label for arm in study.arms]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise StudyError(
+                f"{where}: cell label {label!r} stands {labels.count(label)} times; make it unique"
+            )
 
 
 def font_warning(texts: Iterable[str]) -> str | None:

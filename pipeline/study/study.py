@@ -144,8 +144,8 @@ def _cluster(content: Mapping[str, Any]) -> Cluster:
     for key in ("links", "cores_per_node"):
         if emulated != (key in content):
             raise StudyError(
-                f"cluster.{key} belongs to cluster.network emulated, given {network}; "
-                f"{'add it' if emulated else 'leave it out'}"
+                f"cluster.network {network} {'needs' if emulated else 'has no'} cluster.{key}; "
+                f"{'add it' if emulated else 'leave it out, or set network to emulated'}"
             )
     if "yardstick" in content and not emulated:
         raise StudyError(

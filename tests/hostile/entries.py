@@ -173,6 +173,16 @@ def _run_beside(laid: Laid, path: Path) -> None:
             stream.writelines(others)
 
 
+def _other_runs_beside(laid: Laid, path: Path) -> None:
+    """The other runs of the study and the other files of this one, which `metrics` reads."""
+    runs = path.parents[3]
+    for source in (laid.results / "runs").rglob("*.json*"):
+        target = runs / source.relative_to(laid.results / "runs")
+        if target != path:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+
+
 def _paper(laid: Laid, out: Path) -> tuple[str | Path, ...]:
     """A command that ends for want of a table, once it has read what else it is given."""
     folders = ("--figures", laid.results / "figures", "--tables", laid.results / "tables")
@@ -211,6 +221,15 @@ DOCUMENTS: dict[str, Entry] = {
     ),
     "record": Entry(
         f"{RUN}/run.json", "", lambda laid: _json(laid.record("run.json")), _compare, _run_beside
+    ),
+    "record, for the table": Entry(
+        f"{RUN}/run.json",
+        "",
+        lambda laid: _json(laid.record("run.json")),
+        lambda laid, path, out: (
+            "metrics", "--study", laid.study, "--runs", path.parents[3], "--out", out / "m.parquet",
+        ),
+        _other_runs_beside,
     ),
     "step": Entry(
         f"{RUN}/steps.jsonl",

@@ -10,6 +10,7 @@ import pytest
 
 from tests.hostile.entries import DOCUMENTS, lay
 from tests.hostile.mutants import BAD_BYTES
+from tests.hostile.test_meaning import num_inputs
 from tests.hostile.test_options import FILES, inputs
 from tests.system.fault_table import FAULTS, MEASURED, NO_RECORD, REAL
 
@@ -119,13 +120,14 @@ def page(folder: Path) -> str:
         total += len(found) + others
         rows.append(f"| {name} | `{command}` | {len(found)} | {nowhere} | {others} |")
     options = Counter(stage for stage, _, _ in inputs())
-    total += options.total() + 4 * (len(FILES) + 4)
+    total += options.total() + 4 * (len(FILES) + 4) + num_inputs()
     lines = [
         *rows,
         "",
         f"Besides: {options.total()} wrong values of the options of {len(options)} commands, and "
         f"{len(FILES) + 4} files that are no table of metrics, archive or page to 4 commands that "
-        f"read one. Together {total} inputs.",
+        f"read one; {num_inputs()} studies, numbers of YAML, records and products whose parts are "
+        f"right by themselves and do not fit together. Together {total} inputs.",
     ]
     return HEAD + "\n".join(lines) + "\n" + faults() + "\n" + ELSEWHERE
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,8 @@ def adopt_orphans() -> None:
 def counted(temporary: Path) -> dict[str, list[str]]:
     """Processes below this one, files of a temporary folder, networks and control groups."""
     running = []
-    for process in psutil.Process().children(recursive=True):
+    children = psutil.Process().children(recursive=True)
+    for process in children:
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 running.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
@@ -40,8 +42,27 @@ def counted(temporary: Path) -> dict[str, list[str]]:
         "temporary files": sorted(file for file in files if not file.endswith(LOCK)),
         "interfaces": sorted(path.name for path in Path("/sys/class/net").iterdir()),
         "named networks": sorted(str(path) for path in Path("/run/netns").glob("*")),
+        "unnamed networks": unnamed_networks([os.getpid(), *(child.pid for child in children)]),
         "control groups": sorted(str(path) for one in own for path in one.glob("*/")),
     }
+
+
+def unnamed_networks(processes: Iterable[int]) -> list[str]:
+    """Network namespaces, as `net:[inode]`, that these processes are in or hold open.
+
+    The kernel ends one that no process is in, no descriptor is of and no mount keeps, so those that
+    are mounted are counted too. That of this process is left out.
+    """
+    found = set()
+    for process in processes:
+        folder = Path(f"/proc/{process}")
+        with suppress(OSError):
+            for path in [folder / "ns/net", *folder.glob("fd/*")]:
+                found.add(str(path.readlink()))
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    found |= {line.split()[3] for line in mounts if " - nsfs " in line}
+    own = str(Path("/proc/self/ns/net").readlink())
+    return sorted(one for one in found if one.startswith("net:[") and one != own)
 
 
 @contextmanager

@@ -45,7 +45,10 @@ def test_numbers_are_finite_whole_ones_integers_and_texts_end(
     [
         ({"kind": "bpe", "vocab_size": 256}, "$.tokenizer.vocab_size: 256 breaks minimum"),
         ({"kind": "x"}, '$.tokenizer.kind: "x" breaks enum: ["bpe", "char", "pretrained"]'),
-        ({"kind": "char", "vocabulary": 9}, "'vocabulary' was unexpected"),
+        (
+            {"kind": "char", "vocabulary": 9},
+            "unknown keys 'vocabulary' (additionalProperties); expected keys 'kind'",
+        ),
         ([], "at $.tokenizer: []"),
     ],
 )

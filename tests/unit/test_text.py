@@ -84,6 +84,23 @@ def test_pandoc_reads_known_traps_as_given() -> None:
 
 @given(st.lists(TEXTS.filter(words), min_size=40, max_size=60))
 @settings(max_examples=5, deadline=None, derandomize=True)
+def test_front_matter_holds_any_title(texts: list[str]) -> None:
+    """The manuscript has its title in a block of YAML, which is where one could end it."""
+    keys = "".join(f"t{n}: |-\n  {markdown(text)}\n" for n, text in enumerate(texts))
+    pandoc = [pypandoc.get_pandoc_path(), "--from=markdown", "--to=json"]
+    given = f"---\n{keys}---\n\nend\n"
+    done = subprocess.run(pandoc, input=given, capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    assert [words(block(one)) for one in document["blocks"]] == ["end"]
+    for n, text in enumerate(texts):
+        found = document["meta"][f"t{n}"]
+        if found["t"] == "MetaBlocks":
+            (found,) = found["c"]
+        assert words(inlines(found["c"])) == words(text)
+
+
+@given(st.lists(TEXTS.filter(words), min_size=40, max_size=60))
+@settings(max_examples=5, deadline=None, derandomize=True)
 def test_a_code_span_holds_any_text(texts: list[str]) -> None:
     source = "\n\n".join(f"x {markdown_code(text)}" for text in texts)
     pandoc = [pypandoc.get_pandoc_path(), "--from=markdown", "--to=json"]
@@ -130,4 +147,5 @@ def test_latex_interprets_nothing_of_known_traps() -> None:
 
 def test_what_no_format_can_show_is_found() -> None:
     assert (unprintable("a\x07b"), unprintable("a\ud800")) == ("\x07", "\ud800")
+    assert unprintable("a\u202eb") == "\u202e"
     assert not unprintable(TITLE + "".join(LABELS))

@@ -89,6 +89,14 @@ def test_an_empty_or_misspelt_value_is_no_other_choice(project: Project) -> None
     assert not (project.folder / "arguments.txt").exists()
 
 
+@pytest.mark.parametrize("given", ["study=tiny", "STUDIES=tiny", "CONFIG_FILE=tiny.yaml", "V=1"])
+def test_a_variable_that_is_none_runs_no_other_study(project: Project, given: str) -> None:
+    done = make(project, "paper", given)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"no variable is called {given.partition('=')[0]}; use one of STUDY" in done.stderr
+    assert not (project.folder / "arguments.txt").exists()
+
+
 @pytest.mark.parametrize("name", ["BIN", "PIPELINE", "STUDY_FILE", "SHELL"])
 def test_the_makefile_s_own_variables_are_not_to_be_given(project: Project, name: str) -> None:
     given = f"{name}=touch made; echo"

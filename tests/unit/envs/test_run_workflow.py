@@ -34,6 +34,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("--cores", "1", "--configfile="),
         ("--configfile", "fifo"),
         ("--configfiles", "."),
+        ("--configfile", __file__, "none.yaml"),
         ("--configfile", "a\nb"),
         ("--configfile", "$(touch made)"),
     ],

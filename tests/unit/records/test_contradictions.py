@@ -127,6 +127,8 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (run_rules.world, "timed", put("execution.world_size", 4), "world_size: 4, the spec says 2"),
     (run_rules.world, "timed", put("execution.backend", "nccl"), "backend: 'nccl'"),
     (run_rules.world, "timed", put("precision.name", "bf16"), "precision.name: 'bf16'"),
+    (run_rules.described, "timed", put("precision", None), r"\$\.precision: null, which no run"),
+    (run_rules.described, "timed", put("model", None), r"\$\.model: null, which no run"),
     (run_rules.network, "timed", put("execution.network", "real"), "real, the spec says loopback"),
     (run_rules.network, "timed", put("execution.network_reason", "no"), "with a network_reason"),
     (run_rules.network, "timed", put("execution.emulation", {}), "with an emulation beside it"),

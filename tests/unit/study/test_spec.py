@@ -152,7 +152,9 @@ def test_impossible_repeats_are_refused(study, repeats, message) -> None:
 
 
 def test_too_many_runs_are_refused_before_they_are_listed(study) -> None:
-    cells = [study["cells"][0] | {"name": f"c{n}", "nodes": [1]} for n in range(200)]
+    cells = [
+        study["cells"][0] | {"name": f"c{n}", "label": f"C{n}", "nodes": [1]} for n in range(200)
+    ]
     with pytest.raises(StudyError, match="40000 runs, over 10000"):
         check_study(study | {"cells": cells, "repeats": 200}, "study.yaml")
 
@@ -266,7 +268,7 @@ def test_one_link_changes_no_name() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"network": "loopback"}, "cluster.links belongs to cluster.network emulated"),
+        ({"network": "loopback"}, "cluster.network loopback has no cluster.links"),
         ({"device": "cuda", "backend": "nccl"}, "emulated nodes have no GPUs"),
     ],
 )

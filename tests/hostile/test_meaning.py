@@ -1,0 +1,208 @@
+"""Values of the right type that mean nothing together, and forms in which YAML means another value.
+
+`test_documents.py` changes one value of a document by its class; here is what only a reader of the
+whole can refuse: two of a kind with one name, parts that do not fit, records and products that are
+not of their study.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.hostile.entries import Laid, lay
+from tests.hostile.entry import call, refusal
+
+pytestmark = pytest.mark.slow
+
+LINK = {"name": "a", "rate_mbits": 100}
+EMULATED = {"network": "emulated", "cores_per_node": 1}
+TWO = {"cluster": {"nodes": [2]}}
+
+
+def cell(number: int = 0, **changes: Any) -> dict[str, Any]:
+    """An edit of one cell of the study."""
+    return {"cells": {number: changes}}
+
+
+STUDIES: dict[str, tuple[dict[str, Any], str]] = {
+    "a name twice": (cell(1, name="single"), "cell name 'single' stands 2 times"),
+    "a label twice": (cell(1, label="Single"), "cell label 'Single' stands 2 times"),
+    "a link twice": (
+        {"cluster": EMULATED | {"links": [LINK, LINK | {"rate_mbits": 2}]}},
+        "link name 'a' stands 2 times",
+    ),
+    "a node count twice": ({"cluster": {"nodes": [1, 1]}}, "nodes"),
+    "a seed twice": ({"seeds": [1, 1]}, "seeds"),
+    "a claim twice": ({"claims": ["bai2022", "bai2022"]}, "claims"),
+    "a field twice": ({"compares": ["data", "data"]}, "compares"),
+    "nodes that the cluster has not": (cell(0, nodes=[3]), "single"),
+    "a strategy's own file": (cell(0, strategy="_star"), "strategies"),
+    "a strategy in capitals": (cell(0, strategy="DDP"), "'DDP'"),
+    "a strategy by its path": (cell(0, strategy="../ddp"), "strategies"),
+    "a knob of another": (cell(0, options={"bucket_cap_mb": 25}), "bucket_cap_mb"),
+    "stages that are none": (TWO | cell(0, strategy="sharded", options={"stage": 4}), "stage 4"),
+    "a layout that does not fill the world": (
+        TWO | cell(0, strategy="hybrid", options={"pipeline": 5, "tensor": 3}), "15 ranks",
+    ),
+    "heads that do not divide": ({"model": {"num_heads": 3}}, "num_heads"),
+    "nothing left to time": ({"workload": {"untimed_steps": 30}}, "untimed_steps"),
+    "a batch that is not divided": ({"workload": {"accumulation_steps": 64}}, "64"),
+    "NCCL on a processor": ({"cluster": {"backend": "nccl"}}, "nccl"),
+    "links of a loopback": ({"cluster": {"links": [LINK]}}, "has no cluster.links"),
+    "emulated nodes without a link": ({"cluster": EMULATED}, "needs cluster.links"),
+    "emulated GPUs": (
+        {"cluster": EMULATED | {"device": "cuda", "links": [LINK]}}, "cluster",
+    ),
+    "more at least than at most": (
+        {"repeats": {"at_least": 9, "at_most": 6, "within": 0.1}}, "at_least",
+    ),
+    "a claim's file by a path": ({"claims": ["../bai2022"]}, "claims"),
+    "claims of nobody": ({"claims": ["nobody"]}, "nobody"),
+    "a title of invisible characters": ({"title": "\u200b\u2060"}, "blank"),
+    "a title that turns around": ({"title": "a\u202eb"}, "cannot be printed"),
+    "a label that turns around": (cell(0, label="a\u2066b"), "cannot be printed"),
+    "a corpus that is a device": (
+        {"corpus": {"source": "text", "paths": ["/dev/zero"], "document": "file"}}, "device",
+    ),
+    "a corpus that is a folder": (
+        {"corpus": {"source": "text", "paths": ["/"], "document": "file"}}, "folder",
+    ),
+    "a vocabulary over the model's": (
+        {"tokenizer": {"kind": "bpe", "vocab_size": 300}, "model": {"vocab_size": 299}}, "300",
+    ),
+}  # fmt: skip
+"""Changes to a good study, and what its refusal says."""
+
+FORMS = {
+    "sexagesimal": ("1:30", "1:30 is 90 in YAML"),
+    "octal": ("010", "010 is 8 in YAML"),
+    "octal in words": ("0o4", "global_batch"),
+    "sexagesimal float": ("1:30.5", "in YAML"),
+    "quoted": ('"4"', "global_batch"),
+    "date": ("2001-12-14", "date"),
+    "a set": ("!!set {4}", "set"),
+    "bytes": ("!!binary aGVsbG8=", "global_batch"),
+    "a word for an integer": ("!!int four", "is not YAML"),
+    "true": ("yes", "global_batch"),
+    "alias of nothing": ("*none", "is not YAML"),
+    "a tag of nobody": ("!mine 4", "is not YAML"),
+}
+"""Of a number in YAML."""
+
+Prepare = Callable[[Path], Any]
+
+
+def _put(name: str, content: bytes) -> Prepare:
+    return lambda results: (results / name).write_bytes(content)
+
+
+def _one_cell(results: Path) -> None:
+    study = json.loads((results / "study.json").read_text())
+    (results / "study.json").write_text(json.dumps(study | {"cells": study["cells"][:1]}))
+
+
+def _many_lines(results: Path) -> None:
+    path = results / "runs/single/n1/r0/steps.jsonl"
+    path.write_bytes(path.read_bytes() * 20_000)
+
+
+PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
+    "a table that is none": (_put("tables/summary.md", b"text\n"), ("paper",), "no table"),
+    "a table of other bytes": (_put("tables/summary.md", b"\xff\xfe|"), ("paper",), "UTF-8"),
+    "no tables": (lambda results: shutil.rmtree(results / "tables"), ("paper", "page"), "tables"),
+    "metrics of a cell that the study has not": (
+        _one_cell, ("paper", "page"), "'dps', which the study 'fake' has not",
+    ),
+    "a million steps": (_many_lines, ("metrics", "compare"), "the steps of all ranks"),
+}  # fmt: skip
+"""What is done to the results of a study, which commands read them, and what they say."""
+
+
+def num_inputs() -> int:
+    """How many there are."""
+    return len(STUDIES) + len(FORMS) + sum(len(commands) for _, commands, _ in PRODUCTS.values())
+
+
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
+    return lay(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def changed(study: Any, changes: dict[Any, Any]) -> Any:
+    """The study with the values at some places replaced."""
+    for key, value in changes.items():
+        is_inner = isinstance(value, dict) and key not in ("corpus", "tokenizer", "repeats")
+        if is_inner and key != "options":
+            study[key] = changed(study.get(key, {}) if isinstance(key, str) else study[key], value)
+        else:
+            study[key] = value
+    return study
+
+
+def test_a_study_whose_parts_do_not_fit(laid: Laid, here: Path) -> None:
+    good = json.loads(laid.study.read_text())
+    wrong = []
+    for name, (changes, words) in STUDIES.items():
+        (here / "study.json").write_text(json.dumps(changed(copy.deepcopy(good), changes)))
+        status, said = call(here, "check", "--study", "study.json")
+        if status != 2 or words not in said:
+            wrong.append(f"{name} -> {status}: {said}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_number_that_yaml_reads_as_another(laid: Laid, here: Path) -> None:
+    text = yaml.safe_dump(json.loads(laid.study.read_text()))
+    before = next(line for line in text.splitlines() if "global_batch: " in line)
+    for name, (form, words) in FORMS.items():
+        key = before.partition(":")[0]
+        (here / "study.yaml").write_text(text.replace(before, f"{key}: {form}"))
+        assert words in refusal(here, "check", "--study", "study.yaml"), name
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_that_are_not_of_their_study(laid: Laid, here: Path, name: str) -> None:
+    prepare, commands, words = PRODUCTS[name]
+    shutil.copytree(laid.results, here / "r")
+    prepare(here / "r")
+    study = ("--study", "r/study.json")
+    shown = (
+        "--metrics",
+        "r/metrics/metrics.parquet",
+        "--figures",
+        "r/figures",
+        "--tables",
+        "r/tables",
+    )
+    given: dict[str, tuple[str | Path, ...]] = {
+        "paper": (*study, *shown, "--generated", "out/generated", "--out", "out/paper"),
+        "page": (*study, *shown, "--runs", "r/runs", "--out", "out/report.html"),
+        "metrics": (*study, "--runs", "r/runs", "--out", "out/metrics.parquet"),
+        "compare": ("r", laid.results),
+    }
+    for command in commands:
+        status, said = call(here, command, *given[command], may_leave=True)
+        assert status == 2 and words in said, (command, status, said)
+
+
+@pytest.mark.parametrize("option", [("--devices", "8"), ("--precision", "bf16")])
+def test_an_option_that_would_do_nothing(laid: Laid, here: Path, option: tuple[str, str]) -> None:
+    assert "belongs to --model-sizes" in refusal(here, "plan", "--study", laid.study, *option)
+
+
+def test_an_error_shows_a_long_value_by_its_ends(here: Path) -> None:
+    said = refusal(here, "strategies", "--readme", "/".join(["a" * 200] * 12))
+    assert "..." in said and len(said) < 1000
