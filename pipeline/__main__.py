@@ -38,6 +38,7 @@ STAGES = (
     "compare",
     "paper",
     "page",
+    "artifact",
     "archive",
     "unpack",
     "verify",

@@ -23,7 +23,7 @@ _INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
 
 
 def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
-    """Compile generated/manuscript.md to `final`; equal inputs give equal bytes.
+    """Compile generated/manuscript.md to `final`, a PDF/UA-1; equal inputs give equal bytes.
 
     Only typst's own fonts are used, so that the pages do not depend on what is installed.
     """
@@ -45,7 +45,10 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
     try:
         compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True)
-        pdf = compiler.compile(input=str(source), format="pdf", timestamp=noon)
+        # typst refuses what it can see to break PDF/UA-1, such as a figure without a text.
+        pdf = compiler.compile(
+            input=str(source), format="pdf", timestamp=noon, pdf_standards=["ua-1"]
+        )
     except typst.TypstError as error:
         message = " ".join(str(error).split())[:300]
         raise SamestepError(
