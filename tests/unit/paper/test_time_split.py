@@ -7,7 +7,7 @@ import pandas as pd
 from pipeline.metrics.build import build
 from pipeline.metrics.format import significant
 from pipeline.metrics.network_bound import least_milliseconds
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import pick, records
 from pipeline.paper.split_facts import split_facts
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_study, make_table, write_records
@@ -78,9 +78,9 @@ def test_exposed_communication_is_held_against_the_least_time_on_a_link(folder: 
     least = least_milliseconds(table)
     spent = pick(table, "cell", "phase_mean_seconds:communication")
     factors = [
-        1000 * row.value / least[int(str(row.nodes)), str(row.cell)]
-        for row in spent[spent["nodes"] == 4].itertuples()
-        if (row.nodes, row.cell) in least
+        1000 * float(row["value"]) / least[int(row["nodes"]), row["cell"]]
+        for row in records(spent[spent["nodes"] == 4])
+        if (int(row["nodes"]), row["cell"]) in least
     ]
     assert (facts["low"], facts["high"]) == tuple(
         significant(one, 2) for one in (min(factors), max(factors))
