@@ -28,6 +28,49 @@ function Str(one)
   return parts
 end
 
+-- The text that stands for what cannot be read aloud; PDF/UA asks for it, and pandoc writes none.
+local function quoted(text)
+  return '"' .. text:gsub('[\\"]', "\\%0"):gsub("%s+", " ") .. '"'
+end
+
+function Image(one)
+  if FORMAT ~= "typst" then
+    return nil
+  end
+  local text = pandoc.utils.stringify(one.caption)
+  local suffix = one.src:match("%.%w+$") and "" or ".svg"
+  local call = "#image(%s, alt: %s)"
+  return pandoc.RawInline("typst", call:format(quoted(one.src .. suffix), quoted(text)))
+end
+
+function Math(one)
+  if FORMAT ~= "typst" then
+    return nil
+  end
+  local begin = pandoc.RawInline("typst", "#[#set math.equation(alt: " .. quoted(one.text) .. ");")
+  return { begin, one, pandoc.RawInline("typst", "]") }
+end
+
+-- A sentence that announces a command stays on its page.
+function Blocks(all)
+  if FORMAT ~= "typst" then
+    return nil
+  end
+  local kept = pandoc.Blocks({})
+  for place, one in ipairs(all) do
+    local before = place > 1 and all[place - 1].t == "Para"
+    local after = all[place + 1] and all[place + 1].t == "CodeBlock"
+    if one.t == "Para" and after then
+      kept:insert(pandoc.RawBlock("typst", "#block(breakable: false)["))
+    end
+    kept:insert(one)
+    if one.t == "CodeBlock" and before then
+      kept:insert(pandoc.RawBlock("typst", "]"))
+    end
+  end
+  return kept
+end
+
 -- The start of a cell, where typst would begin a list or a heading.
 function Plain(one)
   local first = one.content[1]

@@ -39,6 +39,7 @@ STAGES = (
     "compare",
     "paper",
     "page",
+    "artifact",
     "archive",
     "unpack",
     "verify",

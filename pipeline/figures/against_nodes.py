@@ -58,7 +58,7 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
     """Write each arm's short name at the end of its line; call it when the y axis is settled.
 
     Names beside the last number of nodes stand outside of the panel, moved apart where lines end
-    close together; that of a line that ends before stands at its last point.
+    close together; that of a line that ends before stands above all points at its last number.
     """
     look, last = theme.styles(table), int(values["nodes"].max())
     ends = records(values.sort_values("nodes").drop_duplicates("arm", keep="last"))
@@ -69,8 +69,9 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
             height = float(to_axes.transform((float(last), float(row["value"])))[1])
             beside.append((height, row))
         else:
+            above = float(values.loc[values["nodes"] == row["nodes"], "high"].max())
             axes.annotate(
-                row["arm"], (float(row["nodes"]), float(row["high"])), (0, 5), ha="center",
+                row["arm"], (float(row["nodes"]), above), (0, 5), ha="center",
                 textcoords="offset points", fontsize=7, color=look[row["cell"]].colour,
             )  # fmt: skip
     beside.sort(key=lambda one: one[0])

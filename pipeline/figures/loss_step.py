@@ -46,11 +46,14 @@ def draw(table: pd.DataFrame) -> Figure:
     for count, axes in zip(nodes, others, strict=True):
         draw_lines(axes, deviation[deviation["nodes"] == count], table)
         for place, tolerance in enumerate(tolerances):
+            # The highest is named above its line, the others below, where no other line is near.
+            top_one = place == len(tolerances) - 1
             axes.axhline(tolerance, color="#8A8A8A", lw=0.9, ls=(0, (6, 3)), zorder=1)
             axes.annotate(
-                limit(tolerance), (place % 2, tolerance), (3 - 6 * (place % 2), 1.5),
-                ("axes fraction", "data"), "offset points", ha=("left", "right")[place % 2],
-                va="bottom", fontsize=6.5, color="#555555",
+                limit(tolerance), (0, tolerance), (3, 1.5 if top_one else -1.5),
+                ("axes fraction", "data"), "offset points", ha="left",
+                va="bottom" if top_one else "top", fontsize=6.5,
+                color="#555555",
             )  # fmt: skip
         axes.set_yscale("log")
         scales.plain_powers(axes.yaxis)

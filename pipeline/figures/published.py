@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +32,9 @@ _NO_RATIO = ("utilisation", "fits", "absolute")
 _COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
             "not testable here": "#777777"}  # fmt: skip
 _BAND = "#DADADA"
-_LETTERS = 76
+_LETTERS = 44
+# How a sentence is read, and its figures: these stand in the table of claims.
+_BRACKETS = re.compile(r"\s*\([^()]*\)")
 _TICKS = [2.0**power for power in range(-6, 8)]
 
 
@@ -43,7 +46,7 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
         if one["kind"] not in _NO_RATIO and (one["effect"] or one["published"])
     ]
     shown.sort(key=lambda one: one["effect"] is None)
-    figure, [[axes]] = theme.grid(1, 0.75 + 0.34 * max(len(shown), 4))
+    figure, [[axes]] = theme.grid(1, 0.75 + 0.38 * max(len(shown), 4))
     if not shown:
         axes.text(0.5, 0.5, "no claim has a ratio to show", ha="center", transform=axes.transAxes)
         return theme.finish(figure, table, (), "")
@@ -51,7 +54,7 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
     for place, one in enumerate(shown):
         _row(axes, place, one)
     scales.cell_axis(axes, [_words(one["sentence"]) for one in shown])
-    axes.tick_params(axis="y", labelsize=7)
+    axes.tick_params(axis="y", labelsize=6.5)
     entries = [
         theme.provenance_entry(theme.MEASURED, "measured here, with its interval"),
         theme.provenance_entry(theme.PUBLISHED),
@@ -65,10 +68,8 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
 
 
 def _words(sentence: str) -> str:
-    """The beginning of a sentence, in two short lines."""
-    return textwrap.fill(
-        textwrap.shorten(sentence, _LETTERS, placeholder=" ..."), _LETTERS // 2 + 4
-    )
+    """A sentence without what stands in brackets, whole, in short lines."""
+    return textwrap.fill(_BRACKETS.sub("", sentence), _LETTERS)
 
 
 def _scale(axes: Axes, shown: Sequence[dict[str, Any]]) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from pipeline.figures import theme
 from pipeline.figures.panels import arms_of, name_cells, outer, panels
 from pipeline.metrics.format import significant
+from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import listed, not_profiled, pick, records, unmarked
 from pipeline.study.profiling import (
     BACKWARD,
@@ -29,8 +31,10 @@ CAPTION = (
     "over the profiled steps and the ranks. The backward pass ends with the last gradient of the "
     "rank itself. Exposed communication is what the rank then, or before the step, spends on the "
     "exchange, on preparing it and on waiting for others; what overlaps with computing counts as "
-    "computing. At a bar stand its median share of the step and the time of the step. The batch is "
-    "read before the step and is no part of it."
+    "computing. At a bar stand its median share of the step and the time of the step. A black line "
+    "below a bar is as long as the sum of the gradients needs on a node's link at least, by rate "
+    "and bytes; what a strategy hides of that, computing covers. The batch is read before the step "
+    "and is no part of it."
 )
 COMPARES = {"precision"}
 NEEDS = "profile"
@@ -42,6 +46,7 @@ _LOOK: dict[str, dict[str, Any]] = {
     OPTIMISER: {"facecolor": "#009E73", "label": "optimiser (with clipping)"},
     REST: {"facecolor": "#BBBBBB", "label": "rest of the step"},
 }
+_BOUND: dict[str, Any] = {"color": "#000000", "lw": 1.6, "solid_capstyle": "butt"}
 _EDGE: dict[str, Any] = {"edgecolor": "#333333", "linewidth": 0.5}
 
 
@@ -54,18 +59,23 @@ def draw(table: pd.DataFrame) -> Figure:
     means["phase"] = means["metric"].str.partition(":")[2]
     spent = means.pivot_table(index=["nodes", "cell"], columns="phase", values="value") * 1000
     shares = pick(table, "cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
+    bounds = least_milliseconds(table)
     figure, found = panels(table, means, 0.55 + 0.22 * len(arms), sharex=True, sharey=True)
     for panel in found:
         for row in records(panel.rows.drop_duplicates("cell")):
             place = (panel.nodes, row["cell"])
             own, share = spent.loc[place], float(shares.loc[place, "value"])
             _bar(panel.axes, arms.index(row["arm"]), own, share)
+            if place in bounds:
+                _bound(panel.axes, arms.index(row["arm"]), own, bounds[place])
         _finish_panel(panel.axes, len(arms), 100 + 15 * len(found[:4]))
     name_cells(found, arms)
     for axes in outer(found)[1]:
         axes.set_xlabel("Share of the step [%]")
         axes.tick_params(labelbottom=True)
-    entries = [Patch(**_LOOK[name], **_EDGE) for name in IN_STEP]
+    entries: list[Any] = [Patch(**_LOOK[name], **_EDGE) for name in IN_STEP]
+    if bounds:
+        entries.append(Line2D([], [], label="least time of the gradients on a link", **_BOUND))
     remarks = f"{_remarks(table, means)} {_data(spent)}"
     shown = set(means["cell"])
     return theme.finish(figure, table, shown, remarks, named=True, extra=entries)
@@ -85,6 +95,14 @@ def _bar(axes: Axes, place: int, own: pd.Series, share: float) -> None:
         left += width
     text = f"{100 * share:.0f} %, {significant(whole, 2)} ms"
     axes.text(103, place, text, va="center", ha="left", fontsize=6, color="#A04000")
+
+
+def _bound(axes: Axes, place: int, own: pd.Series, least: float) -> None:
+    """A line from where the exposed communication begins, cut at the end of the axis."""
+    whole, left = float(own[list(IN_STEP)].sum()), 0.0
+    for name in IN_STEP[: IN_STEP.index(COMMUNICATION)]:
+        left += 100 * float(own[name]) / whole
+    axes.plot([left, left + 100 * least / whole], [place + 0.42] * 2, **_BOUND)
 
 
 def _finish_panel(axes: Axes, num_arms: int, right: float) -> None:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.parity import lossy
+from pipeline.metrics.select import pick, records
 from pipeline.metrics.table import rows
 from pipeline.records import RunRecord
 
@@ -38,6 +41,15 @@ def network_bound_frames(groups: Groups) -> list[Any]:
              "interval": rate.how},
         ]))  # fmt: skip
     return frames
+
+
+def least_milliseconds(table: pd.DataFrame) -> dict[tuple[int, str], float]:
+    """(nodes, cell) -> the milliseconds that the gradients of a step need on a link at least."""
+    found = pick(table, "cell", "network_bound_tokens_per_second")
+    return {
+        (int(row["nodes"]), row["cell"]): 1000 * row["global_batch_tokens"] / row["value"]
+        for row in records(found)
+    }
 
 
 def least_step_seconds(group: Group) -> float | None:

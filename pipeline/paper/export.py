@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ _INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
 
 
 def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
-    """Compile generated/manuscript.md to `final`; equal inputs give equal bytes.
+    """Compile generated/manuscript.md to `final`, a PDF/UA-1; equal inputs give equal bytes.
 
     Only typst's own fonts are used, so that the pages do not depend on what is installed.
     """
@@ -43,9 +44,10 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     options += [f"--variable=long-table:{name}" for name in long]
     _pandoc(generated, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
+    compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True)
     try:
-        compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True)
-        pdf = compiler.compile(input=str(source), format="pdf", timestamp=noon)
+        # typst refuses what it can see to break PDF/UA-1, such as a figure without a text.
+        pdf = _compiled(compiler, source, noon, ["ua-1"])
     except typst.TypstError as error:
         message = " ".join(str(error).split())[:300]
         raise SamestepError(
@@ -54,6 +56,24 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
         ) from error
     with atomic_path(final) as temporary:
         temporary.write_bytes(pdf if isinstance(pdf, bytes) else b"".join(pdf or []))
+
+
+def _compiled(compiler: Any, source: Path, noon: datetime, standards: list[str]) -> Any:
+    """The PDF; a label in a script that the fonts lack is left to them, which no standard allows.
+
+    That is said, since the file then claims no standard. Raises TypstError for all else.
+    """
+    import typst
+
+    given = {"input": str(source), "format": "pdf", "timestamp": noon}
+    try:
+        return compiler.compile(**given, pdf_standards=standards)
+    except typst.TypstError as error:
+        if "could not be displayed with font" not in str(error):
+            raise
+        told = " ".join(str(error).split())[:160]
+        print(f"note: the PDF is no PDF/UA-1, as a character has no glyph: {told}", file=sys.stderr)
+        return compiler.compile(**given)
 
 
 def write_latex(generated: Path, final: Path, figures: Path) -> None:

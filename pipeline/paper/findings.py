@@ -34,6 +34,21 @@ def findings(table: pd.DataFrame) -> dict[str, Any]:
         "scaling": _scaling(table),
         "memory": _memory(table),
         "loss": _loss(table),
+        "spread": _spread(table),
+    }
+
+
+def _spread(table: pd.DataFrame) -> dict[str, str]:
+    """The median step time with the widest interval for its size; empty where none has one."""
+    rows = pick(table, "cell", "step_seconds").dropna(subset=["low", "high"])
+    if rows.empty:
+        return {}
+    widest = records(rows.loc[[((rows["high"] - rows["low"]) / rows["value"]).idxmax()]])[0]
+    value, low, high = (1000 * widest[key] for key in ("value", "low", "high"))
+    return {
+        "label": widest["label"],
+        "nodes": plural(int(widest["nodes"]), "node"),
+        "interval": with_interval(value, low, high),
     }
 
 

@@ -89,7 +89,9 @@ def _place(order: list[str], name: str) -> int:
 
 def _figure(name: str) -> str:
     caption = _known(figures.captions(), name, "figure")
-    return f"![{prose(caption)}](figures/{name}){{#fig:{name}}}\n"
+    title = name.replace("_", " ").capitalize()
+    read_aloud = f"{title}: {caption.split('. ')[0]}".replace("\\", "\\\\").replace('"', '\\"')
+    return f'![{prose(caption)}](figures/{name}){{#fig:{name} alt="{read_aloud}"}}\n'
 
 
 def _table(name: str, folder: Path) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.counts import run_counts
-from pipeline.metrics.format import scientific
+from pipeline.metrics.format import scientific, significant
+from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.study.profiling import COMMUNICATION
 
@@ -36,6 +37,7 @@ def split_facts(table: pd.DataFrame) -> dict[str, Any]:
         ),
         "unmarked": listed(labels[cell] for cell in unmarked(table)),
         **_against_timed(table),
+        "bound": _against_bound(table),
     }
 
 
@@ -60,6 +62,32 @@ def _largest(shares: pd.DataFrame) -> dict[str, Any]:
         "nodes": plural(int(top["nodes"]), "node"),
         "share": _percent(top),
     }
+
+
+def _against_bound(table: pd.DataFrame) -> dict[str, Any]:
+    """How exposed communication compares with the least time on a link, at the most nodes.
+
+    Empty where no bound is known. The factors are of the cells over every link.
+    """
+    least = least_milliseconds(table)
+    rows = pick(table, "cell", f"phase_mean_seconds:{COMMUNICATION}")
+    rows = rows[~rows["cell"].isin(unmarked(table))]
+    factors = [
+        (1000 * row["value"] / least[place], row["label"], place[0])
+        for row in records(rows)
+        if (place := (int(row["nodes"]), row["cell"])) in least
+    ]
+    most = max((nodes for *_, nodes in factors), default=0)
+    ranked = sorted((one for one in factors if one[2] == most), key=lambda one: one[0])
+    if not ranked:
+        return {}
+    (low, least_cell, _), (high, most_cell, _) = ranked[0], ranked[-1]
+    return {
+        "nodes": plural(most, "node"),
+        "low": significant(low, 2), "low_cell": least_cell,
+        "high": significant(high, 2), "high_cell": most_cell,
+        "several": len(ranked) > 1,
+    }  # fmt: skip
 
 
 def _percent(row: dict[str, Any]) -> str:

@@ -15,8 +15,9 @@ from pipeline.tables.write import PLACE, places
 CAPTION = (
     "Every cell at the largest world, over the last link of the study that sets no condition, by "
     "throughput: speedup over the base with its interval, efficiency (speedup over the ratio of "
-    "ranks), the share of a step that is communication which no computing hides (profiled runs), "
-    "and the peak memory of the largest rank. The table of scaling has every link and node count."
+    "ranks), the share of a step that is exposed communication, which no computing hides (profiled "
+    "runs), and the peak memory of the largest rank. The table of scaling has every link and node "
+    "count."
 )
 COMPARES = {"precision"}
 _SHARE = f"phase_share:{COMMUNICATION}"
@@ -96,11 +97,11 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
                 name: ratio_interval(*speedup),
                 "Efficiency": NONE if pd.isna(row["efficiency"]) else f"{row['efficiency']:.2f}",
                 "Base": NONE if pd.isna(row["base"]) else row["base"],
-                "Communication [%]": _per_cent(row),
+                "Exposed [%]": _per_cent(row),
                 "Memory [MiB]": NONE if pd.isna(memory) else f"{memory / _MEBIBYTE:,.0f}",
             }
         )
-    columns = ["Tokens/s", name, "Efficiency", "Base", "Communication [%]", "Memory [MiB]"]
+    columns = ["Tokens/s", name, "Efficiency", "Base", "Exposed [%]", "Memory [MiB]"]
     return pd.DataFrame(places(frame)).join(pd.DataFrame(shown, columns=columns))
 
 

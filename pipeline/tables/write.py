@@ -83,12 +83,17 @@ def _shown_width(width: int) -> int:
 
 def to_html(shown: pd.DataFrame, caption: str) -> str:
     """A small page of its own, for the HTML report of the workflow."""
-    align = ["right" if right else "left" for right in _is_right(shown)]
+    align = [
+        f"text-align:{'right' if right else 'left'}"
+        # A column of short words and numbers never wraps; the page scrolls sideways.
+        + ("" if _is_long(shown[name]) else ";white-space:nowrap")
+        for name, right in zip(shown.columns, _is_right(shown), strict=True)
+    ]
 
     def row(cells: Sequence[object], tag: str) -> str:
         scope = ' scope="col"' if tag == "th" else ""
         return "".join(
-            f'<{tag}{scope} style="text-align:{side}">{html.escape(one_line(str(cell)))}</{tag}>'
+            f'<{tag}{scope} style="{side}">{html.escape(one_line(str(cell)))}</{tag}>'
             for cell, side in zip(cells, align, strict=True)
         )
 

@@ -130,6 +130,13 @@ def test_the_overview_has_the_finding_parity_and_the_verdicts(table: pd.DataFram
     ]
 
 
+def test_a_claim_is_named_by_its_whole_sentence() -> None:
+    for claim in CLAIMS.values():
+        words = published._words(claim.sentence)
+        assert words.endswith(".") and "..." not in words and "(" not in words
+        assert words.count("\n") < 4
+
+
 def test_what_is_no_ratio_or_has_no_point_is_left_out(table: pd.DataFrame) -> None:
     names = ("sps-utilisation", "amp-fits-batch-4", "sublinear-nodes")
     shown = [verdict(CLAIMS[name], "not testable here", None) for name in names]

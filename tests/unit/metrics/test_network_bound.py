@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import pick
 from pipeline.tables import utilisation
 from tests.fake_records import EMULATED, make_table
@@ -48,3 +49,9 @@ def test_the_table_shows_the_share_that_was_reached(table: pd.DataFrame) -> None
     assert row["share_of_network_bound"] == pytest.approx(rate / bound(table, "dps-fast", 2))
     assert "Network [%]" in shown
     assert "Network [%]" not in utilisation.show(utilisation.build(make_table(repeats=1)))
+
+
+def test_the_least_time_of_a_step_is_that_of_its_gradients(table: pd.DataFrame) -> None:
+    least = least_milliseconds(table)
+    assert least[4, "dps-slow"] == pytest.approx(1000 * 1.5 * 1_071_616 * 4 * 8 / 2e8)
+    assert least_milliseconds(make_table(repeats=1)) == {}

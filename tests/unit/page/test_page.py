@@ -194,7 +194,7 @@ def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> N
     assert re.findall(r'<section id="(\w+)"', page) == [*parts, "reproduce"]
     first = page.split("</section>")[0]
     assert 'id="figure-overview"' in first and 'id="table-summary"' in first
-    assert "had the highest throughput" in first
+    assert "had the highest median throughput" in first
     study = make_study(claims=["bai2022"])
     for name in figures.catalogue.shown(Study.of(study)):
         assert page.count(f'id="figure-{name}"') == 1

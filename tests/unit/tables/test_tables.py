@@ -136,10 +136,10 @@ def test_the_summary_is_the_largest_world_by_throughput(table: pd.DataFrame) -> 
     assert set(frame["Nodes"]) == {"4"} and len(frame) == 4
     rates = [float(text.split(" ")[0].replace(",", "")) for text in frame["Tokens/s"]]
     assert rates == sorted(rates, reverse=True)
-    assert set(frame["Communication [%]"]) == {"\N{EN DASH}"}
+    assert set(frame["Exposed [%]"]) == {"\N{EN DASH}"}
     linked = shown("summary", make_table(repeats=2, cluster=EMULATED, profile={"steps": 4}))
     assert set(linked["Link"]) == {"1 Gbit/s"}
-    assert all(text.endswith("]") for text in linked["Communication [%]"])
+    assert all(text.endswith("]") for text in linked["Exposed [%]"])
 
 
 def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> None:
