@@ -227,7 +227,7 @@ def test_make_paper_says_where_results_lie(finished: Project) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("repaets: 3", "'repaets' was unexpected"),
+        ("repaets: 3", "unknown keys 'repaets'"),
         ("repeats: 6", "the key 'repeats' stands twice"),
         ("compile: .nan", "at $.compile: nan"),
     ],

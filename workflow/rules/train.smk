@@ -63,8 +63,8 @@ rule train:
         cpus_per_task=-1,
         # The yardstick's too: finished runs are made again where the text of `shell` changes.
         image=lambda wildcards, input: " ".join(
-            [f"--image {IMAGE}"] * CONTAINED
-            + [f"--yardstick {input.yardstick}"] * bool(YARDSTICK)
+            ([f"--image {IMAGE}"] if CONTAINED else [])
+            + [f"--yardstick {path}" for path in [input.get("yardstick")] if path]
         ),
         attempt=lambda wildcards, attempt: attempt,
     params:
