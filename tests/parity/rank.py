@@ -31,7 +31,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.launch.emulated.ranks import Rank, _fork
 from pipeline.launch.torchrun import free_port
 from pipeline.machine.processes import die_with_parent
-from pipeline.parallel import tensor
+from pipeline.parallel import state, tensor
 from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.mesh import Layout
@@ -203,6 +203,8 @@ def broken(mutation: str | None) -> Any:
         return mock.patch("pipeline.parallel.sharded.ring_reduce_scatter", own_piece)
     if mutation in WRONG:
         return several(WRONG[mutation])
+    if mutation == "same_part":
+        return mock.patch("pipeline.parallel.state.placed_as", first_part)
     if mutation in ANNOTATED:
         name, wrong = ANNOTATED[mutation]
         return mock.patch(f"pipeline.parallel.annotated.{name}", wrong)
@@ -213,6 +215,7 @@ def broken(mutation: str | None) -> Any:
 
 real_norm = torch.nn.utils.get_total_norm
 real_clip = torch.nn.utils.clip_grad_norm_
+real_placed_as = state.placed_as
 
 
 def one_run(parameter: Any, dim: int, runs: int, ranks: Any) -> Any:
@@ -316,20 +319,19 @@ def keep_partial(self: Any) -> None:
         parameter.grad = relabel(parameter.grad, parameter.placements)
 
 
-def first_part(tensor: torch.Tensor, mesh: Any, wanted: Any, **options: Any) -> Any:
+def first_part(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Give all ranks the rows of the first, where rows are cut over the last axis."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.tensor import DTensor
 
-    if not wanted[-1].is_shard(0):
-        return distribute_tensor(tensor, mesh, wanted, **options)
-    rows = tensor.chunk(mesh.size(len(wanted) - 1))[0]
-    return DTensor.from_local(rows, mesh, wanted)
+    if not (isinstance(like, DTensor) and like.placements[-1].is_shard(0)):
+        return real_placed_as(like, value)
+    rows = value.chunk(like.device_mesh.size(len(like.placements) - 1))[0]
+    return DTensor.from_local(rows, like.device_mesh, like.placements)
 
 
 ANNOTATED: dict[str, tuple[str, Any]] = {
     "partial_kept": ("AnnotatedStepper.reduce_gradients", keep_partial),
     "relabelled": ("_redistributed", lambda wanted: lambda m, i, output: relabel(output, wanted)),
-    "same_part": ("distribute_tensor", first_part),
     "no_add": ("AnnotatedStepper.add", lambda self, tensor, axes: None),
 }
 """What broken annotations have in place of the right thing, by mutation."""
