@@ -37,6 +37,9 @@ ELSEWHERE = {
     "python -m pipeline compare results/smoke other/results/smoke --out results/compared": (
         "tests/unit/compare/test_compare.py::test_table_and_figure_are_written"
     ),
+    "python -m pipeline artifact --results results/smoke": (
+        "tests/unit/artifact/test_artifact.py::test_the_command_writes_both_files_and_prints_what"
+    ),
     "make setup": "Makefile",
     "make archive": "tests/workflow/test_archive.py::archive",
     "make paper FROM=archives/smoke.zip": "tests/workflow/test_archive.py::rebuilt",

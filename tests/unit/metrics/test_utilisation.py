@@ -16,7 +16,7 @@ PEAK = 5e11
 
 
 def values(record: RunRecord) -> dict[str, float]:
-    rows = run_frames(load_run(record, LABEL))[1]
+    rows = run_frames(load_run(record, LABEL))[0]
     return dict(zip(rows["metric"], rows["value"], strict=True))
 
 
