@@ -67,10 +67,10 @@ test: setup check ## set up, check, and run all tests but those of the next line
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile \
 	    --no-loadscope-reorder $(SLOWEST)
 
-# First what waits a lot, three at a time; then what measures, with the machine to itself.
+# First what waits a lot, two at a time; then what measures, with the machine to itself.
 test-system: setup ## the tests that start a cluster, an image, a browser or emulated nodes
 	@status=0; \
-	$(BIN)/python -m pytest $(SLOWEST) -m 'not alone' -n 3 --dist loadfile \
+	$(BIN)/python -m pytest $(SLOWEST) -m 'not alone' -n 2 --dist loadfile \
 	    --no-loadscope-reorder tests/system || status=1; \
 	$(BIN)/python -m pytest $(SLOWEST) -m alone tests/system || status=1; \
 	exit $$status

@@ -13,7 +13,7 @@ from pipeline.machine.facts import hardware
 from tests.system.fault_table import MEASURED
 from tests.system.slurm_cluster import SlurmCluster, why_missing
 
-LONGEST = ("test_image.py", "test_slurm.py", "test_slurm_in_image.py", "test_debian_kernel.py")
+LONGEST = ("test_image.py", "test_slurm.py", "test_slurm_in_image.py")
 """Begun first: where a worker gets one of these files last, the others wait for it."""
 
 
