@@ -23,9 +23,11 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.study.spec import WorldSpec
 
@@ -126,6 +128,13 @@ class Pacer:
         if self.paces:
             self._pay()
             self._begin()
+
+    def told(self) -> dict[str, Any]:
+        """The machine's speed over the yardstick's, of all forward passes; nothing without one."""
+        if not (speeds := self.machine_speeds):
+            return {}
+        said = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
+        return {"machine_speed": said}
 
     def waited(self) -> None:
         """After a collective: as `settle`, and pay for what other threads did in it as well.

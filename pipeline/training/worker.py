@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import socket
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -234,7 +233,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **({} if loop.tcp is None else {"tcp": loop.tcp}),
             **({} if loop.sent is None else {"sent": loop.sent}),
-            **_machine_speed(loop.clock.pacer),
+            **loop.clock.pacer.told(),
         },
         "precision": loop.precision.info.to_dict(),
         "model": {
@@ -250,15 +249,6 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         **({} if placements is None else {"placements": placements}),
     }
     write_text(out / f"rank{rank}.json", json.dumps(about))
-
-
-def _machine_speed(pacer: Pacer) -> dict[str, Any]:
-    """Of the machine over the yardstick's, over all forward passes; nothing without one."""
-    speeds = pacer.machine_speeds
-    if not speeds:
-        return {}
-    said = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
-    return {"machine_speed": said}
 
 
 def _settings(strategy: Strategy) -> dict[str, str]:

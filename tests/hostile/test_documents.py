@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.hostile.entries import DOCUMENTS, Laid, lay
+from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import call, refusal
 from tests.hostile.mutants import BAD_BYTES, LARGE
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
-    """One good file of every kind."""
-    return lay(tmp_path_factory.mktemp("good"))
 
 
 @pytest.fixture

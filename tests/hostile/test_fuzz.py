@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.hostile.entries import DOCUMENTS, Laid, lay
+from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import refusal, settled
 
 pytestmark = pytest.mark.slow
@@ -23,11 +23,6 @@ FEW = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 EDITS = st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=8), st.integers(0, 40)), min_size=1)
-
-
-@pytest.fixture(scope="module")
-def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
-    return lay(tmp_path_factory.mktemp("good"))
 
 
 def edited(content: bytes, edits: list[tuple[float, bytes, int]]) -> bytes:

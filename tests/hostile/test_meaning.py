@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.hostile.entries import Laid, lay
+from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
 
 pytestmark = pytest.mark.slow
@@ -129,11 +129,6 @@ PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
 def num_inputs() -> int:
     """How many there are."""
     return len(STUDIES) + len(FORMS) + sum(len(commands) for _, commands, _ in PRODUCTS.values())
-
-
-@pytest.fixture(scope="module")
-def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
-    return lay(tmp_path_factory.mktemp("good"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import STAGES, _Parser, _stage
-from tests.hostile.entries import Laid, lay
+from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
 
 pytestmark = pytest.mark.slow
@@ -22,11 +22,6 @@ PATHS = (*NO_PATHS, "none/such", "~/none", "$(touch made)", "-rf", "\udcff", "no
 
 NUMBERS = ("", "-1", "0.5", "nan", "1e3", "9" * 30, "٣", "1 000", "0x10", "--", "one")
 WORDS = ("", "nothing", "a\nb", "\ud800", "-1", "nan", "9" * 400 + "GiB")
-
-
-@pytest.fixture(scope="module")
-def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
-    return lay(tmp_path_factory.mktemp("good"))
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
-from pipeline.launch.emulated.ranks import Rank, _fork
+from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.launch.torchrun import free_port
 from pipeline.machine.processes import die_with_parent
 from pipeline.parallel import state, tensor
@@ -57,7 +57,7 @@ def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
     try:
         for rank in range(world):
             work = partial(main, strategy, world, tokens, out, variables(rank, world, port))
-            ranks.append(Rank(0, _fork(work)))
+            ranks.append(Rank(0, fork(work)))
         # After the forks: it has a thread.
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from pipeline import files
 from pipeline.__main__ import main as samestep
 from pipeline.launch import run as launching
-from pipeline.launch.emulated.ranks import Rank, _fork
+from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine import processes
 from pipeline.machine.processes import die_with_parent
 from pipeline.training import checkpoint, worker
@@ -305,7 +305,7 @@ def torchrun(command: Sequence[str]) -> int:
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GROUP_RANK": node}
     os.environ.update({name: str(value) for name, value in variables.items()})
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    rank = Rank(0, _fork(partial(worker.run, worker.parse(list(options)))))
+    rank = Rank(0, fork(partial(worker.run, worker.parse(list(options)))))
     # After the fork: it has a thread.
     store = node == 0 and TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     while (code := rank.poll()) is None:

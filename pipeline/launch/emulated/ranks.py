@@ -78,9 +78,9 @@ class EmulatedRun:
         try:
             for copy in range(self.dilation.copies):
                 own = _arguments(self.spec, args, copy)
-                started.append(Rank(copy, _fork(partial(self._meet, copy)), store=True))
+                started.append(Rank(copy, fork(partial(self._meet, copy)), store=True))
                 for rank in range(self.layout.num_processes):
-                    started.append(Rank(copy, _fork(partial(self._train, copy, rank, own))))
+                    started.append(Rank(copy, fork(partial(self._train, copy, rank, own))))
             yield started
         finally:
             for one in started:
@@ -143,8 +143,8 @@ def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:
     return Namespace(**(vars(args) | places | {"resume_from": 0}))
 
 
-def _fork(work: Callable[[], int]) -> int:
-    """A child that does `work` and ends with its result, never going on in the caller's code."""
+def fork(work: Callable[[], int]) -> int:
+    """A child that does `work` and ends with its result or with this process, never beyond it."""
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()

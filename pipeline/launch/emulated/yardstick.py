@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import schemas, strategies
 from pipeline.emulation.dilation import places
 from pipeline.errors import LaunchError
+from pipeline.launch.emulated.ranks import fork
 from pipeline.machine.facts import hardware, provenance
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.parallel.types import Parts, Phases
@@ -130,34 +131,33 @@ def _round(run: RunSpec, sequences: int, cores: Sequence[int]) -> dict[str, floa
     """CPU seconds of one round: the median over processes that fill the cores."""
     width = run.world.cores_per_node or 1
     children = [
-        _fork(run, sequences, place) for place in places(len(cores) // width or 1, width, cores)
+        _start(run, sequences, place) for place in places(len(cores) // width or 1, width, cores)
     ]
     told = [_result(pid, reader) for pid, reader in children]
     return {name: statistics.median(one[name] for one in told) for name in told[0]}
 
 
-def _fork(run: RunSpec, sequences: int, place: Sequence[int]) -> tuple[int, int]:
+def _start(run: RunSpec, sequences: int, place: Sequence[int]) -> tuple[int, int]:
+    """A process on these cores, and the end of the pipe from which its figures come."""
     reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return pid, reader
-    code = 1
-    try:
+
+    def work() -> int:
         os.close(reader)
         os.sched_setaffinity(0, place)
         with os.fdopen(writer, "w", encoding="utf-8") as stream:
             json.dump(_passes(run, sequences, len(place)), stream)
-        code = 0
-    finally:
-        os._exit(code)
+        return 0
+
+    pid = fork(work)
+    os.close(writer)
+    return pid, reader
 
 
 def _result(pid: int, reader: int) -> dict[str, float]:
     with os.fdopen(reader, encoding="utf-8") as stream:
         text = stream.read()
     if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-        raise LaunchError(f"a process of the yardstick ended with exit code {code}")
+        raise LaunchError(f"a process of the yardstick ended with exit code {code}; see above")
     return dict(json.loads(text))
 
 

@@ -30,7 +30,7 @@ def start() -> Iterator[Callable[..., Rank]]:
             time.sleep(seconds)
             return code
 
-        started.append(Rank(copy, emulated_ranks._fork(work), store=store))
+        started.append(Rank(copy, emulated_ranks.fork(work), store=store))
         return started[-1]
 
     yield one
