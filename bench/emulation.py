@@ -55,7 +55,7 @@ class Extent:
     rates: Sequence[float] = (100.0, 1000.0)
 
 
-QUICK = Extent(2, ("dps",), (1, 2), (10,), WORK_SECONDS[:1], (2,), (1000.0,))
+QUICK = Extent(2, ("dps",), (1, 4), (10,), WORK_SECONDS[:1], (2,), (1000.0,))
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--repeats", type=int, default=Extent.repeats)
-    parser.add_argument("--quick", action="store_true", help="one cell, two repeats, factor 2")
+    parser.add_argument("--quick", action="store_true", help="one cell, two repeats, two factors")
     args = parser.parse_args()
     reason = why_not() or ("two cores are needed" if len(os.sched_getaffinity(0)) < 2 else None)
     if reason is not None:

@@ -22,8 +22,9 @@ from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
 from pipeline.metrics.adaptive import called_for
-from pipeline.metrics.build import build, load_bias
+from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_run, run_folder
+from pipeline.metrics.emulation import load_bias
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
@@ -85,7 +86,8 @@ def _check_finished(
     with TemporaryDirectory() as folder:
         anew = Path(folder)
         validation = results / layout.VALIDATION_FILE
-        bias = load_bias(validation if validation.is_file() else None)
+        yardstick = results / layout.YARDSTICK_FILE if study.cluster.yardstick else None
+        bias = load_bias(validation if validation.is_file() else None, yardstick)
         table.write(build(study, results / "runs", bias), anew / layout.METRICS_FILE)
         if layout.VERDICTS_FILE in made:
             claims = [claim for path in files_of(study) for claim in load_claims(path)]

@@ -21,8 +21,8 @@ from pipeline.archive.inputs import check_inputs
 from pipeline.documents import MAX_MADE_BYTES, read_document
 from pipeline.errors import ArchiveError
 from pipeline.files import open_regular
-from pipeline.metrics.build import load_bias
 from pipeline.metrics.collect import collect, collect_profiled
+from pipeline.metrics.emulation import load_bias, load_uncertainty
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
 
@@ -82,6 +82,8 @@ def check_records(folder: Path) -> str:
     if (folder / layout.VALIDATION_FILE).exists():
         load_bias(folder / layout.VALIDATION_FILE)
     study = load_study(folder / layout.STUDY_FILE)
+    if study.cluster.yardstick:
+        load_uncertainty(folder / layout.YARDSTICK_FILE)
     if study.name != facts["study"]:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "

@@ -67,8 +67,8 @@ def time_analysis(results: Path, python: str = sys.executable) -> float:
     from pipeline.study.load import load_study
 
     study = load_study(results / "study.json")
-    given = results / "emulation.json"
-    validation = ["--validation", str(given)] if given.is_file() else []
+    validation = _option("--validation", results / "emulation.json")
+    yardstick = _option("--yardstick", results / "yardstick.json")
     claims = [str(path) for path in files_of(study)]
     with TemporaryDirectory() as folder:
         new = {name: f"{folder}/{name}" for name in ("figures", "tables", "generated", "paper")}
@@ -77,9 +77,10 @@ def time_analysis(results: Path, python: str = sys.executable) -> float:
         judged = ["--verdicts", verdicts] if claims else []
         drawn = figures.catalogue.shown(study)
         stages = [
-            ["metrics", *named, "--runs", str(results / "runs"), *validation, "--out", metrics],
-            *([["claims", *named, "--metrics", metrics, "--claims", *claims, *validation,
-                "--out", verdicts]] if claims else []),
+            ["metrics", *named, "--runs", str(results / "runs"), *validation, *yardstick,
+             "--out", metrics],
+            *([["claims", *named, "--metrics", metrics, "--claims", *claims, "--out", verdicts]]
+              if claims else []),
             ["figure", *drawn, "--metrics", metrics, *judged, "--out", new["figures"]],
             ["table", *tables.catalogue.shown(study), "--metrics", metrics, *judged,
              "--out", new["tables"]],
@@ -95,3 +96,8 @@ def time_analysis(results: Path, python: str = sys.executable) -> float:
                 reason = " ".join(done.stderr.split())[-300:]
                 raise SamestepError(f"stage {stage[0]} failed while its time was taken: {reason}")
         return time.perf_counter() - began
+
+
+def _option(name: str, path: Path) -> list[str]:
+    """The option with this file, where it is there."""
+    return [name, str(path)] if path.is_file() else []

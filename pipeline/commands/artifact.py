@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.errors import SamestepError
     from pipeline.files import write_text
     from pipeline.metrics import table
-    from pipeline.metrics.build import load_validation
+    from pipeline.metrics.emulation import load_validation
     from pipeline.paper.numbers import collect
     from pipeline.study.load import load_study, results_folder
 

@@ -20,9 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of claims; without it those that the study names",
     )
     parser.add_argument(
-        "--validation", type=options.path, help="emulation.json that `make bench` wrote"
-    )
-    parser.add_argument(
         "--out", type=options.new_file, required=True, help="verdicts.json to write"
     )
     parser.add_argument(
@@ -39,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.claims.write import counted, to_dict, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
-    from pipeline.metrics.build import load_bias
     from pipeline.metrics.counts import run_counts
+    from pipeline.metrics.emulation import bias_of
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
@@ -49,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
     claims = [claim for path in files for claim in load_claims(path)]
     metrics = table.read(args.metrics, study.name)
-    verdicts = judge_all(claims, Evidence(study, metrics, load_bias(args.validation)))
+    verdicts = judge_all(claims, Evidence(study, metrics, bias_of(metrics)))
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:

@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--validation", type=options.file, help="emulation.json that `make bench` wrote"
     )
     parser.add_argument(
+        "--yardstick", type=options.file, help="yardstick.json by which the runs counted"
+    )
+    parser.add_argument(
         "--require-parity",
         action="store_true",
         help="exit with status 1 when a cell did not compute the same training",
@@ -37,10 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the table; print each cell that is not ok or not equal, so that none hides."""
     from pipeline.metrics import table
-    from pipeline.metrics.build import build, load_bias
+    from pipeline.metrics.build import build
+    from pipeline.metrics.emulation import load_bias
     from pipeline.study.load import load_study
 
-    frame = build(load_study(args.study), args.runs, load_bias(args.validation))
+    frame = build(load_study(args.study), args.runs, load_bias(args.validation, args.yardstick))
     table.write(frame, args.out)
     unequal = _report(frame)
     return 1 if unequal and args.require_parity else 0

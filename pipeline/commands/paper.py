@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.claims.write import read_verdicts
     from pipeline.files import write_text
     from pipeline.metrics import table
-    from pipeline.metrics.build import load_validation
+    from pipeline.metrics.emulation import load_validation
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
     from pipeline.paper.numbers import collect

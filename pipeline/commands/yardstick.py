@@ -21,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
     parser.add_argument("--study", type=options.path, required=True, help="study file")
     parser.add_argument("--out", type=options.new_file, required=True, help="JSON file to write")
+    parser.add_argument(
+        "--seconds",
+        type=options.count(1, 3600),
+        help="of measuring; by default some for each precision and size of a micro-batch",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     study = load_study(args.study)
     if not study.cluster.yardstick:
         raise StudyError(f"{args.study}: the study has no cluster.yardstick; nothing was measured")
-    found = measured(expand(study), usable_cores())
+    found = measured(expand(study), usable_cores(), args.seconds)
     validate(found, "yardstick", args.out)
     write_text(args.out, json.dumps(found, indent=1) + "\n")
     for one in found["passes"]:

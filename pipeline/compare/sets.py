@@ -263,8 +263,16 @@ def _deviation(one: Run, other: Run, series: str) -> Floats:
 
 
 def _by_rank(run: Run, series: str) -> Floats:
-    table = run.steps.pivot(index="step", columns="rank", values=series)
-    return np.asarray(table.to_numpy(dtype=np.float64))
+    steps = run.record.steps
+    row, column = (
+        {number: place for place, number in enumerate(sorted(found))}
+        for found in ({one.step for one in steps}, {one.rank for one in steps})
+    )
+    values = np.full((len(row), len(column)), np.nan)
+    for one in steps:
+        value = getattr(one, series)
+        values[row[one.step], column[one.rank]] = np.nan if value is None else value
+    return values
 
 
 def _first(

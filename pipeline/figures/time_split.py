@@ -129,7 +129,8 @@ def _remarks(table: pd.DataFrame, means: pd.DataFrame) -> str:
     shares = means[means["phase"] == COMMUNICATION]
     counts = listed(sorted({int(n) for n in shares["n"]}))
     said = [
-        f"Bars: means over {counts} steps of profiled runs.",
+        f"Bars: means over {counts} steps of profiled runs and all ranks; elsewhere a step takes "
+        "what its slowest rank takes.",
         *(f"Not profiled: {note}." for note in not_profiled(table)),
     ]
     unseen = unmarked(table)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from pipeline.errors import RecordError
 from pipeline.metrics import table
 from pipeline.metrics.cells import cell_frames, group_runs
 from pipeline.metrics.collect import collect, collect_profiled
@@ -20,7 +18,6 @@ from pipeline.metrics.parity import parity_frames
 from pipeline.metrics.profile import profile_frames
 from pipeline.metrics.runs import load_run, run_frames
 from pipeline.metrics.sizing import sizing_rows
-from pipeline.schemas import read
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.study import Study
 
@@ -28,8 +25,8 @@ from pipeline.study.study import Study
 def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
     """The tidy table of a study; raises RecordError on a missing or unfit record.
 
-    `bias` is the share by which times on emulated nodes may be off, by their validation; without
-    one, None, comparisons do not take it into account and the table says nothing of it.
+    `bias` is the share by which times on emulated nodes may be off (`load_bias`); without one,
+    None, comparisons do not take it into account and the table says nothing of it.
     """
     records = collect(study, runs)
     labels = cell_labels(study, records)
@@ -56,43 +53,3 @@ def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
             *(frame for one in loaded for frame in run_frames(one)),
         ]
     )
-
-
-def load_bias(path: Path | None) -> float | None:
-    """Share by which times on emulated nodes may be off, of the results of `make bench`.
-
-    None where there are none, or those of a version before 0.3; raises RecordError on unfit ones.
-    """
-    result = load_validation(path) if path else {}
-    return float(result["largest_bias"]) if "largest_bias" in result else None
-
-
-def load_validation(path: Path) -> dict[str, Any]:
-    """What `make bench` found of emulated nodes; raises RecordError on an unfit file.
-
-    Of results of a version before 0.3 nothing is read, so nothing is checked.
-    """
-    result = read(path, "emulation", "make bench")
-    if "version" not in result:
-        return result
-    again = "run `make bench` again"
-    try:
-        datetime.fromisoformat(result["measured_at"])
-    except ValueError:
-        raise RecordError(
-            f"{path} at $.measured_at: {result['measured_at'][:80]!r} is no date; {again}"
-        ) from None
-    ratios = [(part, one) for part in ("bandwidth", "twice_as_slow") for one in result[part]]
-    ratios += [
-        (part, one)
-        for part in ("invariance", "eight_nodes")
-        for variant in result[part]
-        for one in variant["ratios"]
-    ]
-    for part, one in ratios:
-        if not one["low"] <= one["value"] <= one["high"]:
-            raise RecordError(
-                f"{path} at $.{part}: {one['value']} is outside its interval [{one['low']}, "
-                f"{one['high']}]; {again}"
-            )
-    return result

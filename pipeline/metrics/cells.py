@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.flops import cell_values
@@ -23,7 +22,7 @@ from pipeline.metrics.statistics import (
     repeats_interval,
     values_interval,
 )
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import Rows, rows
 from pipeline.study.expansion import without_conditions
 from pipeline.study.spec import LinkSpec
 
@@ -86,7 +85,7 @@ def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], Group]:
     return {key: Group(members) for key, members in grouped.items()}
 
 
-def cell_frames(groups: Groups) -> list[pd.DataFrame]:
+def cell_frames(groups: Groups) -> list[Rows]:
     """Rows of every cell at every node count, with those that never finished."""
     return [rows(group.context, _values(group, groups)) for group in groups.values()]
 

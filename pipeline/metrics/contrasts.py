@@ -36,7 +36,7 @@ from pipeline.metrics.ranks import (
 )
 from pipeline.metrics.select import cells, pick, plural
 from pipeline.metrics.statistics import interval_of_ratio
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import Rows, rows
 from pipeline.study.study import Study
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
@@ -71,9 +71,9 @@ class Pair:
 def contrast_frames(
     groups: Groups,
     declared: Collection[str],
-    parity: Iterable[pd.DataFrame],
+    parity: Iterable[Rows],
     bias: float | None = None,
-) -> list[pd.DataFrame]:
+) -> list[Rows]:
     """Rows of all comparisons; `declared` are fields of equal work that the study lets differ.
 
     `bias` is the share by which times on emulated nodes may be off; None where it is not known.
@@ -107,12 +107,12 @@ def all_cells_rows(groups: Groups) -> list[dict[str, Any]]:
     return found
 
 
-def _unequal_places(parity: Iterable[pd.DataFrame]) -> set[Place]:
+def _unequal_places(parity: Iterable[Rows]) -> set[Place]:
     """Cells and node counts of which some verdict of parity is one of `UNEQUAL`."""
     found = set()
-    for frame in parity:
-        if "text" in frame and frame["text"].isin(UNEQUAL).any():
-            found.add((str(frame["cell"].iloc[0]), int(frame["nodes"].iloc[0])))
+    for part in parity:
+        if not {*UNEQUAL}.isdisjoint(part.column("text")):
+            found.add((str(part.shared["cell"]), int(part.shared["nodes"])))
     return found
 
 
@@ -174,7 +174,7 @@ def _of(links: Collection[str]) -> str:
     return "".join(f" over {link}" for link in links)
 
 
-def _decided(pairs: list[Pair], family: str, bias: float | None) -> list[pd.DataFrame]:
+def _decided(pairs: list[Pair], family: str, bias: float | None) -> list[Rows]:
     tests = [kruskal_wallis([p.one.run_rates, p.other.run_rates]) for p in pairs]
     adjusted = holm([test.p_value for test in tests])
     # What the correction would leave if no two cells overlapped at all: the best that can come.

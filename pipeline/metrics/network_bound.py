@@ -9,14 +9,12 @@ model, nor of links whose rate is not known.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.parity import lossy
 from pipeline.metrics.select import pick, records
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import Rows, rows
 from pipeline.records import RunRecord
 
 _HALF, _FULL = 2, 4
@@ -24,7 +22,7 @@ _NARROW = ("amp_o2", "apex_o2")
 """Precisions in which gradients may travel in two bytes, whether or not the strategy does so."""
 
 
-def network_bound_frames(groups: Groups) -> list[Any]:
+def network_bound_frames(groups: Groups) -> list[Rows]:
     """The bound of every finished cell that has one, and the share of it that was reached."""
     frames = []
     for group in groups.values():

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pipeline.metrics.cells import Groups
 from pipeline.metrics.ranks import NOT_TESTED, Drift, drift
 from pipeline.metrics.runs import Run
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import Rows, rows
 
 ORDER = "random within each repeat, fixed by the seeds"
 
@@ -30,7 +29,7 @@ def executed(runs: Sequence[Run]) -> list[Run]:
     )  # fmt: skip
 
 
-def order_frames(runs: Sequence[Run]) -> list[pd.DataFrame]:
+def order_frames(runs: Sequence[Run]) -> list[Rows]:
     """One row a run: its place in the order of execution, from 1."""
     return [
         rows(run.context, [{"level": "run", "metric": "execution_order", "unit": "count",

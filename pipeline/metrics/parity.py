@@ -15,14 +15,13 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pipeline.metrics.bands import FIRST_STEPS, Band, band_of
 from pipeline.metrics.cells import Group, Groups, base_name
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import Rows, rows
 from pipeline.study.equal_work import schedule_text, without_lossy_wire
 
 EQUAL, NOT_EQUAL, DIVERGED = "equal", "NOT EQUAL", "diverged"
@@ -163,7 +162,7 @@ def _band(group: Group, reference: Group) -> Band:
     return band_of(dtype, same=same, wire=lossy(group) != lossy(reference))
 
 
-def parity_frames(groups: Groups) -> list[pd.DataFrame]:
+def parity_frames(groups: Groups) -> list[Rows]:
     """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
     finished = [group for group in groups.values() if group.ok]
     frames = [rows(group.context, [_bit_equal(group)]) for group in finished]
@@ -248,7 +247,7 @@ def _same_seed(run: Run, reference: Group) -> Run | None:
     return next(iter(exact or same), None)
 
 
-def _step_deviations(group: Group, reference: Group | None) -> list[pd.DataFrame]:
+def _step_deviations(group: Group, reference: Group | None) -> list[Rows]:
     """Relative deviation of each run's loss at every step, against the cell's first reference."""
     if reference is None or reference is group or unequal_training_work(group, reference):
         return []
@@ -259,5 +258,6 @@ def _step_deviations(group: Group, reference: Group | None) -> list[pd.DataFrame
         if other is not None:
             deviation = relative_deviation(run.loss, other.loss)
             own = {"step": np.arange(len(deviation)), "value": deviation, "timed": run.timed}
-            found.append(pd.DataFrame({**own, **about, **run.context}))
+            columns = {name: values.tolist() for name, values in own.items()}
+            found.append(Rows({**about, **run.context}, columns))
     return found

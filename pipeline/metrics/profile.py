@@ -21,7 +21,7 @@ from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import Rows, rows
 from pipeline.parallel.wire import RECEIVE, Sends
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
@@ -31,9 +31,7 @@ from pipeline.study.profiling import IN_STEP, PHASES
 MEAN = "arithmetic mean over the profiled steps and the ranks; the parts add up to the whole"
 
 
-def profile_frames(
-    records: Iterable[RunRecord], labels: Labels, groups: Groups
-) -> list[pd.DataFrame]:
+def profile_frames(records: Iterable[RunRecord], labels: Labels, groups: Groups) -> list[Rows]:
     """All rows of the profiled runs; one that is not ok has its status and times only."""
     frames = []
     places: dict[tuple[str, int], list[Run]] = {}

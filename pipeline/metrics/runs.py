@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pipeline.metrics import flops
 from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
-from pipeline.metrics.table import rows
+from pipeline.metrics.table import Rows, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord
 
@@ -38,7 +39,6 @@ class Run:
     loss: Floats
     grad_norm: Floats
     timed: np.ndarray[Any, np.dtype[np.bool_]]
-    steps: pd.DataFrame
 
     @property
     def ok(self) -> bool:
@@ -62,22 +62,26 @@ class Run:
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
     """The step series of a record, taken from rank 0 and from the slowest rank."""
-    names = ["step", "rank", "seconds", "loss", "grad_norm", "timed"]
-    frame = pd.DataFrame([[getattr(s, n) for n in names] for s in record.steps], columns=names)
-    first = frame[frame["rank"] == 0].sort_values("step")
-    slowest = frame.groupby("step")["seconds"].max().reindex(first["step"])
+    first = sorted((one for one in record.steps if one.rank == 0), key=lambda one: one.step)
+    slowest: dict[int, float] = {}
+    for one in record.steps:
+        slowest[one.step] = max(one.seconds, slowest.get(one.step, 0.0))
     return Run(
         record,
         run_context(record, label),
-        slowest.to_numpy(dtype=np.float64),
-        first["loss"].to_numpy(dtype=np.float64),
-        first["grad_norm"].to_numpy(dtype=np.float64),
-        first["timed"].to_numpy(dtype=np.bool_),
-        frame,
+        _floats(slowest[one.step] for one in first),
+        _floats(one.loss for one in first),
+        _floats(one.grad_norm for one in first),
+        np.array([one.timed for one in first], dtype=np.bool_),
     )
 
 
-def run_frames(run: Run) -> list[pd.DataFrame]:
+def _floats(values: Iterable[float | None]) -> Floats:
+    """None, which is a value that is not finite, becomes NaN."""
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def run_frames(run: Run) -> list[Rows]:
     """All rows of one run; a run that is not ok has its status and its facts only."""
     about = [_status(run), *fact_rows(run.record)]
     if not run.ok:
@@ -150,7 +154,7 @@ def _drift(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _step_rows(run: Run) -> pd.DataFrame:
+def _step_rows(run: Run) -> Rows:
     series = {
         "step_seconds": ("s", run.seconds),
         "elapsed_seconds": ("s", np.cumsum(run.seconds)),
@@ -159,18 +163,20 @@ def _step_rows(run: Run) -> pd.DataFrame:
     }
     count = len(run.seconds)
     columns = {
-        "step": np.tile(np.arange(count), len(series)),
-        "timed": np.tile(run.timed, len(series)),
+        "step": [*range(count)] * len(series),
+        "timed": run.timed.tolist() * len(series),
         "metric": [metric for metric in series for _ in range(count)],
         "unit": [unit for unit, _ in series.values() for _ in range(count)],
-        "value": np.concatenate([values for _, values in series.values()]),
+        "value": np.concatenate([values for _, values in series.values()]).tolist(),
     }
-    return pd.DataFrame({**columns, "level": "step", **run.context})
+    return Rows({"level": "step", **run.context}, columns)
 
 
-def _rank_rows(run: Run) -> pd.DataFrame:
-    timed = run.steps[run.steps["timed"].astype(bool)]
-    own = timed.groupby("rank")["seconds"].median()
+def _rank_rows(run: Run) -> Rows:
+    own: dict[int, list[float]] = {}
+    for step in run.record.steps:
+        if step.timed:
+            own.setdefault(step.rank, []).append(step.seconds)
     cores = "cores" if run.record.spec.world.device == "cpu" else "1"
     values = []
     for rank in run.record.run["ranks"]:
@@ -178,7 +184,7 @@ def _rank_rows(run: Run) -> pd.DataFrame:
         measured = [
             ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
             ("mean_utilisation", cores, rank["mean_utilisation"]),
-            ("rank_step_seconds", "s", own.get(number)),
+            ("rank_step_seconds", "s", median(own[number]) if number in own else None),
         ]
         if "peak_flops_per_second" in rank:
             measured.append(("peak_flops_per_second", "FLOP/s", rank["peak_flops_per_second"]))

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +47,44 @@ COLUMNS: dict[str, str] = {
 _PER_ROW = ("step", "rank", "timed", *_NUMBERS, "n", "text")
 
 
-def assemble(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """One table of all `frames`, with every column of `COLUMNS` in its type.
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a table: columns of one length, and what all of them share.
 
-    Column by column: pandas takes many times as long to join a thousand frames of some rows.
+    A table has a thousand of these with some rows each, which as frames take many times as long.
     """
+
+    shared: Mapping[str, Any]
+    columns: Mapping[str, Sequence[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def column(self, name: str) -> Sequence[Any]:
+        """The values of a column, NaN where these rows have none."""
+        own = self.columns.get(name)
+        return [self.shared.get(name, math.nan)] * len(self) if own is None else own
+
+
+def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Rows:
+    """Rows of `values`, each sharing the columns of `context`."""
+    names = dict.fromkeys(name for value in values for name in value)
+    columns = {
+        name: [value.get(name, context.get(name, math.nan)) for value in values] for name in names
+    }
+    return Rows(context, columns)
+
+
+def assemble(parts: Iterable[Rows]) -> pd.DataFrame:
+    """One table of all `parts`, with every column of `COLUMNS` in its type."""
     cells: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for frame in frames:
-        for name in frame.columns:
+    for part in parts:
+        for name in (*part.shared, *part.columns):
             if name not in cells:
                 raise RecordError(f"metrics have no column {name!r}; add it to COLUMNS")
         for name, column in cells.items():
-            column += frame[name].tolist() if name in frame else [math.nan] * len(frame)
+            column += part.column(name)
     return pd.DataFrame(cells, dtype=object).astype(COLUMNS)
-
-
-def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A frame of `values`, each sharing the columns of `context`."""
-    return pd.DataFrame([{**context, **value} for value in values])
 
 
 def check(table: pd.DataFrame, where: Path | str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.emulation import bias_of
 from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.select import listed, pick, plural
 from pipeline.study.spec import LinkSpec
@@ -39,6 +40,7 @@ def validation_facts(result: Mapping[str, Any] | None, table: pd.DataFrame) -> d
         "link": LinkSpec("", result["rate_mbits"]).text,
         "undilated": reference["factor"] == 1,
         "bias": f"{100 * result['largest_bias']:.1f}",
+        **_total(result["largest_bias"], bias_of(table)),
         "dropped": _count(result, "dropped"),
         "disturbed": _count(result, "disturbed"),
         "rows": [
@@ -47,6 +49,14 @@ def validation_facts(result: Mapping[str, Any] | None, table: pd.DataFrame) -> d
             for what, found in rows(result)
         ],
     }
+
+
+def _total(bench: float, total: float | None) -> dict[str, str]:
+    """What a yardstick adds, and both together; empty texts where it adds nothing."""
+    if total is None or total <= bench:
+        return {"yardstick": "", "total": ""}
+    yardstick = (1 + total) / (1 + bench) - 1
+    return {"yardstick": f"{100 * yardstick:.1f}", "total": f"{100 * total:.1f}"}
 
 
 def _count(result: Mapping[str, Any], what: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,15 @@ class RunRecord:
     run: Mapping[str, Any]
     steps: Sequence[Step]
 
-    @property
+    @cached_property
     def spec(self) -> RunSpec:
         """The spec that the run was started with."""
         return RunSpec.from_dict(self.run["spec"])
+
+    @cached_property
+    def step_text(self) -> str:
+        """The content of steps.jsonl."""
+        return step_lines(self.steps)
 
     @property
     def status(self) -> str:
@@ -83,7 +89,7 @@ def write_record(folder: Path, record: RunRecord) -> None:
 def texts(record: RunRecord) -> dict[str, str]:
     """File name -> content of a record as it is written; ASCII, so a letter is a byte."""
     run = json.dumps(record.run, indent=1, allow_nan=False) + "\n"
-    return {STEPS_FILE: step_lines(record.steps), RUN_FILE: run}
+    return {STEPS_FILE: record.step_text, RUN_FILE: run}
 
 
 def read_record(folder: Path) -> RunRecord:

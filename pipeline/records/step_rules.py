@@ -37,7 +37,7 @@ CLOCK_SECONDS = 2.0
 def steps_hash(record: RunRecord) -> str | None:
     """run.json names the steps.jsonl that it was written with; older records do not."""
     expected = record.run.get("steps_sha256")
-    if expected is None or expected == steps_sha256(record.steps):
+    if expected is None or expected == hashlib.sha256(record.step_text.encode()).hexdigest():
         return None
     return (
         f"steps.jsonl does not hash to the steps_sha256 {expected[:12]}... of run.json; one of "
@@ -48,23 +48,26 @@ def steps_hash(record: RunRecord) -> str | None:
 def steps_of_the_spec(record: RunRecord) -> str | None:
     """Every step line has the tokens and the learning rate of its step, and a rank of the world.
 
-    What warms up is never timed. No step of a rank stands twice.
+    What warms up is never timed. The steps of a rank stand in their order, each once.
     """
-    asked, seen = record.spec, set[tuple[int, int]]()
+    asked, last = record.spec, dict[int, int]()
     work, size = asked.workload, asked.world.size
     for step in record.steps:
         rate = asked.optimiser.rate(step.step, work.steps)
         if step.step >= work.steps or step.rank >= size:
             return f"{_of(step)}: the spec has {work.steps} steps on {size} ranks"
-        if (step.step, step.rank) in seen:
+        before = last.get(step.rank, -1)
+        if step.step == before:
             return f"{_of(step)} stands twice: lines are not {work.steps} steps x {size} ranks"
+        if step.step < before:
+            return f"{_of(step)} comes after step {before}; steps of a rank stand in their order"
         if step.tokens != asked.global_batch_tokens:
             return f"{_of(step)}: {step.tokens} tokens, the spec says {asked.global_batch_tokens}"
         if not math.isclose(step.learning_rate, rate, rel_tol=RATE_TOLERANCE):
             return f"{_of(step)}: learning rate {step.learning_rate}, the spec says {rate}"
         if step.timed and step.step < work.untimed_steps:
             return f"{_of(step)} is timed, the spec leaves {work.untimed_steps} steps untimed"
-        seen.add((step.step, step.rank))
+        last[step.rank] = step.step
     return None
 
 

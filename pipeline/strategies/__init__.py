@@ -104,7 +104,8 @@ def check(runs: Iterable[RunSpec]) -> None:
         if run.world.yardstick and not strategy.whole_forward:
             raise StudyError(
                 f"{run.run_id}: cluster.yardstick needs forward passes of the whole model, which "
-                f"strategy {run.strategy} does not have; leave it out of the study"
+                f"strategy {run.strategy} does not have; set it to null in the study, and CPU "
+                "seconds count as they are"
             )
 
 

@@ -13,6 +13,7 @@ from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.schedule import nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along, check_tensor_axis, kept_of_block
@@ -58,7 +59,8 @@ class Tensor(Strategy):
         if size < 1 or world.size % size:
             raise StudyError(
                 f"strategy tensor: {self.ranks} tensor ranks do not divide {world.size} ranks; set "
-                "the cell's option ranks to a divisor of every world size, or to 0"
+                "the cell's option ranks to a divisor of every world size, or to 0; the nearest "
+                f"that divides these is {nearest(self.ranks, world.size)}"
             )
         return Layout(
             axes=((DATA, world.size // size), (TENSOR, size)),

@@ -15,7 +15,7 @@ from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 REFERENCE = "single"
-STEPS = 20
+STEPS = 12
 OVERFLOW_STEP = 5
 WORLDS = (1, 2, 4)
 WIDE = 8

@@ -4,7 +4,7 @@ Tolerances, relative unless said otherwise, with their reasons. In brackets what
 x86-64 with AVX2; the rest is room for processors that sum in another order.
 
 - FIRST_STEP 1e-5 (2e-7): before any update the runs differ only in the order of fp32 sums.
-- TWENTY_STEPS 2e-5 (2e-7): AdamW divides by the square root of its second moment, so a parameter
+- ALL_STEPS 2e-5 (2e-7): AdamW divides by the square root of its second moment, so a parameter
   whose gradient is near zero turns a rounding difference of the first step into a larger one.
 - WEIGHTS 1e-4 absolute (3e-6), for the same reason; one update at the full learning rate is 2e-3.
 - MIXED_FIRST 3e-3 (6e-4) and MIXED 1e-2 (2e-3) against the single-device run of the same precision:
@@ -61,7 +61,7 @@ from tests.parity.launch import LaunchFailed, Runs, launch
 
 pytestmark = pytest.mark.system
 
-FIRST_STEP, TWENTY_STEPS, RESUMED = 1e-5, 2e-5, 2e-5
+FIRST_STEP, ALL_STEPS, RESUMED = 1e-5, 2e-5, 2e-5
 MIXED_FIRST, MIXED = 3e-3, 1e-2
 BAND_LOSS, BAND_NORM = 1e-2, 3e-2
 WEIGHTS = 1e-4
@@ -131,7 +131,7 @@ def test_fp32_takes_the_same_steps_as_single(
     case = case_of(strategy, world, variant, accumulation=accumulation)
     runs, single = launched(strategy, world), launched("single", 1)
     assert_same_steps(
-        runs.rank(case), single.rank(case.reference()), first=FIRST_STEP, later=TWENTY_STEPS
+        runs.rank(case), single.rank(case.reference()), first=FIRST_STEP, later=ALL_STEPS
     )
     expected = single.weights(case.reference())
     for name, weight in runs.weights(case).items():
@@ -283,7 +283,7 @@ WIDE_CASES = [case_of(s, WIDE, v) for s, v in wide_places()] + [Case("hybrid", a
 def test_eight_ranks_take_the_same_steps_as_single(launched, case) -> None:
     ranks, single = launched("hybrid", WIDE).ranks(case), launched("single", 1)
     assert len({rank["weights_sha256"] for rank in ranks}) == 1
-    assert_same_steps(ranks[0], single.rank(case.reference()), first=FIRST_STEP, later=TWENTY_STEPS)
+    assert_same_steps(ranks[0], single.rank(case.reference()), first=FIRST_STEP, later=ALL_STEPS)
 
 
 def test_three_axes_resume_under_two_and_on_one_device(launched, small_tokens) -> None:
@@ -318,7 +318,7 @@ def test_the_comparison_notices_a_broken_step(launched, strategy, mutation) -> N
     single = launched("single", 1).rank(case.reference())
     run = launched(strategy, mutated_world(strategy)).rank(case)
     with pytest.raises(AssertionError):
-        assert_same_steps(run, single, first=FIRST_STEP, later=TWENTY_STEPS)
+        assert_same_steps(run, single, first=FIRST_STEP, later=ALL_STEPS)
 
 
 def test_every_strategy_file_is_in_the_suite() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +174,13 @@ def test_only_the_door_opens_what_a_person_gives() -> None:
 )
 def test_every_way_to_open_is_seen(source: str, is_seen: bool) -> None:
     assert opened(source) == is_seen
+
+
+def test_the_repository_holds_no_link() -> None:
+    """A link in place of a folder is not ignored by `/name/`, and would be committed."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout of git")
+    listed = subprocess.run(
+        ["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert [line for line in listed if line.startswith("120000")] == []

@@ -12,12 +12,10 @@ rule claims:
         study=STUDY_FILE,
         metrics=METRICS,
         claims=CLAIM_FILES,
-        validation=VALIDATION if VALIDATED else [],
         code=[
             *files("pipeline/claims/*.py"),
             *files("pipeline/reference/*"),
             *files("workflow/config/*/published.json"),
-            "pipeline/schemas/emulation.schema.json",
             "pipeline/schemas/reference.schema.json",
             "pipeline/schemas/verdicts.schema.json",
             "workflow/schemas/claims.schema.yaml",
@@ -26,8 +24,6 @@ rule claims:
         VERDICTS,
     log:
         f"{RESULTS}/logs/claims.txt",
-    params:
-        validation=option("validation"),
     shell:
         "python -m pipeline claims --study {input.study} --metrics {input.metrics}"
-        " --claims {input.claims} {params.validation} --out {output} 2> >(tee {log} >&2)"
+        " --claims {input.claims} --out {output} 2> >(tee {log} >&2)"

@@ -44,6 +44,7 @@ RESULTS = f"results/{UNDER}{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
 VALIDATION = f"{RESULTS}/emulation.json"
+YARDSTICK = [f"{RESULTS}/yardstick.json"] if STUDY.cluster.yardstick else []
 # The profiled runs come last, so that they stand between no two timed ones.
 RUNS = {
     run.run_id.partition("/")[2]: run

@@ -29,6 +29,7 @@ rule metrics:
         records=of_all_runs("run.json"),
         steps=of_all_runs("steps.jsonl"),
         validation=VALIDATION if VALIDATED else [],
+        yardstick=YARDSTICK,
         code=[
             *files("pipeline/metrics/*.py"),
             "pipeline/planner/memory.py",
@@ -38,6 +39,7 @@ rule metrics:
             "pipeline/parallel/mesh.py",
             "pipeline/schemas/emulation.schema.json",
             "pipeline/schemas/metrics.schema.json",
+            "pipeline/schemas/yardstick.schema.json",
         ],
     output:
         METRICS,
@@ -46,6 +48,7 @@ rule metrics:
     params:
         runs=f"{RESULTS}/runs",
         validation=option("validation"),
+        yardstick=option("yardstick"),
     shell:
         "python -m pipeline metrics --study {input.study} --runs {params.runs} {params.validation}"
-        " --out {output} 2> >(tee {log} >&2)"
+        " {params.yardstick} --out {output} 2> >(tee {log} >&2)"

@@ -13,14 +13,6 @@ onstart:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
 
 
-# A yardstick that is made again trains no finished run again.
-YARDSTICK = (
-    {"yardstick": ancient(f"{RESULTS}/yardstick.json")}
-    if STUDY.cluster.yardstick
-    else {}
-)
-
-
 # What the machine computes undisturbed: before the runs, with all cores to itself.
 rule yardstick:
     input:
@@ -41,7 +33,8 @@ rule yardstick:
 # overlaps another job, and it depends on its own spec and the tokens alone.
 rule train:
     input:
-        **YARDSTICK,
+        # Where it is made again, no finished run trains again.
+        **{"yardstick": ancient(path) for path in YARDSTICK},
         spec=f"{RESULTS}/runs/{{run}}/spec.json",
         manifest=f"{TOKENS}/manifest.json",
     output:

@@ -3,8 +3,9 @@
 On emulated nodes a rank is held to its CPU seconds, and these are not the same for the same work: a
 rank that waits loses its caches to its neighbours, and to whatever else the machine's host runs.
 Here the passes of a study's model are measured once, before its runs: a process on each core, steps
-one after another, as a cluster's nodes would do them. A run then counts its CPU seconds by how long
-its own forward passes take compared with these (`pipeline.emulation.pacing`).
+one after another, as a cluster's nodes would do them. Sizes of micro-batches and precisions take
+turns in each round, so that what disturbs the machine hits them alike. A run then counts its CPU
+seconds by how long its own forward passes take compared with these (`pipeline.emulation.pacing`).
 
 After a wait the forward pass, which comes first, loses more to cold caches than the rest of a step.
 So steps are measured after waits as well, and the reference is their forward pass, scaled by how
@@ -14,10 +15,11 @@ much of a step's CPU seconds the waits cost.
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
     from pipeline.parallel.types import Trainable
 
 VERSION = 1
-ROUNDS = 6
-WARM_UP, STEPS = 2, 3
+SHAPE_SECONDS = 10
+"""For each shape: the machine's speed changes within a second, so a median needs many rounds."""
+MIN_ROUNDS = 10
 WAIT_SECONDS = 0.02
 """Before a step, about as long as ranks of the default study wait for one another."""
 
@@ -47,6 +50,9 @@ FIX = "remove the file; the workflow, or `python -m pipeline yardstick`, measure
 
 Shape = tuple[str, int]
 """A precision, and the number of sequences of a rank's micro-batch."""
+
+Round = dict[str, float]
+"""CPU seconds of a step at once, of one after a wait, and of that one's forward pass."""
 
 
 def shape_of(spec: RunSpec) -> Shape:
@@ -56,10 +62,13 @@ def shape_of(spec: RunSpec) -> Shape:
     return spec.precision, share // spec.workload.accumulation_steps
 
 
-def measured(runs: Iterable[RunSpec], cores: Sequence[int]) -> dict[str, Any]:
-    """Measure what all runs that have the yardstick need, on these cores.
+def measured(
+    runs: Iterable[RunSpec], cores: Sequence[int], seconds: int | None = None
+) -> dict[str, Any]:
+    """Measure what all runs that have the yardstick need, on these cores, for so many seconds.
 
-    The shapes take turns in each round, so that a machine whose speed drifts does so for all.
+    By default it takes `SHAPE_SECONDS` for each precision and size of a micro-batch.
+
     Raises LaunchError where no run has it.
     """
     having = {shape_of(run): run for run in runs if run.world.yardstick}
@@ -67,10 +76,17 @@ def measured(runs: Iterable[RunSpec], cores: Sequence[int]) -> dict[str, Any]:
         raise LaunchError("no run of the study has cluster.yardstick; there is nothing to measure")
     first = next(iter(having.values()))
     worker.import_heavy()
-    found: dict[Shape, list[dict[str, float]]] = {shape: [] for shape in having}
-    for _ in range(ROUNDS):
-        for shape, run in having.items():
-            found[shape].append(_round(run, shape[1], cores))
+    width = first.world.cores_per_node or 1
+    lasting = seconds or SHAPE_SECONDS * len(having)
+    children = [
+        _start(having, place, lasting) for place in places(len(cores) // width or 1, width, cores)
+    ]
+    told = [_result(pid, reader) for pid, reader in children]
+    # A process that made more rounds than another has them left out.
+    found = {
+        shape: [_median_of(together) for together in zip(*(one[n] for one in told), strict=False)]
+        for n, shape in enumerate(having)
+    }
     return {
         "version": VERSION,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -83,7 +99,7 @@ def measured(runs: Iterable[RunSpec], cores: Sequence[int]) -> dict[str, Any]:
             {
                 "precision": precision,
                 "sequences": sequences,
-                "forward_seconds": statistics.median(_reference(one) for one in rounds),
+                "forward_seconds": statistics.median(one["forward_seconds"] for one in rounds),
                 "step_seconds": statistics.median(one["step"] for one in rounds),
                 "rounds": rounds,
             }
@@ -92,8 +108,11 @@ def measured(runs: Iterable[RunSpec], cores: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _reference(one: dict[str, float]) -> float:
-    return one["waited_forward"] * one["step"] / one["waited_step"]
+def _median_of(together: Sequence[Round]) -> Round:
+    """Of a round of all processes; with the forward pass of a step that nothing disturbs."""
+    found = {name: statistics.median(one[name] for one in together) for name in together[0]}
+    scaled = found["waited_forward"] * found["step"] / found["waited_step"]
+    return found | {"forward_seconds": scaled}
 
 
 def forward_seconds(path: Path | None, spec: RunSpec) -> float | None:
@@ -127,17 +146,7 @@ def forward_seconds(path: Path | None, spec: RunSpec) -> float | None:
     )
 
 
-def _round(run: RunSpec, sequences: int, cores: Sequence[int]) -> dict[str, float]:
-    """CPU seconds of one round: the median over processes that fill the cores."""
-    width = run.world.cores_per_node or 1
-    children = [
-        _start(run, sequences, place) for place in places(len(cores) // width or 1, width, cores)
-    ]
-    told = [_result(pid, reader) for pid, reader in children]
-    return {name: statistics.median(one[name] for one in told) for name in told[0]}
-
-
-def _start(run: RunSpec, sequences: int, place: Sequence[int]) -> tuple[int, int]:
+def _start(having: Mapping[Shape, RunSpec], place: Sequence[int], seconds: int) -> tuple[int, int]:
     """A process on these cores, and the end of the pipe from which its figures come."""
     reader, writer = os.pipe()
 
@@ -145,7 +154,7 @@ def _start(run: RunSpec, sequences: int, place: Sequence[int]) -> tuple[int, int
         os.close(reader)
         os.sched_setaffinity(0, place)
         with os.fdopen(writer, "w", encoding="utf-8") as stream:
-            json.dump(_passes(run, sequences, len(place)), stream)
+            json.dump(_rounds(having, len(place), seconds), stream)
         return 0
 
     pid = fork(work)
@@ -153,12 +162,12 @@ def _start(run: RunSpec, sequences: int, place: Sequence[int]) -> tuple[int, int
     return pid, reader
 
 
-def _result(pid: int, reader: int) -> dict[str, float]:
+def _result(pid: int, reader: int) -> list[list[Round]]:
     with os.fdopen(reader, encoding="utf-8") as stream:
         text = stream.read()
     if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         raise LaunchError(f"a process of the yardstick ended with exit code {code}; see above")
-    return dict(json.loads(text))
+    return list(json.loads(text))
 
 
 class _Listener(Phases):
@@ -177,34 +186,56 @@ class _Listener(Phases):
         self._phase, self._since = phase, now
 
 
-def _passes(run: RunSpec, sequences: int, threads: int) -> dict[str, float]:
-    """Medians of steps one after another and of steps after a wait each, in this process."""
+class _Passes:
+    """Steps of one shape in this process; shapes of one precision share their model."""
+
+    def __init__(self, shape: Shape, run: RunSpec, trainable: Trainable, listener: _Listener):
+        import torch
+
+        seeded = torch.Generator().manual_seed(run.seed)
+        size = (shape[1], run.model.context)
+        self._tokens = torch.randint(0, run.model.vocab_size, size, generator=seeded)
+        self._trainable, self._listener = trainable, listener
+
+    def step(self, wait: float = 0.0) -> tuple[float, float]:
+        """CPU seconds of a step after a wait, and those of its forward pass."""
+        time.sleep(wait)
+        self._listener.clear()
+        before = time.thread_time()
+        self._trainable.step([(self._tokens, self._tokens)])
+        return time.thread_time() - before, self._listener.forward
+
+    def round(self, times: int = 1) -> Round:
+        """Medians of so many steps at once and after waits; the first step fills the caches."""
+        self.step()
+        at_once = [self.step() for _ in range(times)]
+        waited = [self.step(WAIT_SECONDS) for _ in range(times)]
+        return {
+            "step": statistics.median(whole for whole, _ in at_once),
+            "waited_step": statistics.median(whole for whole, _ in waited),
+            "waited_forward": statistics.median(forward for _, forward in waited),
+        }
+
+
+def _rounds(having: Mapping[Shape, RunSpec], threads: int, seconds: int) -> list[list[Round]]:
+    """For each shape its rounds, in this process."""
     import torch
 
     keep_freed_memory()
     torch.set_num_threads(threads)
     listener = _Listener()
-    trainable = _trainable(run, listener)
-    seeded = torch.Generator().manual_seed(run.seed)
-    shape = (sequences, run.model.context)
-    tokens = torch.randint(0, run.model.vocab_size, shape, generator=seeded)
-
-    def step(wait: float) -> tuple[float, float]:
-        time.sleep(wait)
-        listener.clear()
-        before = time.thread_time()
-        trainable.step([(tokens, tokens)])
-        return time.thread_time() - before, listener.forward
-
-    for _ in range(WARM_UP):
-        step(0)
-    at_once = [step(0) for _ in range(STEPS)]
-    waited = [step(WAIT_SECONDS) for _ in range(STEPS)]
-    return {
-        "step": statistics.median(whole for whole, _ in at_once),
-        "waited_step": statistics.median(whole for whole, _ in waited),
-        "waited_forward": statistics.median(forward for _, forward in waited),
-    }
+    precisions = {precision: run for (precision, _), run in having.items()}
+    trainables = {one: _trainable(run, listener) for one, run in precisions.items()}
+    passes = [_Passes(one, run, trainables[one[0]], listener) for one, run in having.items()]
+    first = [one.round()["step"] for one in passes]
+    # Short steps vary more, and cost less: where a step is a quarter as long, twice as many.
+    times = [max(1, round(math.sqrt(max(first) / own))) for own in first]
+    found: list[list[Round]] = [[] for _ in passes]
+    end = time.monotonic() + seconds
+    while len(found[0]) < MIN_ROUNDS or time.monotonic() < end:
+        for one, often, rounds in zip(passes, times, found, strict=True):
+            rounds.append(one.round(often))
+    return found
 
 
 def _trainable(run: RunSpec, listener: Phases) -> Trainable:

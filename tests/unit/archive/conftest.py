@@ -20,8 +20,9 @@ from pipeline.archive.layout import (
 from pipeline.archive.pack import write_zip
 from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics import table
-from pipeline.metrics.build import build, load_bias
+from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
+from pipeline.metrics.emulation import load_bias
 from pipeline.records import RunRecord, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled

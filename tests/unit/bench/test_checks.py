@@ -93,7 +93,7 @@ def test_what_is_measured_fits_the_schema(extent, monkeypatch) -> None:
     told = {"disturbed": 0, "dropped": 0}
     monkeypatch.setattr(bench.emulation, "phase_length", length)
     monkeypatch.setattr(bench.emulation, "bandwidth", lambda n, r, repeats: ([0.9] * 2, told))
-    result = bench.emulation.measured(FakeRuns(slower=0.01), extent)
+    result = bench.emulation.measured(FakeRuns(slower=0.02), extent)
     validate(result, "emulation", "emulation.json")
     assert result["largest_bias"] > 0.05 or extent is bench.emulation.QUICK
     assert [one["cell"] for one in result["invariance"]] == list(extent.cells)

@@ -14,9 +14,7 @@ from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import ClaimError, SamestepError
 from pipeline.metrics import table as tidy
-from pipeline.metrics.build import load_bias
 from pipeline.study.load import check_study
-from tests.fake_bench import FORMER, make_result
 from tests.fake_records import a_verdict, make_study, make_table
 
 CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
@@ -41,17 +39,6 @@ def test_the_stage_writes_the_same_bytes_twice(
     assert run(tmp_path, "--claims", str(FOLDER / "bai2022/claims.yaml")) == 0
     assert (tmp_path / "verdicts.json").read_bytes() == first
     assert [one["id"] for one in read_verdicts(tmp_path / "verdicts.json")] == list(CLAIMS)
-
-
-def test_the_bias_of_the_emulation_is_that_of_its_validation(tmp_path: Path) -> None:
-    path = tmp_path / "emulation.json"
-    path.write_text(json.dumps(make_result(largest_bias=0.07)))
-    assert (load_bias(path), load_bias(None)) == (0.07, None)
-    assert run(tmp_path, "--validation", str(path), claims=["bai2022"]) == 0
-    path.write_text(json.dumps(FORMER))
-    assert load_bias(path) is None
-    path.write_text("{}")
-    assert run(tmp_path, "--validation", str(path), claims=["bai2022"]) == 2
 
 
 def test_a_study_without_claims_is_told_how(

@@ -18,8 +18,9 @@ SAID = "node 1 had TCPTimeouts 7"
 
 
 def facts(record: RunRecord) -> dict[str, tuple[float | None, str | None]]:
-    frame = run_frames(load_run(record, LABEL))[0]
-    return dict(zip(frame["metric"], zip(frame["value"], frame["text"], strict=True), strict=True))
+    rows = run_frames(load_run(record, LABEL))[0]
+    names, values, texts = (rows.column(name) for name in ("metric", "value", "text"))
+    return dict(zip(names, zip(values, texts, strict=True), strict=True))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from pipeline.metrics.parity import (
     skipped_steps,
 )
 from pipeline.metrics.runs import Run, load_run
+from pipeline.metrics.table import assemble
 from pipeline.records import RunRecord, Step
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -54,8 +55,7 @@ def run_of(
 
 def verdict(run: Run, *others: Run) -> dict[str, Any]:
     """All rows of parity of a cell against `others`, runs of the single device: metric -> row."""
-    frames = parity_frames(group_runs([*others, run]))
-    rows = [row for frame in frames for row in frame.to_dict("records")]
+    rows = assemble(parity_frames(group_runs([*others, run]))).to_dict("records")
     return {row["metric"]: row for row in rows if row["cell"] == run.context["cell"]}
 
 

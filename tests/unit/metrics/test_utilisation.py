@@ -17,7 +17,7 @@ PEAK = 5e11
 
 def values(record: RunRecord) -> dict[str, float]:
     rows = run_frames(load_run(record, LABEL))[0]
-    return dict(zip(rows["metric"], rows["value"], strict=True))
+    return dict(zip(rows.column("metric"), rows.column("value"), strict=True))
 
 
 def record_of(nodes: int, peak: float | None = PEAK, num_cores: int = 8) -> RunRecord:

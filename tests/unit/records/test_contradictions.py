@@ -87,6 +87,10 @@ def without_line(record: RunRecord) -> RunRecord:
     return RunRecord(record.run, record.steps[:-1])
 
 
+def backwards(record: RunRecord) -> RunRecord:
+    return RunRecord(record.run, record.steps[::-1])
+
+
 def environment(*hosts: str | None) -> Edit:
     """The ranks say that they were on these hosts; None is a rank that says nothing."""
 
@@ -171,6 +175,7 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (step_rules.steps_of_the_spec, "timed", line(3, step=30), "the spec has 30 steps on 2 ranks"),
     (step_rules.steps_of_the_spec, "timed", line(3, rank=2), "the spec has 30 steps on 2 ranks"),
     (step_rules.steps_of_the_spec, "timed", line(3, rank=0), "step 1 of rank 0 stands twice"),
+    (step_rules.steps_of_the_spec, "timed", backwards, "step 28 of rank 1 comes after step 29"),
     (step_rules.grid, "timed", without_line, "59 lines are not 30 steps x 2 ranks"),
     (step_rules.timed, "timed", line(-1, timed=False), "step 29 of rank 1 is not timed"),
     (step_rules.timed, "timed", put("execution.resumed_from_step", 10), "is timed; .* step 15 on"),

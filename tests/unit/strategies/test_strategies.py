@@ -199,7 +199,8 @@ def test_tensor_ranks_are_neighbours_on_the_last_axis() -> None:
 
 
 def test_a_tensor_axis_that_does_not_fit_names_its_factors() -> None:
-    with pytest.raises(StudyError, match=r"3 tensor ranks do not divide 4 ranks; set .* divisor"):
+    said = r"3 tensor ranks do not divide 4 ranks; set .* the nearest that divides these is 2"
+    with pytest.raises(StudyError, match=said):
         strategies.load("tensor", {"ranks": 3}).layout(WorldSpec(2, 2, "cpu", "gloo", "real"))
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     wide = WorldSpec(1, 8, "cpu", "gloo", "loopback")

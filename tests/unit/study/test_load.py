@@ -77,7 +77,7 @@ def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> 
         extends="own.yaml",
         study="further",
         corpus={"source": "json", "paths": ["a.json"]},
-        cluster={"network": "loopback", "links": None, "cores_per_node": None},
+        cluster={"network": "loopback"} | dict.fromkeys(("links", "cores_per_node", "yardstick")),
     )
     found = load_study(further).to_dict()
     assert found["corpus"] == {"source": "json", "paths": ["a.json"]}

@@ -35,6 +35,7 @@ def study(tmp_path_factory) -> Path:
 def measured(study) -> Path:
     out = study.with_suffix(".json")
     command = [sys.executable, "-m", "pipeline", "yardstick", f"--study={study}", f"--out={out}"]
+    command.append("--seconds=1")
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     return out
 
@@ -50,7 +51,7 @@ def test_every_precision_and_micro_batch_of_the_study_is_measured(study, measure
     assert found == {(p, n) for p in ("fp32", "amp_o1", "amp_o2") for n in (16, 32)}
     assert found == {yardstick.shape_of(run) for run in expand(load_study(study))}
     for one in content["passes"]:
-        assert len(one["rounds"]) == yardstick.ROUNDS
+        assert len(one["rounds"]) >= yardstick.MIN_ROUNDS
         assert 0 < one["forward_seconds"] < one["step_seconds"]
 
 
