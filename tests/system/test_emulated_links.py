@@ -41,17 +41,17 @@ def comes_to(expected: list[float], link: LinkSpec, *order: int) -> bool:
 
 
 def about(expected: list[float]) -> Any:
-    """Every machine reaches such rates, also one that others use; none lets more through."""
+    """Rates that a machine reaches while others use it: 200 Mbit/s to each of four nodes were not."""
     return pytest.approx(expected, rel=0.2)
 
 
 @pytest.mark.parametrize(
     "link",
     [
-        LinkSpec("plain", 200),
-        LinkSpec("down", 200, receive_mbits=50),
-        LinkSpec("up", 50, receive_mbits=200),
-        LinkSpec("shared", 200, uplink_mbits=60),
+        LinkSpec("plain", 40),
+        LinkSpec("down", 40, receive_mbits=10),
+        LinkSpec("up", 10, receive_mbits=40),
+        LinkSpec("shared", 40, uplink_mbits=12),
     ],
     ids=lambda link: link.name,
 )
@@ -62,10 +62,10 @@ def test_each_node_of_a_ring_gets_what_its_way_lets_through(link, count) -> None
 
 def test_streams_between_the_halves_share_the_uplink() -> None:
     """0 -> 2 -> 1 -> 3 -> 0: all four cross, two each way."""
-    link = LinkSpec("shared", 200, uplink_mbits=120)
+    link = LinkSpec("shared", 40, uplink_mbits=24)
     found = measured(link, 0, 2, 1, 3)
-    assert found[2] + found[3] == pytest.approx(120, rel=0.2)
-    assert found[0] + found[1] == pytest.approx(120, rel=0.2)
+    assert found[2] + found[3] == about(24)
+    assert found[0] + found[1] == about(24)
 
 
 @pytest.mark.parametrize("factor", [1, 4])
