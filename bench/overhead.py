@@ -32,8 +32,9 @@ from pipeline.files import write_text
 from pipeline.launch import fork_server, waiting
 from pipeline.launch.emulated import preloaded
 from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
-from pipeline.study.spec import LinkSpec, ModelSpec, RunSpec
+from pipeline.study.spec import ModelSpec, RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "workflow/config/smoke/study.yaml"

@@ -15,7 +15,7 @@ from pipeline.emulation import links, probes
 from pipeline.emulation.cores import Shares, awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 BUCKETS, BUCKET_SECONDS = 16, 0.06
 """Under way at once, as those of DDP are: a ring alone leaves its link idle at both ends, for one

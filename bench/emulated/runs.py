@@ -20,8 +20,9 @@ from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.records import RunRecord, read_record
 from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
-from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "workflow/config/smoke/study.yaml"

@@ -17,7 +17,7 @@ import pandas as pd
 from pipeline.claims.types import Selector
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.select import pick, records
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 from pipeline.study.study import Study
 
 # Ranks of these networks are processes of one machine and share its cores.

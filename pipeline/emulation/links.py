@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 MTU = 9_000
 """Bytes of a packet without its frame: jumbo frames, as are usual between the nodes of a GPU

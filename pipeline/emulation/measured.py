@@ -15,7 +15,7 @@ from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
 from pipeline.errors import UnsupportedError
 from pipeline.machine import session
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 LEAST_RATE = 0.7
 """Of a link's rate: other work on the machine may take the rest; the record has what was measured.

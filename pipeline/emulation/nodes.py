@@ -22,7 +22,7 @@ from pipeline.emulation import links, tcp
 from pipeline.errors import LaunchError, SamestepError
 from pipeline.machine import session
 from pipeline.machine.processes import die_with_parent
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 OWN_NETWORK = Path("/proc/thread-self/ns/net")

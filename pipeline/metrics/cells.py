@@ -24,7 +24,7 @@ from pipeline.metrics.statistics import (
 )
 from pipeline.metrics.table import Rows, rows
 from pipeline.study.expansion import without_conditions
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from pipeline.metrics.emulation import bias_of
 from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.select import listed, pick, plural
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 Row = tuple[str, str]
 """What is compared, and what was found."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plain import MAX_BITS
 from pipeline.records import run_rules, step_rules
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ Rule = Callable[["RunRecord"], str | None]
 
 LONGEST = 400
 """Characters of what is said; a record may hold any text in place of a short one."""
-MAX_BITS = 63
-"""Of an integer that any other program reads."""
 
 
 def numbers(record: RunRecord) -> str | None:

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.study.spec import LinkSpec, RunSpec, WorldSpec
+from pipeline.study.link import LinkSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Cell, Study
 
 MAX_RUNS = 10_000

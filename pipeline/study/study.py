@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.study.spec import LinkSpec, ModelSpec, OptimiserSpec, WorkloadSpec
+from pipeline.study.link import LinkSpec
+from pipeline.study.spec import ModelSpec, OptimiserSpec, WorkloadSpec
 
 
 @dataclass(frozen=True)

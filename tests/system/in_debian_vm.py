@@ -20,7 +20,7 @@ def namespaces() -> dict[str, Any]:
     """Two nodes over a link with a delay: a message there and back again."""
     from pipeline.emulation import links
     from pipeline.emulation.nodes import WITH_DELAY, Nodes, enter_private_network, why_not
-    from pipeline.study.spec import LinkSpec
+    from pipeline.study.link import LinkSpec
 
     reason = why_not(WITH_DELAY)
     if reason is not None:

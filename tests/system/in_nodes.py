@@ -19,7 +19,7 @@ from typing import Any
 
 from pipeline.emulation import links, pacing, probes, tcp
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 PORT = 7000
 SECONDS = 0.8

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 from tests.system import debian_vm, in_debian_vm
 from tests.system.test_emulated import run_of
 

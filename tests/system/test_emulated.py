@@ -22,8 +22,9 @@ from pipeline.emulation.nodes import why_not
 from pipeline.launch.emulated import yardstick
 from pipeline.machine.facts import hardware
 from pipeline.study.expansion import expand
+from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
-from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.spec import RunSpec
 
 ROOT = Path(__file__).parents[2]
 LINK = LinkSpec("200mbit", 200)

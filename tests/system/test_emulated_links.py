@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.emulation.links import reachable_mbits
 from pipeline.emulation.nodes import why_not
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 ROOT = Path(__file__).parents[2]
 REASON = why_not()
@@ -41,7 +41,7 @@ def comes_to(expected: list[float], link: LinkSpec, *order: int) -> bool:
 
 
 def about(expected: list[float]) -> Any:
-    """Rates that a machine reaches while others use it: 200 Mbit/s to each of four nodes were not."""
+    """Rates that a busy machine reaches; 200 Mbit/s to each of four nodes it may not."""
     return pytest.approx(expected, rel=0.2)
 
 
@@ -64,8 +64,7 @@ def test_streams_between_the_halves_share_the_uplink() -> None:
     """0 -> 2 -> 1 -> 3 -> 0: all four cross, two each way."""
     link = LinkSpec("shared", 40, uplink_mbits=24)
     found = measured(link, 0, 2, 1, 3)
-    assert found[2] + found[3] == about(24)
-    assert found[0] + found[1] == about(24)
+    assert [found[2] + found[3], found[0] + found[1]] == about([24, 24])
 
 
 @pytest.mark.parametrize("factor", [1, 4])

@@ -22,7 +22,8 @@ import pytest
 
 from pipeline.emulation.nodes import why_not
 from pipeline.launch.emulated import preloaded
-from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.link import LinkSpec
+from pipeline.study.spec import RunSpec
 from tests.parity.cases import Case
 from tests.system.fault_table import ITSELF, REAL
 from tests.system.litter import adopt_orphans, none_left

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.emulation import links
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 
 def test_a_link_is_slowed_by_the_factor() -> None:

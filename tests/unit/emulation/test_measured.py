@@ -13,7 +13,7 @@ from pipeline.emulation.cores import Shares
 from pipeline.emulation.dilation import Dilation
 from pipeline.errors import UnsupportedError
 from pipeline.machine import session
-from pipeline.study.spec import LinkSpec
+from pipeline.study.link import LinkSpec
 
 
 @pytest.fixture

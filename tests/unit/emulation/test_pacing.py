@@ -10,7 +10,8 @@ import pytest
 
 from pipeline.emulation import pacing
 from pipeline.emulation.pacing import Pacer, Speed, speed_of
-from pipeline.study.spec import LinkSpec, WorldSpec
+from pipeline.study.link import LinkSpec
+from pipeline.study.spec import WorldSpec
 
 
 class Machine:

@@ -23,7 +23,8 @@ from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
 from pipeline.parallel.types import TrainState
 from pipeline.records import Step, read_record
 from pipeline.study.expansion import expand
-from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.link import LinkSpec
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.training import checkpoint, fence
 from pipeline.training.loop import learning_rate

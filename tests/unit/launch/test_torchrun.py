@@ -12,8 +12,9 @@ from pipeline.launch import torchrun as launcher
 from pipeline.launch.torchrun import Launch, Place, RunPaths, plan, threads_per_rank
 from pipeline.machine import image as container
 from pipeline.study.expansion import expand
+from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
-from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.spec import RunSpec
 
 PATHS = RunPaths(Path("spec.json"), Path("tokens"), Path("out"))
 

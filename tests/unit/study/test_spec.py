@@ -17,9 +17,10 @@ from pipeline.study.expansion import (
     run_order,
     tokens_spec,
 )
+from pipeline.study.link import LinkSpec
 from pipeline.study.load import check_study, load_study
 from pipeline.study.profiling import profiled
-from pipeline.study.spec import LinkSpec, RunSpec
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 CONFIGS = sorted(Path("workflow/config").glob("*/study.yaml"))

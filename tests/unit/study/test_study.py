@@ -9,15 +9,9 @@ import pytest
 import yaml
 
 from pipeline.errors import StudyError
+from pipeline.study.link import LinkSpec
 from pipeline.study.load import CONFIG, SCHEMA_FILE, load_study
-from pipeline.study.spec import (
-    LinkSpec,
-    ModelSpec,
-    OptimiserSpec,
-    RunSpec,
-    WorkloadSpec,
-    WorldSpec,
-)
+from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 from pipeline.study.study import Cluster, Repeats, Study
 from tests.fake_records import make_study
 
