@@ -72,15 +72,15 @@ def _against_first(
         {"factor": factor}
         | shown(interval_of([a.seconds / b.seconds for a, b in _pairs(taken, first)]))
         | {
-            "cpu_seconds": _median(a.cpu_seconds / b.cpu_seconds for a, b in _pairs(taken, first)),
-            "at_equal_cpu_seconds": _median(
+            "cpu_seconds": median(a.cpu_seconds / b.cpu_seconds for a, b in _pairs(taken, first)),
+            "at_equal_cpu_seconds": median(
                 (a.seconds - a.cpu_seconds + b.cpu_seconds) / b.seconds
                 for a, b in _pairs(taken, first)
             ),
         }
         for factor, taken in zip(factors[1:], others, strict=True)
     ]
-    reference = {"factor": factors[0], "step_seconds": _median(one.seconds for one in first)}
+    reference = {"factor": factors[0], "step_seconds": median(one.seconds for one in first)}
     about = {"cell": spec.cell, "nodes": spec.world.nodes, "reference": reference}
     return about | {"ratios": ratios} | runs.machine.told()
 
@@ -89,7 +89,8 @@ def _pairs(ones: Sequence[Taken], others: Sequence[Taken]) -> Iterator[tuple[Tak
     return zip(ones, others, strict=True)
 
 
-def _median(values: Iterable[float]) -> float:
+def median(values: Iterable[float]) -> float:
+    """The median of some figures."""
     return float(np.median(list(values)))
 
 

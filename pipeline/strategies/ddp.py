@@ -29,7 +29,7 @@ class Ddp(Strategy):
     whole_forward: ClassVar[bool] = True
     use: ClassVar[str] = "the model and its optimiser fit one device"
 
-    bucket_cap_mb: int = 25
+    bucket_cap_mb: float = 25.0
     empty_cache: bool = False
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
