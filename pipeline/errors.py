@@ -9,6 +9,7 @@
     |-- ArchiveError          a study that cannot be packed, or an archive that cannot be used
     |-- LaunchError           ranks could not be started, or did not come up as specified
     |-- LostError             a node of an allocation went in the middle of a run; start it again
+    |-- PeerError             another rank failed, whose own error says why
     `-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
 
 Each message is one line: the value given, what was expected, and the fix.
@@ -51,6 +52,10 @@ class LaunchError(SamestepError):
 
 class LostError(SamestepError):
     """An allocated node disappeared; restart the run to resume from its checkpoint."""
+
+
+class PeerError(SamestepError):
+    """Another rank failed in what all do together; its own error says why."""
 
 
 class UnsupportedError(SamestepError):

@@ -188,6 +188,12 @@ class AnnotatedStepper(Stepper):
         self.precision.overflowed(self.optimiser, norm)
         return norm
 
+    def agree(self, good: bool) -> bool:
+        """Whether it is so on every rank. Collective."""
+        bad = torch.full((), float(not good), device=self.loss.device)
+        dist.all_reduce(bad, group=self.groups[tuple(self.place)])
+        return float(bad) == 0.0
+
     def add(self, tensor: Tensor, axes: tuple[str, ...]) -> None:
         """All-reduce in place over these axes of the mesh."""
         with self.phases.during(COMMUNICATION):

@@ -53,6 +53,13 @@ class Cut:
                 target.copy_(piece)
         return whole
 
+    def spans(self) -> list[tuple[int, int]]:
+        """This rank's part, run by run: first place along `dim` of the whole, and length."""
+        run, (rank, size) = self.length // self.runs, (self.ranks.rank(), self.ranks.size())
+        each, more = divmod(run, size)
+        start, length = rank * each + min(rank, more), each + (rank < more)
+        return [(number * run + start, length) for number in range(self.runs)]
+
     def _pieces(self, whole: Tensor) -> list[tuple[Tensor, ...]]:
         """Views of the whole: for each run one piece for each rank."""
         size = self.ranks.size()

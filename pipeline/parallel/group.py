@@ -66,7 +66,7 @@ class Group:
         """What the shared step is told of ranks that are all on the data axis."""
         return {
             "data_parallel": self.size,
-            "is_root": self.rank == 0,
+            "rank": self.rank,
             "mean_over_ranks": self.mean,
             "barrier": self.barrier,
             "leave": self.leave,

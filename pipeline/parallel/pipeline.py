@@ -7,7 +7,7 @@ were made before the stages, and a data axis along which gradients are averaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,11 @@ from pipeline.parallel.group import Group
 from pipeline.parallel.mesh import BUCKET_BYTES, PIPELINE, TENSOR, Layout
 from pipeline.parallel.passes import MarkedStage, Waits
 from pipeline.parallel.schedule import ONE_STAGE
-from pipeline.parallel.stages import StagedModel, gather_state
-from pipeline.parallel.state import capture, sha256_of
+from pipeline.parallel.stages import StagedModel
+from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.tensor import TensorAxis
-from pipeline.parallel.types import Batch, Prepared, TrainState
+from pipeline.parallel.types import Batch, Prepared
 from pipeline.study.profiling import COMMUNICATION, FORWARD
 
 SCHEDULES: dict[str, Any] = {
@@ -53,8 +53,6 @@ class Axes:
     data: dist.ProcessGroup | None
     tensor: dist.ProcessGroup | None
     ends: dist.ProcessGroup | None
-    keeps: bool
-    """Whether this rank's state is asked for: of those that hold the same it is the first."""
 
     @classmethod
     def of(cls, layout: Layout, rank: int, mesh: Any) -> Axes:
@@ -63,7 +61,6 @@ class Axes:
         groups = {
             name: mesh[name].get_group() if size > 1 else None for name, size in sizes.items()
         }
-        place = layout.coordinate(rank)
         ends = None
         for other in range(layout.num_processes):
             line = layout.along(PIPELINE, other)
@@ -75,7 +72,6 @@ class Axes:
             data=groups.get("data"),
             tensor=groups.get(TENSOR),
             ends=ends,
-            keeps=not any(at for name, at in place.items() if name != PIPELINE),
         )
 
 
@@ -96,7 +92,7 @@ class PipelineStepper(Stepper):
         super().__init__(
             parts,
             data_parallel=parts.layout.data_parallel,
-            is_root=group.rank == 0,
+            rank=group.rank,
             reduce=self.average,
             mean_over_ranks=self._mean_loss,
             barrier=group.barrier,
@@ -212,12 +208,9 @@ class PipelineStepper(Stepper):
         self.precision.overflowed(self.optimiser, norm)
         return norm
 
-    def state(self) -> TrainState | None:
-        """Whole weights, optimiser slots and loss scale on the root rank. Collective."""
-        local = capture(self.model, self.optimiser, self.precision, keep=self.axes.keeps)
-        if not self.axes.keeps:
-            return None
-        return gather_state(local, self.staged, self.axes.pipeline, self.device)
+    def is_first_with(self, name: str, axes: Collection[str]) -> bool:
+        """As shared, of this rank's stages alone; of the two copies of a tied weight the first."""
+        return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
 
     def close(self) -> str:
         """Hash the final weights of all stages and leave the group of ranks."""

@@ -6,7 +6,7 @@ copy is its owner: it alone is counted in the norm and saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,6 @@ from pipeline.errors import UnsupportedError
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.schedule import Stages
 from pipeline.parallel.state import whole
-from pipeline.parallel.types import TrainState
 
 
 @dataclass(frozen=True)
@@ -131,39 +130,6 @@ class Stage(nn.Module):
             for layer in self.layers:
                 x = layer(x)
             return x if self.head is None else self.head(x)
-
-
-def gather_state(
-    local: TrainState, staged: StagedModel, ranks: dist.ProcessGroup, device: torch.device
-) -> TrainState | None:
-    """The states of all stages as one, on the first of `ranks`; None on the others. Collective.
-
-    `local` holds whole tensors on the host, of this rank's parameters.
-    """
-    own = {("weights", n): t for n, t in local.weights.items() if staged.owned(n)}
-    own |= {
-        ("optimiser", n): t
-        for n, t in local.optimiser.items()
-        if staged.owned(n.rpartition(".")[0])
-    }
-    about = [(*key, tuple(t.shape), t.dtype) for key, t in own.items()]
-    root = dist.get_global_rank(ranks, 0)
-    listed: list[Any] = [None] * ranks.size()
-    dist.gather_object(about, listed if ranks.rank() == 0 else None, root, ranks)
-    if ranks.rank() > 0:
-        for tensor in own.values():
-            dist.send(tensor.contiguous().to(device), root, ranks)
-        return None
-    found: dict[str, dict[str, Tensor]] = {"weights": {}, "optimiser": {}}
-    for (kind, name), tensor in own.items():
-        found[kind][name] = tensor
-    for rank in range(1, ranks.size()):
-        for kind, name, shape, dtype in listed[rank]:
-            incoming = torch.empty(shape, dtype=dtype, device=device)
-            dist.recv(incoming, dist.get_global_rank(ranks, rank), ranks)
-            found[kind][name] = incoming.cpu()
-    scalars: Mapping[str, float] = local.scalars
-    return TrainState(found["weights"], found["optimiser"], scalars)
 
 
 def _parameters(model: Any, names: tuple[str, ...]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""A run's state as tensors by name, so that a checkpoint needs no pickle."""
+"""A run's state as pieces of named tensors: a checkpoint needs no pickle, and no gather."""
 
 from __future__ import annotations
 
@@ -12,63 +12,116 @@ from torch.optim import Optimizer
 
 from pipeline.errors import StudyError
 from pipeline.parallel.cut import NAME, cut_of
-from pipeline.parallel.types import TrainState
+from pipeline.parallel.pieces import held
+from pipeline.parallel.types import SLOTS, Piece, SavedState, Shards, slot_name, weight_name
 from pipeline.precision import Precision
+
+MASTER = "master"
+"""The slot of a wider copy of a narrow weight."""
 
 
 def capture(
-    model: nn.Module, optimiser: Optimizer, precision: Precision, *, keep: bool = True
-) -> TrainState:
-    """Copies, on the host, of the weights, every optimiser slot and the loss scaler's numbers.
+    model: nn.Module,
+    optimiser: Optimizer,
+    precision: Precision,
+    is_first_with: Callable[[str, Collection[str]], bool],
+) -> Shards:
+    """Copies, on the host, of this rank's pieces of the weights and of every optimiser slot.
 
-    Shards are put together, tensor by tensor, which is collective; a rank that does not `keep` the
-    whole ones drops each at once. So a state has no layout and may be loaded under another one.
+    `is_first_with` says of a parameter and the mesh axes that cut it whether this rank is the first
+    of those that hold the same: it alone copies. Nothing is put together and nothing is sent.
     """
-    slots: dict[str, Tensor] = {}
-    weights: dict[str, Tensor] = {}
+    pieces: list[Piece] = []
 
-    def copy(to: dict[str, Tensor], name: str, tensor: Tensor, like: Tensor) -> None:
-        complete = whole(tensor, like)
-        if keep:
-            to[name] = complete.detach().to("cpu", copy=True)
+    def copy(parameter: str, name: str, tensor: Tensor, like: Tensor) -> None:
+        own = held(tensor, like)
+        if is_first_with(parameter, own.axes):
+            for box in own.boxes:
+                numbers = torch.empty(box.shape, dtype=own.part.dtype).copy_(box.of(own.part))
+                pieces.append(Piece(name, own.shape, box.offsets, numbers))
 
     for name, weight, owner in precision.owners(model, optimiser):
         for slot, value in _state_of(optimiser).get(owner, {}).items():
             if isinstance(value, Tensor):
-                copy(slots, f"{name}.{slot}", value, owner)
+                copy(name, slot_name(name, slot), value, owner)
         if _is_master(owner, weight):
-            copy(slots, f"{name}.master", owner, owner)
+            copy(name, slot_name(name, MASTER), owner, owner)
     for name, parameter in model.named_parameters():
-        copy(weights, name, parameter, parameter)
-    return TrainState(weights, slots, precision.scalars())
+        copy(name, weight_name(name), parameter, parameter)
+    return Shards(pieces, precision.scalars())
 
 
 def restore(
-    state: TrainState, model: nn.Module, optimiser: Optimizer, precision: Precision
+    state: SavedState, model: nn.Module, optimiser: Optimizer, precision: Precision
 ) -> None:
-    """Copy `state` into model and optimiser; raises StudyError when a name is missing."""
-    slots: dict[str, dict[str, Tensor]] = {}
-    for key, value in state.optimiser.items():
-        name, _, slot = key.rpartition(".")
-        slots.setdefault(name, {})[slot] = value
+    """Read into model and optimiser what this rank holds, and leave the files.
+
+    Raises StudyError where a name is missing or a tensor has another shape.
+    """
+    slots = slots_of(state)
     try:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(placed_as(parameter, state.weights[name]))
+                fill(parameter, parameter, state, weight_name(name))
             for name, weight, owner in precision.owners(model, optimiser):
-                kept = dict(slots[name])
+                kept = set(slots[name])
                 if _is_master(owner, weight):
-                    owner.copy_(placed_as(owner, kept.pop("master")))
+                    kept.remove(MASTER)
+                    fill(owner, owner, state, slot_name(name, MASTER))
                 elif owner is not weight:
-                    owner.copy_(placed_as(owner, state.weights[name]))
+                    fill(owner, owner, state, weight_name(name))
                 _state_of(optimiser)[owner].update(
-                    {slot: placed_as(owner, value) for slot, value in kept.items()}
+                    {slot: _slot(owner, state, slot_name(name, slot)) for slot in sorted(kept)}
                 )
     except KeyError as error:
-        raise StudyError(
-            f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
-        ) from None
+        raise of_another_model(error) from None
+    finally:
+        state.close()
     precision.load_scalars(dict(state.scalars))
+
+
+def slots_of(state: SavedState) -> dict[str, list[str]]:
+    """The names of the slots of each parameter."""
+    found: dict[str, list[str]] = {}
+    for name in state.wholes:
+        kind, _, rest = name.partition("/")
+        if kind == SLOTS:
+            parameter, _, slot = rest.rpartition("/")
+            found.setdefault(parameter, []).append(slot)
+    return found
+
+
+def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
+    """Read this rank's boxes of a tensor that is cut as `like` is.
+
+    Raises KeyError where the state has no such name, StudyError where its shape is another one.
+    """
+    own, saved = held(tensor, like), state.wholes[name]
+    if own.shape != saved.shape:
+        raise StudyError(
+            f"checkpoint holds {name} of shape {saved.shape}, this model has {own.shape}; remove "
+            "it to start anew"
+        )
+    for box in own.boxes:
+        box.of(own.part).copy_(state.read(name, box.offsets, box.shape))
+
+
+def of_another_model(error: KeyError) -> StudyError:
+    """What to raise where a checkpoint lacks a name."""
+    return StudyError(
+        f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
+    )
+
+
+def _slot(owner: Tensor, state: SavedState, name: str) -> Tensor:
+    """This rank's part of a slot, of the saved type; a scalar is whole."""
+    saved = state.wholes[name]
+    dtype: torch.dtype = getattr(torch, saved.dtype)
+    if not saved.shape:
+        return torch.empty((), dtype=dtype, device=owner.device).copy_(state.read(name, (), ()))
+    made = torch.empty_like(owner, dtype=dtype, requires_grad=False)
+    fill(made, owner, state, name)
+    return made
 
 
 def materialise(

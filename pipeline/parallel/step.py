@@ -7,7 +7,7 @@ last is run (`accumulating`, for example DDP's `no_sync`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pipeline.parallel.faults import NO_FAULTS, Faults
 from pipeline.parallel.state import capture, restore, weights_sha256
-from pipeline.parallel.types import Batch, Prepared, StepResult, TrainState
+from pipeline.parallel.types import Batch, Prepared, SavedState, Shards, StepResult
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
 
@@ -27,10 +27,10 @@ def nothing() -> None:
 class Stepper:
     """A `Trainable` for one process or for data parallelism with an all-reduce.
 
-    `mean_over_ranks` turns a scalar tensor into its mean over the ranks, None where there is one
-    rank alone; `barrier` waits for all ranks; `leave` is run by `close`. `reduces_in_backward` says
-    that the backward pass itself reduces, as DDP's does, so that what follows its last gradient is
-    communication.
+    `rank` is this one's number in the layout. `mean_over_ranks` turns a scalar tensor into its mean
+    over the ranks, None where there is one rank alone; `barrier` waits for all ranks; `leave` is
+    run by `close`. `reduces_in_backward` says that the backward pass itself reduces, as DDP's does,
+    so that what follows its last gradient is communication.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Stepper:
         *,
         forward: Callable[[Tensor, Tensor], Tensor] | None = None,
         data_parallel: int = 1,
-        is_root: bool = True,
+        rank: int = 0,
         reduce: Callable[[], None] = nothing,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduces_in_backward: bool = False,
@@ -51,7 +51,8 @@ class Stepper:
         self.model, self.optimiser = parts.model, parts.optimiser
         self.precision, self.max_grad_norm = parts.precision, parts.max_grad_norm
         self.forward = self.model if forward is None else forward
-        self.data_parallel, self.is_root = data_parallel, is_root
+        self.data_parallel, self.is_root = data_parallel, rank == 0
+        self.place = parts.layout.coordinate(rank)
         self.reduce, self.accumulating = reduce, accumulating
         self.mean_over_ranks, self.barrier, self.leave = mean_over_ranks, barrier, leave
         self.faults, self.phases = faults, parts.phases
@@ -115,13 +116,23 @@ class Stepper:
         """Clip the gradients in place by their global L2 norm; returns it."""
         return torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
 
-    def state(self) -> TrainState | None:
-        """Whole weights, optimiser slots and loss scale on the root rank. Collective."""
-        state = capture(self.model, self.optimiser, self.precision, keep=self.is_root)
-        return state if self.is_root else None
+    def agree(self, good: bool) -> bool:
+        """Whether it is so on every rank. Collective."""
+        if self.mean_over_ranks is None:
+            return good
+        bad = torch.full((), float(not good), device=self.loss.device)
+        return float(self.mean_over_ranks(bad)) == 0.0
 
-    def load(self, state: TrainState) -> None:
-        """Continue from `state` on every rank."""
+    def shards(self) -> Shards:
+        """What this rank is the first to hold of weights and optimiser slots; nothing is sent."""
+        return capture(self.model, self.optimiser, self.precision, self.is_first_with)
+
+    def is_first_with(self, name: str, axes: Collection[str]) -> bool:
+        """Whether no rank before this one holds its part of a parameter, which `axes` cut."""
+        return not any(at for axis, at in self.place.items() if axis not in axes)
+
+    def load(self, state: SavedState) -> None:
+        """Continue from what this rank holds of `state`."""
         restore(state, self.model, self.optimiser, self.precision)
 
     def close(self) -> str:

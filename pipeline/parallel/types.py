@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from pipeline.precision import Precision
 
+WEIGHTS, SLOTS = "weights", "optimiser"
+"""With which the names of a state begin: `weights/<parameter>`, `optimiser/<parameter>/<slot>`."""
+
 Batch = tuple["Tensor", "Tensor"]
 """Token ids and their targets, each (sequences, context), int64, on the rank's device."""
 
@@ -33,15 +36,63 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class TrainState:
-    """Everything that a run needs to resume: tensors by parameter name, and plain numbers.
+class Piece:
+    """A box of one tensor of a state: `numbers` on the host, from `offsets` on along each dim.
 
-    `optimiser` maps `<parameter>.<slot>` to a tensor; `scalars` holds the loss scaler's numbers.
+    `name` is one of `weight_name` or `slot_name`, `shape` that of the whole tensor.
     """
 
-    weights: Mapping[str, Tensor]
-    optimiser: Mapping[str, Tensor]
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    numbers: Tensor
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What one rank gives to a checkpoint; the pieces of all ranks cover each tensor once.
+
+    `scalars` are the loss scaler's numbers, the same on every rank.
+    """
+
+    pieces: Sequence[Piece]
     scalars: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Shape of a whole tensor of a checkpoint, and torch's name of its type, as `float32`."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class SavedState(Protocol):
+    """A checkpoint, of which each rank reads what it holds, whatever layout has written it."""
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """The loss scaler's numbers."""
+
+    @property
+    def wholes(self) -> Mapping[str, Whole]:
+        """All tensors, by name."""
+
+    def read(self, name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """A box of a tensor, on the host; raises KeyError for a name that is not in `wholes`."""
+
+    def close(self) -> None:
+        """Let go of the files; a later `read` opens them again."""
+
+
+def weight_name(parameter: str) -> str:
+    """Name of a weight in a state."""
+    return f"{WEIGHTS}/{parameter}"
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """Name in a state of what the optimiser keeps of a parameter, as `exp_avg`."""
+    return f"{SLOTS}/{parameter}/{slot}"
 
 
 class Phases:
@@ -139,11 +190,17 @@ class Trainable(Protocol):
     def report(self) -> StepResult:
         """What the last step was, the same on every rank. It comes after the clock."""
 
-    def state(self) -> TrainState | None:
-        """The whole state after the last step, on rank 0; None on the others."""
+    def agree(self, good: bool) -> bool:
+        """Whether `good` is true on every rank; outside of the clock."""
 
-    def load(self, state: TrainState) -> None:
-        """Continue from `state`, which every rank passes."""
+    def shards(self) -> Shards:
+        """This rank's pieces of the state after the last step: no rank holds all of it.
+
+        Of ranks that hold the same, the first alone has it among its pieces.
+        """
+
+    def load(self, state: SavedState) -> None:
+        """Continue from `state`, of which every rank reads what it holds."""
 
     def close(self) -> str:
         """Leave the process group; returns a hash of the final weights as this rank has them.

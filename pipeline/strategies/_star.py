@@ -27,7 +27,7 @@ class Star(Stepper):
         super().__init__(
             parts,
             data_parallel=group.size,
-            is_root=group.rank == ROOT,
+            rank=group.rank,
             reduce=self.push,
             mean_over_ranks=group.mean,
             barrier=group.barrier,

@@ -130,7 +130,7 @@ class Annotated(Strategy):
             boundaries=boundaries,
             forward=annotated.Forward(parts.model, mesh),
             data_parallel=parts.layout.data_parallel,
-            is_root=group.rank == 0,
+            rank=group.rank,
             barrier=group.barrier,
             leave=group.leave,
         )

@@ -162,7 +162,7 @@ class Tensor(Strategy):
             axis=axis,
             forward=forward,
             data_parallel=parts.layout.data_parallel,
-            is_root=group.rank == 0,
+            rank=group.rank,
             reduces_in_backward=forward is not None,
             **({} if forward is None else {"accumulating": forward.no_sync}),
             mean_over_ranks=group.mean,

@@ -1,30 +1,37 @@
 """Checkpoints without pickle: safetensors for tensors, JSON for numbers, one folder a step.
 
-A folder is written under a temporary name and renamed. It holds the SHA-256 of each of its files,
-which is compared before a checkpoint is used: a disk or a copy may damage what was written whole.
-So the newest two of a run are kept, and on the disk is room for three while one is written. Hashes
-are taken of files in blocks, so that they need no memory besides the state itself.
+Every rank writes its own pieces of the state, and reads, under whatever layout, what it holds: no
+rank needs memory for the whole model. So all nodes share the folder. It is written under a
+temporary name, and rank 0 renames it when all ranks have written.
+
+It holds the SHA-256 of each of its files, which is compared before a checkpoint is used: a disk or
+a copy may damage what was written whole. So the newest two of a run are kept, and on the disk is
+room for three while one is written. Hashes are taken of files in blocks, so that they need no
+memory besides the state itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import SamestepError
+from pipeline.errors import PeerError, SamestepError
 from pipeline.files import sha256_of_file, to_disk
-from pipeline.parallel.types import TrainState
+from pipeline.parallel.types import SavedState, Shards
 
 KEPT = 2
 """Checkpoints of a run that stay: the newest, and the one before in case the newest is damaged."""
 
-WEIGHTS, OPTIMISER, ABOUT = "weights.safetensors", "optimiser.safetensors", "state.json"
+ABOUT = "state.json"
+"""Step, owner and scalars; of each file its hash, of each tensor its shape, type and pieces."""
+
 _NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -36,35 +43,73 @@ def key(identity: str, manifest_sha256: str, network: str) -> str:
     return f"{identity}:{manifest_sha256}:{network}"
 
 
-def save(folder: Path, step: int, state: TrainState, owner: str) -> None:
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks that write a checkpoint together, of which this is number `rank`.
+
+    `agree` is that of a `Trainable`; `launch` tells their files from those of another start.
+    """
+
+    rank: int = 0
+    size: int = 1
+    launch: str = "alone"
+    agree: Callable[[bool], bool] = bool
+
+
+ALONE = Ranks()
+
+
+def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Ranks = ALONE) -> None:
     """Write the state after `step` steps below `folder`, then drop all but the one before it.
 
-    `owner` is a key. Raises SamestepError where the disk refuses.
+    `owner` is a key. Collective: it returns when the checkpoint is whole. Raises SamestepError
+    where the disk refuses, PeerError where it did so on another rank; nothing is left then.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     final = _folder(folder, step)
-    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        hashes = {}
-        for name, tensors in ((WEIGHTS, state.weights), (OPTIMISER, state.optimiser)):
-            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary / name)
-            hashes[name] = sha256_of_file(temporary / name)
-        about = {"step": step, "scalars": dict(state.scalars), "owner": owner, "files": hashes}
-        (temporary / ABOUT).write_text(json.dumps(about | {"sha256": _sha256(about)}))
-        for file in temporary.iterdir():
-            to_disk(file)
-        _remove(final)
-        temporary.rename(final)
-        _drop_others(folder, step, owner)
-    except (OSError, SafetensorError) as error:
+    temporary = folder / f".{final.name}.{ranks.launch}.tmp"
+    error = _error_of(final, lambda: _write(temporary, ranks.rank, shards))
+    all_wrote = ranks.agree(error is None)
+    if all_wrote and ranks.rank == 0:
+        about = {"step": step, "scalars": dict(shards.scalars), "owner": owner}
+        error = _error_of(final, lambda: _publish(temporary, final, about, ranks.size))
+    if all_wrote and ranks.agree(error is None):
+        return
+    if ranks.rank == 0:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise SamestepError(
+    raise error or PeerError(f"another rank could not write its part of checkpoint {final}")
+
+
+def _error_of(final: Path, work: Callable[[], None]) -> SamestepError | None:
+    """What went wrong in writing, as an error to raise when all ranks know of it."""
+    from safetensors import SafetensorError
+
+    try:
+        work()
+    except (OSError, SafetensorError) as error:
+        return SamestepError(
             f"could not write checkpoint {final} ({error}); free space below the results folder"
-        ) from error
+        )
+    except SamestepError as error:
+        return error
+    return None
+
+
+def _write(temporary: Path, rank: int, shards: Shards) -> None:
+    from pipeline.training import shard_files
+
+    shard_files.write(temporary, rank, shards)
+
+
+def _publish(temporary: Path, final: Path, about: dict[str, Any], num_ranks: int) -> None:
+    """Give what all ranks have written its index and its name, and drop older ones."""
+    from pipeline.training import shard_files
+
+    about = about | shard_files.gather(temporary, num_ranks)
+    (temporary / ABOUT).write_text(json.dumps(about | {"sha256": _sha256(about)}))
+    to_disk(temporary / ABOUT)
+    _remove(final)
+    temporary.rename(final)
+    _drop_others(final.parent, about["step"], about["owner"])
 
 
 def steps(folder: Path) -> list[int]:
@@ -97,16 +142,12 @@ def drop(folder: Path, step: int) -> None:
     _remove(_folder(folder, step))
 
 
-def load(folder: Path, step: int) -> TrainState:
-    """The state after `step` steps; look for its `fault` before."""
-    from safetensors.torch import load_file
+def load(folder: Path, step: int) -> SavedState:
+    """The state after `step` steps, of which nothing is read yet; look for its `fault` before."""
+    from pipeline.training.shard_files import SavedShards
 
     source = _folder(folder, step)
-    return TrainState(
-        weights=load_file(source / WEIGHTS),
-        optimiser=load_file(source / OPTIMISER),
-        scalars=json.loads((source / ABOUT).read_text())["scalars"],
-    )
+    return SavedShards(source, json.loads((source / ABOUT).read_text()))
 
 
 def _folder(folder: Path, step: int) -> Path:
@@ -120,7 +161,8 @@ def _sha256(about: dict[str, Any]) -> str:
 def _about(source: Path) -> dict[str, Any] | None:
     """What a checkpoint says of itself; None where that is missing or not as it was written.
 
-    Those of earlier versions have neither `files` nor `sha256`.
+    Those of earlier versions have no `tensors`, their files being whole, or neither `files` nor
+    `sha256`.
     """
     try:
         found = json.loads((source / ABOUT).read_text(encoding="utf-8"))
@@ -130,7 +172,7 @@ def _about(source: Path) -> dict[str, Any] | None:
         sha256 = found.pop("sha256")
     except (OSError, ValueError, RecursionError, AttributeError, TypeError, KeyError):
         return None
-    whole = {*found} == own | {"files"} and _sha256(found) == sha256
+    whole = {*found} - {"tensors"} == own | {"files"} and _sha256(found) == sha256
     return found if whole else None
 
 

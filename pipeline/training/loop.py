@@ -16,7 +16,7 @@ from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.models.deferred import deferred_model
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.state import materialise
-from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, TrainState, already
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, SavedState, Trainable, already
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a worker does beside the training: keep a step, keep a state after `n` steps."""
+    """What a worker does beside the training: keep a step, keep the state after `n` steps."""
 
     on_step: Callable[[Step], None]
-    on_checkpoint: Callable[[int, TrainState | None], None]
+    on_checkpoint: Callable[[int, Trainable], None]
 
 
 class Loop:
@@ -89,7 +89,7 @@ class Loop:
             )
         )
 
-    def run(self, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:
+    def run(self, hooks: Hooks, done: int = 0, state: SavedState | None = None) -> None:
         """Train from step `done` (whose `state` is then given) to the last step, then close."""
         work = self.spec.workload
         if state is not None:
@@ -129,7 +129,7 @@ class Loop:
                 )
             )
             if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
-                hooks.on_checkpoint(step + 1, self.trainable.state())
+                hooks.on_checkpoint(step + 1, self.trainable)
         self.tcp = tcp.since(before)
         self.sent = None if self.counted is None else self.counted.summary()
         self.weights_sha256 = self.trainable.close()

@@ -20,10 +20,11 @@ from typing import Any
 
 from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
-from pipeline.errors import LaunchError, SamestepError, UnsupportedError
+from pipeline.errors import LaunchError, PeerError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
 from pipeline.machine import addresses, image
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
+from pipeline.parallel.types import Trainable
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec
 from pipeline.training import devices, fence
@@ -106,7 +107,8 @@ def import_heavy() -> None:
     import pipeline.models.gpt2.model
     import pipeline.precision
     import pipeline.training.checkpoint
-    import pipeline.training.loop  # noqa: F401
+    import pipeline.training.loop
+    import pipeline.training.shard_files  # noqa: F401
 
     # The first optimiser of a process makes torch import its compiler, for more than a second.
     torch.optim.AdamW([torch.zeros(1)])
@@ -165,13 +167,16 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
 
     with _open_steps(places.out / f"rank{_rank()}.jsonl", done) as lines:
 
-        def keep_checkpoint(step: int, captured: Any) -> None:
+        def keep_checkpoint(step: int, trainable: Trainable) -> None:
             # A checkpoint is good for nothing without the lines of its steps.
             os.fsync(lines.fileno())
             # Nothing can be resumed after the last step: a record needs one that is timed.
-            if captured is not None and step < spec.workload.steps:
+            if step < spec.workload.steps:
                 places.check()
-                checkpoint.save(places.checkpoints, step, captured, places.owner)
+                size = loop.layout.num_processes
+                ranks = checkpoint.Ranks(_rank(), size, places.launch, trainable.agree)
+                shards = trainable.shards()
+                checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
 
         with machine.share():
             loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
@@ -277,6 +282,8 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     """
     if isinstance(error, UnsupportedError):
         return "unsupported"
+    if isinstance(error, PeerError):
+        return "lost"
     if isinstance(error, SamestepError):
         return "error"
     if isinstance(error, OSError) and error.errno in NO_SPACE:

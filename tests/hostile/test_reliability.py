@@ -43,9 +43,12 @@ FAULTS_HEAD = """
 A fault from outside is no result. A run whose rank, launcher or node is lost is started again, \
 three starts in all; inside a job of a scheduler, which sends it again, it leaves no record. It \
 resumes from its newest checkpoint that is good: one of its own training, tokens and network, \
-whose files have the hashes that were written with them and whose steps every rank has. The \
-newest two are kept; while one is written, three lie on the disk, each of 12 bytes a parameter. \
-Files are hashed in blocks, not in memory. Where no checkpoint is good, the run starts anew. \
+whose files have the hashes that were written with them and whose steps every rank has. Every \
+rank writes its own pieces, a file each, and rank 0 names the checkpoint when all have written, \
+so all nodes share the results folder; where one rank cannot write, all end, the error told is \
+that rank's, and nothing of the checkpoint is left. The newest two are kept; while one is \
+written, three lie on the disk, each of 12 bytes a parameter. Files are hashed in blocks, not in \
+memory. Where no checkpoint is good, the run starts anew. \
 What disturbed a run stands in its record (`execution.interruptions`). Each start has the whole \
 time limit, so what a lost start took never makes a `timeout`, and a run takes at most three \
 times its limit.
@@ -70,7 +73,8 @@ ELSEWHERE = """
 Tested without a figure: Snakemake itself is killed (`tests/system/test_run_workflow.py`, \
 `tests/workflow/test_workflow.py`), the stage on emulated nodes is killed \
 (`tests/system/test_emulated.py`), a disk that is really full \
-(`tests/system/test_disk_full.py`), a port taken from a real launcher \
+(`tests/system/test_disk_full.py`), one that is full for the part of a checkpoint of one rank \
+alone (`tests/system/test_faults.py`), a port taken from a real launcher \
 (`tests/system/test_taken_port.py`), a node of a cluster that is lost \
 (`tests/system/test_slurm.py`), an emulated network that vanished between two starts, after \
 which the run starts anew (`tests/unit/launch/test_run.py`), a lock that is a folder, which is \

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from pipeline.emulation import pacing
 from pipeline.machine.control_groups import usable_cores
-from pipeline.parallel.types import TrainState
+from pipeline.parallel.types import SavedState
 from pipeline.training.checkpoint import load
 from tests.parity.cases import STEPS, Case
 
@@ -41,7 +41,7 @@ class Runs:
     def ranks(self, case: Case) -> list[dict[str, Any]]:
         return [self.rank(case, rank) for rank in range(self.world)]
 
-    def checkpoint(self, case: Case) -> TrainState:
+    def checkpoint(self, case: Case) -> SavedState:
         """What a run that was resumed half-way had left there."""
         return load(self.folder / f"{case.name}.checkpoints", STEPS // 2)
 

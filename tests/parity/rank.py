@@ -40,7 +40,7 @@ from pipeline.parallel.pipeline import Axes, PipelineStepper
 from pipeline.parallel.schedule import Stages
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import TrainState
+from pipeline.parallel.types import SavedState, Trainable
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
@@ -100,7 +100,8 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     for case in cases_of(strategy, world):
         try:
             with precision_of(case), broken(case.mutation), overflowing(case):
-                steps, loop = train(case, world, tokens, out / f"{case.name}.checkpoints", rank)
+                checkpoints = out / f"{case.name}.checkpoints"
+                steps, loop, kept = train(case, world, tokens, checkpoints, rank)
         except Exception as error:
             error.add_note(f"in the case {case.name}")
             leave_error(error, rank, out)
@@ -111,6 +112,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
             "tied": is_tied(loop.model),
             "precision": loop.precision.info.to_dict(),
             "sent": loop.sent,
+            "kept": kept,
         }
         (out / f"{case.name}.rank{rank}.json").write_text(json.dumps(about))
         weights = {name: whole(p.detach(), p) for name, p in loop.model.named_parameters()}
@@ -140,14 +142,21 @@ def leave_error(error: Exception, rank: int, out: Path) -> None:
 
 def train(
     case: Case, world: int, tokens: Path, checkpoints: Path, rank: int
-) -> tuple[list[dict[str, Any]], Any]:
-    """All steps of a case, in one go or in two halves with a checkpoint on disk between them."""
+) -> tuple[list[dict[str, Any]], Any, list[int]]:
+    """All steps of a case, in one go or in two halves with a checkpoint on disk between them.
+
+    Besides, the loop, and how many numbers this rank kept of the state for each checkpoint.
+    """
     steps: list[dict[str, Any]] = []
     spec = case.spec(world)
 
-    def save(done: int, state: TrainState | None) -> None:
-        if state is not None:
-            checkpoint.save(checkpoints, done, state, "parity")
+    kept: list[int] = []
+
+    def save(done: int, trainable: Trainable) -> None:
+        shards = trainable.shards()
+        kept.append(sum(piece.numbers.numel() for piece in shards.pieces))
+        ranks = checkpoint.Ranks(rank, world, "parity", trainable.agree)
+        checkpoint.save(checkpoints, done, shards, "parity", ranks)
 
     def make(options: dict[str, Any] = case.options) -> Loop:
         strategy = strategies.load(case.strategy, options)
@@ -158,14 +167,12 @@ def train(
     if not case.resume:
         loop = make()
         loop.run(hooks)
-        return steps, loop
+        return steps, loop, kept
     with stop_after(STEPS // 2):
         make().run(hooks)
-    # The other ranks may be here before rank 0 has saved; a strategy need not make them wait.
-    dist.barrier()
     loop = make(resumed_options(case))
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
-    return steps, loop
+    return steps, loop, kept
 
 
 def resumed_options(case: Case) -> dict[str, Any]:
@@ -177,7 +184,7 @@ def stop_after(count: int) -> Any:
     """End the loop after `count` steps, with a checkpoint, without changing its schedule."""
     real = Loop.run
 
-    def run(self: Loop, hooks: Hooks, done: int = 0, state: TrainState | None = None) -> None:
+    def run(self: Loop, hooks: Hooks, done: int = 0, state: SavedState | None = None) -> None:
         total = self.spec.workload.steps
         rate = "pipeline.training.loop.learning_rate"
         from pipeline.training.loop import learning_rate

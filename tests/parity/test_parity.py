@@ -22,6 +22,7 @@ The bands of the paper (pipeline/metrics/parity.py) are wider: its runs may take
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,7 +34,7 @@ import torch
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.errors import UnsupportedError
-from pipeline.parallel.types import TrainState
+from pipeline.parallel.types import SavedState
 from pipeline.planner.memory import predict, predict_sent
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
@@ -58,6 +59,7 @@ from tests.parity.cases import (
     worlds_of,
 )
 from tests.parity.launch import LaunchFailed, Runs, launch
+from tests.shards import read_whole
 
 pytestmark = pytest.mark.system
 
@@ -201,22 +203,34 @@ def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, p
 
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
 def test_a_checkpoint_is_that_of_a_single_device(launched, strategy, world, variant) -> None:
-    """So it may be resumed under any other layout: it names whole tensors, and no ranks."""
+    """So it may be resumed under any other layout: it names pieces of whole tensors."""
     case = case_of(strategy, world, variant, resume=True)
     kept = launched(strategy, world).checkpoint(case)
     single = launched("single", 1).checkpoint(replace(case.reference(), resume=True))
     assert_same_tensors(kept, single)
 
 
-def assert_same_tensors(kept: TrainState, single: TrainState) -> None:
-    """Names, shapes and, within WEIGHTS, values of weights and optimiser."""
-    for found, expected in (
-        (kept.weights, single.weights),
-        (kept.optimiser, single.optimiser),
-    ):
-        assert {n: t.shape for n, t in found.items()} == {n: t.shape for n, t in expected.items()}
-        for name, tensor in found.items():
-            torch.testing.assert_close(tensor, expected[name], rtol=0, atol=WEIGHTS, msg=name)
+def assert_same_tensors(kept: SavedState, single: SavedState) -> None:
+    """Names, shapes, types and, within WEIGHTS, values of weights and optimiser."""
+    assert kept.wholes == single.wholes
+    for name in kept.wholes:
+        found, expected = read_whole(kept, name), read_whole(single, name)
+        torch.testing.assert_close(found, expected, rtol=0, atol=WEIGHTS, msg=name)
+
+
+@pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
+def test_the_pieces_of_all_ranks_cover_each_tensor_once(launched, strategy, world, variant) -> None:
+    case = case_of(strategy, world, variant, resume=True)
+    runs = launched(strategy, world)
+    state: Any = runs.checkpoint(case)
+    for name, whole in state.wholes.items():
+        times = torch.zeros(whole.shape, dtype=torch.int64)
+        for piece in state.stored[name]:
+            ends = zip(piece.offsets, piece.shape, strict=True)
+            times[tuple(slice(start, start + n) for start, n in ends)] += 1
+        assert times.eq(1).all(), name
+    kept = [sum(rank["kept"]) for rank in runs.ranks(case)]
+    assert sum(kept) == sum(math.prod(whole.shape) for whole in state.wholes.values())
 
 
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
@@ -301,13 +315,13 @@ def test_three_axes_resume_under_two_and_on_one_device(launched, small_tokens) -
     )
 
 
-def alone(case: Case, tokens: Path, state: TrainState) -> list[dict[str, Any]]:
+def alone(case: Case, tokens: Path, state: SavedState) -> list[dict[str, Any]]:
     """The second half of a run on one device, from this state."""
     spec = case.spec(1)
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
     steps: list[dict[str, Any]] = []
-    hooks = Hooks(lambda step: steps.append(step.to_dict()), lambda step, state: None)
+    hooks = Hooks(lambda step: steps.append(step.to_dict()), lambda step, trainable: None)
     loop.run(hooks, STEPS // 2, state)
     return steps
 

@@ -30,10 +30,10 @@ from pipeline.strategies.base import Strategy
 
 SILENT = """
 class Slow(Stepper):
-    def state(self):
+    def shards(self):
         if self.is_root:
             time.sleep(1)
-        return super().state()
+        return super().shards()
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Silent(Strategy):
         return Slow(
             parts,
             data_parallel=group.size,
-            is_root=group.rank == 0,
+            rank=group.rank,
             reduce=reduce,
             mean_over_ranks=group.mean,
             leave=group.leave,

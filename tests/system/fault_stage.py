@@ -29,12 +29,14 @@ from pipeline.launch import run as launching
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine import processes
 from pipeline.machine.processes import die_with_parent
-from pipeline.training import checkpoint, worker
+from pipeline.parallel.types import Shards
+from pipeline.training import checkpoint, shard_files, worker
 
 PRELOADED = (
     "tests.system.fault_stage",
     "pipeline.training.loop",
     "pipeline.training.checkpoint",
+    "pipeline.training.shard_files",
     "pipeline.models.gpt2.model",
     "pipeline.strategies.ddp",
     "torch.distributed",
@@ -206,6 +208,18 @@ def _full_at_a_checkpoint(stage: Stage) -> None:
     setattr(checkpoint, "to_disk", to_disk)  # noqa: B010
 
 
+def _full_at_a_part(stage: Stage) -> None:
+    real = shard_files.write
+
+    def write(folder: Path, rank: int, shards: Shards) -> None:
+        real(folder, rank, shards)
+        if rank == stage.rank and "step-00000015" in folder.name and not stage.marker.exists():
+            stage.marker.touch()
+            raise FULL
+
+    shard_files.write = write
+
+
 def _at_the_record(error: OSError) -> Callable[[Stage], None]:
     def prepare(stage: Stage) -> None:
         real = os.replace
@@ -240,6 +254,7 @@ OF_THE_STAGE: Mapping[str, Callable[[Stage], None]] = {
     "launcher stopped": _time_passes,
     "marked": _clock_is_set_back,
     "full at a checkpoint": _full_at_a_checkpoint,
+    "full at a part": _full_at_a_part,
     "full at the record": _at_the_record(FULL),
     "read-only at the record": _at_the_record(OSError(errno.EROFS, "Read-only file system")),
     "port taken": _port_is_taken,

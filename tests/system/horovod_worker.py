@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from pipeline import strategies
 from pipeline.errors import SamestepError
-from pipeline.parallel.types import Batch, Parts, TrainState
+from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.study.spec import WorldSpec
+from pipeline.training import checkpoint
 
 GLOBAL_BATCH, CONTEXT, VOCAB = 8, 6, 32
 MAX_GRAD_NORM = 0.5
@@ -58,10 +59,10 @@ def train(out: Path, args: Sequence[str]) -> None:
     name, precision, world_size, num_micro, num_steps, *flags = args
     rank = int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0")))
     run = Run(name, precision, int(world_size), int(num_micro), rank, apart="apart" in flags)
-    state_file, last = out / "state.pt", int(num_steps)
+    kept, last = out / "checkpoints", int(num_steps)
     if "resumed" in flags:
-        run.train(range(last // 2), None, state_file)
-        model, results = run.train(range(last // 2, last), state_file, None)
+        run.train(range(last // 2), None, kept)
+        model, results = run.train(range(last // 2, last), kept, None)
     else:
         model, results = run.train(range(last), None, None)
     weights = {key: value.float().flatten().tolist() for key, value in model.state_dict().items()}
@@ -96,16 +97,16 @@ class Run:
         precision = make_precision(self.precision, "cpu")
         trainable = strategy.build(Parts(model, optimiser, layout, precision, MAX_GRAD_NORM))
         if resume:
-            trainable.load(TrainState(**torch.load(resume, weights_only=True)))
+            trainable.load(checkpoint.load(resume, steps.start))
         first, last = layout.batch_slice(self.rank, GLOBAL_BATCH)
         results = []
         for step in steps:
             trainable.barrier()
             trainable.step(microbatches(step, first, last, self.num_micro))
             results.append(asdict(trainable.report()))
-        state = trainable.state()
-        if keep and state is not None:
-            torch.save(asdict(state), keep)
+        if keep:
+            ranks = checkpoint.Ranks(self.rank, self.world_size, "apart", trainable.agree)
+            checkpoint.save(keep, steps.stop, trainable.shards(), "horovod", ranks)
         trainable.close()
         return model, results
 

@@ -132,6 +132,7 @@ READERS = {
     "pipeline.watch.follow": "the log of the workflow that it started",
     "pipeline.training.checkpoint": "checkpoints of this run",
     "pipeline.training.fence": "the token of this launch",
+    "pipeline.training.shard_files": "pieces of checkpoints of this run",
     "pipeline.training.worker": "a spec that the launcher has read, and steps, to write them",
 }
 

@@ -21,7 +21,10 @@ CUDA_PROCESS_MB = 6 * GIBIBYTE_MB
 """The same with a CUDA context, NCCL and pinned buffers."""
 
 COPY_BYTES = 12
-"""A parameter, fp32: its weight while it is broadcast, and weight and moments for a checkpoint."""
+"""A parameter, fp32: its weight while it is broadcast, and weight and moments for a checkpoint.
+
+Rank 0 writes all of them where every rank holds the same; where the model is cut, less.
+"""
 
 HOST_BYTES = 28
 """A parameter on the host of a GPU: what a rank starts from and what it writes, generously."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import StudyError
 from pipeline.parallel.group import Group
-from pipeline.parallel.state import weights_sha256
+from pipeline.parallel.state import of_another_model, weights_sha256
 from pipeline.parallel.step import Stepper, within
-from pipeline.parallel.types import Batch, Prepared, TrainState
+from pipeline.parallel.types import (
+    Batch,
+    Piece,
+    Prepared,
+    SavedState,
+    Shards,
+    slot_name,
+    weight_name,
+)
 
 SLOTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each weight, besides the step count."""
@@ -64,39 +71,53 @@ class DeepSpeedStepper(Stepper):
         self.engine.step()
         return torch.as_tensor(self.engine.get_global_grad_norm())
 
-    def state(self) -> TrainState | None:
-        """Whole weights and slots on the root rank, by DeepSpeed's own accessors. Collective."""
+    def shards(self) -> Shards:
+        """Rows of all weights and slots, by DeepSpeed's own accessors. Collective.
+
+        DeepSpeed cuts one flat tensor of many parameters, and what it documents gives a whole slot.
+        So tensors are put together one after the other, and each rank keeps its rows.
+        """
+        return Shards([piece for found in self._wholes() for piece in self._own(*found)], {})
+
+    def _wholes(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole tensors of the state, one after the other. Collective."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        weights, slots = dict[str, Tensor](), dict[str, Tensor]()
         for name, parameter in self.model.named_parameters():
-            found = {"": self._whole(parameter)}
+            shape = parameter_shape(parameter)
+            yield weight_name(name), self._whole(parameter).view(shape)
             for slot in SLOTS:
-                found[slot] = safe_get_full_optimizer_state(parameter, slot)
-            found["step"] = self._count()
-            if self.is_root:
-                host = {key: value.detach().to("cpu", copy=True) for key, value in found.items()}
-                weights[name] = host.pop("").view(parameter_shape(parameter))
-                for slot, value in host.items():
-                    shaped = value.view(parameter_shape(parameter)) if value.dim() else value
-                    slots[f"{name}.{slot}"] = shaped
-        return TrainState(weights, slots, {}) if self.is_root else None
+                value: Tensor = safe_get_full_optimizer_state(parameter, slot)
+                yield slot_name(name, slot), value.view(shape)
+            yield slot_name(name, "step"), self._count()
 
-    def load(self, state: TrainState) -> None:
-        """Continue from whole weights and slots; nothing of a checkpoint of DeepSpeed is read."""
+    def _own(self, name: str, whole: Tensor) -> Iterator[Piece]:
+        """A copy, on the host, of this rank's rows of a whole tensor; a scalar is the root's."""
+        shape, start, rows = tuple(whole.shape), 0, whole.detach()
+        if shape:
+            before = rows.tensor_split(self.data_parallel)[: self.rank + 1]
+            rows, start = before[-1], sum(len(part) for part in before[:-1])
+        if rows.numel() and (shape or self.is_root):
+            offsets = (start, *(0 for _ in shape[1:])) if shape else ()
+            yield Piece(name, shape, offsets, rows.to("cpu", copy=True).contiguous())
+
+    def load(self, state: SavedState) -> None:
+        """Continue from weights and slots, of which one is read whole at a time.
+
+        Nothing of a checkpoint of DeepSpeed is read.
+        """
         counts = set()
         self._make_slots()
         try:
             for name, parameter in self.model.named_parameters():
-                self._set(parameter, state.weights[name])
+                self._set(parameter, read_whole(state, weight_name(name)))
                 for slot in SLOTS:
-                    self._set(parameter, state.optimiser[f"{name}.{slot}"], slot)
-                counts.add(float(state.optimiser[f"{name}.step"]))
+                    self._set(parameter, read_whole(state, slot_name(name, slot)), slot)
+                counts.add(float(read_whole(state, slot_name(name, "step"))))
         except KeyError as error:
-            raise StudyError(
-                f"checkpoint holds no {error}; it was made by another model, remove it to start "
-                "anew"
-            ) from None
+            raise of_another_model(error) from None
+        finally:
+            state.close()
         for kept in self.optimiser.state.values():
             kept["step"].fill_(max(counts))
 
@@ -159,3 +180,9 @@ def parameter_shape(parameter: nn.Parameter) -> torch.Size:
     """The whole parameter's shape; under stage 3 it has none of its own while it is not used."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
+
+
+def read_whole(state: SavedState, name: str) -> Tensor:
+    """A whole tensor of a checkpoint, on the host."""
+    shape = state.wholes[name].shape
+    return state.read(name, (0,) * len(shape), shape)

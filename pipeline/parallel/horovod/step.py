@@ -15,7 +15,7 @@ from pipeline.emulation import pacing
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.horovod.environment import Membership
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts, Prepared, TrainState
+from pipeline.parallel.types import Batch, Parts, Prepared, SavedState
 from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
@@ -85,7 +85,7 @@ class HorovodStepper(Stepper):
         super().__init__(
             parts,
             data_parallel=member.size,
-            is_root=member.rank == ROOT,
+            rank=member.rank,
             reduce=self.synchronise,
             mean_over_ranks=mean_over_ranks,
             barrier=barrier,
@@ -122,8 +122,8 @@ class HorovodStepper(Stepper):
         with self.distributed.skip_synchronize():
             return super().update()
 
-    def load(self, state: TrainState) -> None:
-        """Continue from `state`, which every rank has read; the root's weights count. Collective.
+    def load(self, state: SavedState) -> None:
+        """Continue from `state`, which every rank reads; the root's weights count. Collective.
 
         Nothing of the optimiser is sent: `broadcast_optimizer_state` takes a step with zero
         gradients on an optimiser without slots, which moves AdamW's weights, and

@@ -9,12 +9,12 @@ import torch
 from pipeline import strategies
 from pipeline.launch.leftovers import clear
 from pipeline.launch.torchrun import RunPaths
-from pipeline.parallel.types import TrainState
 from pipeline.training import checkpoint
 from tests.parity.cases import Case
+from tests.shards import shards_of
 
 LAYOUT = strategies.load("ddp", {}).layout(Case("ddp").spec(2).world)
-STATE = TrainState({"w": torch.ones(2)}, {"w.exp_avg": torch.ones(2)}, {})
+STATE = shards_of({"weights/w": torch.ones(2), "optimiser/w/exp_avg": torch.ones(2)})
 OURS = checkpoint.key("training", "tokens", "the loopback network")
 
 

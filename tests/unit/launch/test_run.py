@@ -20,7 +20,6 @@ from pipeline.launch import run as cli
 from pipeline.launch import torchrun
 from pipeline.launch.outcome import Ended
 from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
-from pipeline.parallel.types import TrainState
 from pipeline.records import Step, read_record
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
@@ -30,6 +29,7 @@ from pipeline.training import checkpoint, fence
 from pipeline.training.loop import learning_rate
 from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
+from tests.shards import shards_of
 
 TAKEN = (
     "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
@@ -159,7 +159,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
 
 
 ONE = Case("single").spec(1)
-STATE = TrainState({"w": torch.ones(2)}, {"w.exp_avg": torch.ones(2)}, {})
+STATE = shards_of({"weights/w": torch.ones(2), "optimiser/w/exp_avg": torch.ones(2)})
 
 
 def step(number: int, spec: RunSpec = ONE) -> Step:

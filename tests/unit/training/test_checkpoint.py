@@ -3,24 +3,32 @@
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from safetensors.torch import save_file
 
-from pipeline.errors import SamestepError
-from pipeline.parallel.types import TrainState
-from pipeline.training import checkpoint
+from pipeline.errors import PeerError, SamestepError
+from pipeline.files import sha256_of_file
+from pipeline.parallel.types import Piece, Shards, Whole
+from pipeline.training import checkpoint, shard_files
+from tests.shards import read_whole, shards_of
 
 OWNER = checkpoint.key("training", "tokens", "network")
 
-STATE = TrainState(
-    weights={"w": torch.arange(6.0).view(2, 3).t()},
-    optimiser={"w.exp_avg": torch.ones(3, 2), "w.step": torch.tensor(4.0)},
-    scalars={"scale": 2.0},
+PART = "rank0.safetensors"
+
+WEIGHT = torch.arange(6.0).view(2, 3).t()
+STATE = shards_of(
+    {
+        "weights/w": WEIGHT,
+        "optimiser/w/exp_avg": torch.ones(3, 2),
+        "optimiser/w/step": torch.tensor(4.0),
+    },
+    {"scale": 2.0},
 )
 
 
@@ -28,8 +36,9 @@ def test_a_state_survives_the_disk(tmp_path) -> None:
     checkpoint.save(tmp_path, 4, STATE, "abc")
     assert checkpoint.fault(tmp_path, 4, "abc") is None
     again = checkpoint.load(tmp_path, 4)
-    assert torch.equal(again.weights["w"], STATE.weights["w"])
-    assert again.optimiser.keys() == STATE.optimiser.keys()
+    assert torch.equal(read_whole(again, "weights/w"), WEIGHT)
+    assert read_whole(again, "optimiser/w/step") == 4
+    assert {*again.wholes} == {piece.name for piece in STATE.pieces}
     assert again.scalars == STATE.scalars
 
 
@@ -47,13 +56,13 @@ def flip(path: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "a bit of the weights": lambda folder: flip(folder / checkpoint.WEIGHTS),
-    "a bit of the moments": lambda folder: flip(folder / checkpoint.OPTIMISER),
-    "cut": lambda folder: os.truncate(folder / checkpoint.WEIGHTS, 40),
-    "empty": lambda folder: os.truncate(folder / checkpoint.OPTIMISER, 0),
-    "gone": lambda folder: (folder / checkpoint.WEIGHTS).unlink(),
-    "other shapes": lambda folder: save_file({"w": torch.ones(2)}, folder / checkpoint.WEIGHTS),
-    "a foreign file": lambda folder: (folder / checkpoint.WEIGHTS).write_text("hello"),
+    "a bit": lambda folder: flip(folder / PART),
+    "cut": lambda folder: os.truncate(folder / PART, 40),
+    "empty": lambda folder: os.truncate(folder / PART, 0),
+    "gone": lambda folder: (folder / PART).unlink(),
+    "other shapes": lambda folder: save_file({"w": torch.ones(2)}, folder / PART),
+    "a foreign file": lambda folder: (folder / PART).write_text("hello"),
+    "another place of a piece": lambda folder: edit(folder, tensors={}),
     "numbers cut": lambda folder: os.truncate(folder / checkpoint.ABOUT, 30),
     "numbers changed": lambda folder: edit(folder, scalars={"scale": 4.0}),
     "not a folder": lambda folder: replaced(folder),
@@ -104,11 +113,12 @@ def test_it_is_for_its_own_training_tokens_and_network(tmp_path, other, said) ->
 
 def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch) -> None:
     final, sent = tmp_path / "step-00000004", []
-    monkeypatch.setattr(
-        checkpoint, "to_disk", lambda path: sent.append((path.name, final.exists()))
-    )
+    for module in (checkpoint, shard_files):
+        monkeypatch.setattr(
+            module, "to_disk", lambda path: sent.append((path.name, final.exists()))
+        )
     checkpoint.save(tmp_path, 4, STATE, "abc")
-    names = ["optimiser.safetensors", "state.json", "weights.safetensors"]
+    names = [PART, "state.json"]
     assert sorted(sent) == [(name, False) for name in names]
     assert sorted(path.name for path in final.iterdir()) == names
 
@@ -117,10 +127,140 @@ def test_nothing_half_written_stays_when_the_disk_refuses(tmp_path, monkeypatch)
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", refuse)
+    monkeypatch.setattr(shard_files, "save_file", refuse)
     with pytest.raises(SamestepError, match="No space left"):
         checkpoint.save(tmp_path, 4, STATE, "abc")
     assert list(tmp_path.iterdir()) == []
+
+
+RANKS = 4
+
+
+def rows_of(rank: int) -> Shards:
+    """A row of three each, and none for the last rank; the scalar is the root's."""
+    rows = [Piece("weights/w", (3, 2), (rank, 0), torch.full((1, 2), float(rank)))]
+    count = [Piece("optimiser/w/step", (), (), torch.tensor(4.0))] if rank == 0 else []
+    return Shards([*(rows if rank < 3 else ()), *count], {"scale": 2.0})
+
+
+def together(folder: Path, step: int, given: Callable[[int], Shards]) -> list[Exception | None]:
+    """All ranks save, each in its thread; what each raised."""
+    waiting, told = threading.Barrier(RANKS, timeout=20), [True] * RANKS
+    raised: list[Exception | None] = [None] * RANKS
+
+    def work(rank: int) -> None:
+        def agree(good: bool) -> bool:
+            told[rank] = good
+            waiting.wait()
+            all_good = all(told)
+            waiting.wait()
+            return all_good
+
+        try:
+            ranks = checkpoint.Ranks(rank, RANKS, "together", agree)
+            checkpoint.save(folder, step, given(rank), OWNER, ranks)
+        except Exception as error:
+            raised[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "a rank waits for ever"
+    return raised
+
+
+def test_every_rank_writes_its_own_pieces(tmp_path) -> None:
+    assert together(tmp_path, 4, rows_of) == [None] * RANKS
+    files = sorted(path.name for path in (tmp_path / "step-00000004").iterdir())
+    assert files == [*(f"rank{rank}.safetensors" for rank in range(3)), "state.json"]
+    assert checkpoint.fault(tmp_path, 4, OWNER) is None
+    state = checkpoint.load(tmp_path, 4)
+    assert read_whole(state, "weights/w").tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert state.read("weights/w", (1, 1), (2, 1)).tolist() == [[1], [2]]
+    assert state.read("weights/w", (3, 0), (0, 2)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_damage_of_any_rank_s_file_falls_back(tmp_path, rank) -> None:
+    for step in (4, 8):
+        together(tmp_path, step, rows_of)
+    flip(tmp_path / "step-00000008" / f"rank{rank}.safetensors")
+    said = str(checkpoint.fault(tmp_path, 8, OWNER))
+    assert said.startswith(f"its rank{rank}.safetensors is damaged")
+    assert checkpoint.fault(tmp_path, 4, OWNER) is None
+
+
+@pytest.mark.parametrize("full", [(1,), (0,), (0, 2), (3,)])
+def test_a_full_disk_of_some_ranks_is_one_error_and_leaves_nothing(
+    tmp_path, monkeypatch, full
+) -> None:
+    together(tmp_path, 4, rows_of)
+    real = shard_files.write
+
+    def write(folder: Path, rank: int, shards: Shards) -> None:
+        real(folder, rank, shards)
+        if rank in full:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shard_files, "write", write)
+    raised = together(tmp_path, 8, rows_of)
+    for rank, error in enumerate(raised):
+        assert isinstance(error, SamestepError)
+        assert isinstance(error, PeerError) == (rank not in full)
+        assert ("No space left" in str(error)) == (rank in full)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000004"]
+
+
+def test_a_full_disk_at_the_index_stops_all_ranks(tmp_path, monkeypatch) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "to_disk", refuse)
+    root, *others = together(tmp_path, 4, rows_of)
+    assert "No space left" in str(root)
+    assert all(isinstance(error, PeerError) for error in others)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pieces_that_do_not_make_up_their_tensor_are_no_checkpoint(tmp_path) -> None:
+    root, *_ = together(tmp_path, 4, lambda rank: rows_of(min(rank, 1)))
+    assert "wrote 8 numbers of weights/w of shape [3, 2]" in str(root)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_shared_is_said(tmp_path, monkeypatch) -> None:
+    real = shard_files.write
+
+    def write(folder: Path, rank: int, shards: Shards) -> None:
+        real(folder / "elsewhere" if rank == 2 else folder, rank, shards)
+
+    monkeypatch.setattr(shard_files, "write", write)
+    root, *_ = together(tmp_path, 4, rows_of)
+    assert "rank 2 left no" in str(root) and "share the results folder" in str(root)
+
+
+def test_whole_files_of_an_earlier_version_are_read(tmp_path) -> None:
+    folder = tmp_path / "step-00000004"
+    folder.mkdir()
+    moments = {"h.0.w.exp_avg": torch.full((3, 2), 5.0), "h.0.w.step": torch.tensor(4.0)}
+    save_file({"h.0.w": WEIGHT.contiguous()}, folder / "weights.safetensors")
+    save_file(moments, folder / "optimiser.safetensors")
+    files = {path.name: sha256_of_file(path) for path in folder.glob("*.safetensors")}
+    about = {"step": 4, "scalars": {"scale": 2.0}, "owner": OWNER, "files": files}
+    (folder / "state.json").write_text(json.dumps(about | {"sha256": checkpoint._sha256(about)}))
+    assert checkpoint.fault(tmp_path, 4, OWNER) is None
+    state = checkpoint.load(tmp_path, 4)
+    assert state.wholes == {
+        "weights/h.0.w": Whole((3, 2), "float32"),
+        "optimiser/h.0.w/exp_avg": Whole((3, 2), "float32"),
+        "optimiser/h.0.w/step": Whole((), "float32"),
+    }
+    assert torch.equal(state.read("weights/h.0.w", (1, 0), (2, 1)), WEIGHT[1:, :1])
+    assert read_whole(state, "optimiser/h.0.w/step") == 4
+    flip(folder / "optimiser.safetensors")
+    assert "optimiser.safetensors is damaged" in str(checkpoint.fault(tmp_path, 4, OWNER))
 
 
 def test_a_longer_run_of_another_spec_does_not_push_out_the_new_one(tmp_path) -> None:

@@ -15,7 +15,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation.pacing import UNPACED, Pacer
 from pipeline.parallel.passes import Waits
-from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, StepResult, Trainable
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, Shards, StepResult, Trainable
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
@@ -370,8 +370,11 @@ class Unmarked:
     def report(self) -> StepResult:
         return StepResult(*self.result)
 
-    def state(self) -> None:
-        return None
+    def agree(self, good: bool) -> bool:
+        return good
+
+    def shards(self) -> Shards:
+        return Shards([], {})
 
     def load(self, state: Any) -> None:
         raise NotImplementedError

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from pipeline import strategies
-from pipeline.errors import LaunchError, UnsupportedError
+from pipeline.errors import LaunchError, PeerError, UnsupportedError
 from pipeline.training import worker
 from pipeline.training.worker import kind_of
 
@@ -17,6 +17,7 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection cl
     [
         (UnsupportedError("no Apex"), "unsupported"),
         (LaunchError("two ranks came up"), "error"),
+        (PeerError("another rank could not write its part"), "lost"),
         (OSError(errno.ENOSPC, "No space left on device"), "error"),
         (MemoryError(), "oom"),
         (RuntimeError("CUDA out of memory. Tried to allocate 20 MiB"), "oom"),

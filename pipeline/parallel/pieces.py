@@ -1,0 +1,111 @@
+"""What a rank holds of a tensor, as boxes of the whole, so that a checkpoint knows no layout.
+
+A tensor may be cut twice: a tensor axis gives a rank its part (`Cut`), and ZeRO's stage 1 cuts the
+rows of that part over the data axis (a DTensor). Both cuts are exact for lengths that the ranks do
+not divide, where some ranks have one row less, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from pipeline.parallel.cut import Cut, cut_of
+from pipeline.parallel.mesh import TENSOR
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import Placement
+
+
+@dataclass(frozen=True)
+class Box:
+    """`shape` numbers along each dim: from `offsets` on in the whole, from `at` on in a part."""
+
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    at: tuple[int, ...]
+
+    def of(self, part: Tensor) -> Tensor:
+        """A view of the box in the part."""
+        return part[tuple(slice(a, a + n) for a, n in zip(self.at, self.shape, strict=True))]
+
+
+@dataclass(frozen=True)
+class Held:
+    """This rank's `part` of a tensor, which lies in the whole of this `shape` as `boxes` say.
+
+    `axes` are those of the mesh that cut it: along all others every rank holds the same.
+    """
+
+    part: Tensor
+    shape: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    axes: frozenset[str]
+
+
+def held(tensor: Tensor, like: Tensor) -> Held:
+    """What this rank holds of a tensor that is cut as `like` is. Nothing is sent.
+
+    A scalar, such as AdamW's step counter, belongs to the optimiser and is never cut.
+    """
+    part, shape, offsets = tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim()
+    axes = set[str]()
+    if hasattr(tensor, "full_tensor"):
+        shards: Any = tensor
+        mesh, part = shards.device_mesh, shards.detach().to_local()
+        offsets, own = span(shape, shards.placements, mesh.shape, mesh.get_coordinate())
+        assert own == tuple(part.shape), f"a part of {tuple(part.shape)}, expected {own}"
+        placed = zip(mesh.mesh_dim_names, shards.placements, strict=True)
+        axes |= {name for name, placement in placed if placement.is_shard()}
+    boxes = [Box(offsets, tuple(part.shape), (0,) * part.dim())]
+    cut = cut_of(like)
+    if cut is not None and shape:
+        axes.add(TENSOR)
+        boxes = list(_uncut(boxes[0], cut))
+        shape = (*shape[: cut.dim], cut.length, *shape[cut.dim + 1 :])
+    return Held(part, shape, tuple(box for box in boxes if 0 not in box.shape), frozenset(axes))
+
+
+def span(
+    shape: Sequence[int], placements: Sequence[Placement], mesh: Sequence[int], place: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and shape of a DTensor's part at this `place` of a mesh of these sizes.
+
+    Axes cut in their order, each what the ones before it left: into equal runs of rows, of which
+    the last may be shorter or empty. Raises TypeError for another cut than that.
+    """
+    from torch.distributed.tensor import Replicate, Shard  # slow, and seldom needed
+
+    offsets, own = [0] * len(shape), list(shape)
+    for placement, size, at in zip(placements, mesh, place, strict=True):
+        if type(placement) is Replicate:
+            continue
+        if type(placement) is not Shard:
+            raise TypeError(f"{placement} is no cut into boxes; expected Shard or Replicate")
+        each = -(-own[placement.dim] // size)
+        start = min(at * each, own[placement.dim])
+        offsets[placement.dim] += start
+        own[placement.dim] = min(each, own[placement.dim] - start)
+    return tuple(offsets), tuple(own)
+
+
+def _uncut(box: Box, cut: Cut) -> Iterator[Box]:
+    """A box of a cut tensor as boxes of the whole, one for each run that it meets."""
+    first, last = box.offsets[cut.dim], box.offsets[cut.dim] + box.shape[cut.dim]
+    before = 0  # of this rank's part, what earlier runs take
+    for start, length in cut.spans():
+        low, high = max(first, before), min(last, before + length)
+        if low < high:
+            yield Box(
+                _with(box.offsets, cut.dim, start + low - before),
+                _with(box.shape, cut.dim, high - low),
+                _with(box.at, cut.dim, low - first),
+            )
+        before += length
+
+
+def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
+    return (*values[:dim], value, *values[dim + 1 :])

@@ -1,0 +1,153 @@
+"""The files of a checkpoint: each rank writes its pieces, and reads of all files what it holds.
+
+A rank leaves `rank<r>.safetensors`, none where it is the first to hold nothing, and for the root
+`rank<r>.json` with what is in it. In a file a piece has the name of its tensor and where it begins:
+`weights/wte.weight@151,0`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pipeline.errors import SamestepError
+from pipeline.files import sha256_of_file, to_disk
+from pipeline.parallel.types import Shards, Whole, slot_name, weight_name
+
+OLD_WEIGHTS, OLD_OPTIMISER = "weights.safetensors", "optimiser.safetensors"
+"""Of checkpoints of earlier versions, which one rank wrote: whole tensors."""
+
+
+class Stored(NamedTuple):
+    """A box of a tensor in a file: `shape` numbers along each dim, from `offsets` on."""
+
+    file: str
+    key: str
+    offsets: Sequence[int]
+    shape: Sequence[int]
+
+
+def write(folder: Path, rank: int, shards: Shards) -> None:
+    """Write a rank's pieces below `folder`; raises OSError or SafetensorError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"rank{rank}.safetensors"
+    tensors: dict[str, Any] = {}
+    for piece in shards.pieces:
+        entry = {"shape": piece.shape, "dtype": str(piece.numbers.dtype)[6:], "pieces": []}
+        tensors.setdefault(piece.name, entry)["pieces"].append(
+            [name, piece.offsets, tuple(piece.numbers.shape)]
+        )
+    hashes = {}
+    if tensors:
+        save_file({_key(p.name, p.offsets): p.numbers for p in shards.pieces}, folder / name)
+        to_disk(folder / name)
+        hashes[name] = sha256_of_file(folder / name)
+    (folder / f"rank{rank}.json").write_text(json.dumps({"files": hashes, "tensors": tensors}))
+
+
+def gather(folder: Path, num_ranks: int) -> dict[str, Any]:
+    """What all ranks wrote: hashes of `files`, and `tensors` with their pieces; for the root.
+
+    Drops what the ranks left for it. Raises SamestepError where a rank left nothing, or pieces do
+    not make up their tensors.
+    """
+    files: dict[str, str] = {}
+    tensors: dict[str, Any] = {}
+    for rank in range(num_ranks):
+        path = folder / f"rank{rank}.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SamestepError(
+                f"rank {rank} left no {path} that rank 0 sees; all nodes must share the results "
+                "folder"
+            ) from None
+        path.unlink()
+        files |= found["files"]
+        for name, entry in found["tensors"].items():
+            known = tensors.setdefault(name, entry)
+            if known is not entry:
+                known["pieces"] += entry["pieces"]
+    for name, entry in tensors.items():
+        written = sum(math.prod(shape) for _, _, shape in entry["pieces"])
+        if written != math.prod(entry["shape"]):
+            raise SamestepError(
+                f"the ranks wrote {written} numbers of {name} of shape {entry['shape']}; each is "
+                "to be written once, see `is_first_with` of the strategy's step"
+            )
+    return {"files": files, "tensors": tensors}
+
+
+class SavedShards:
+    """A checkpoint's tensors (a `SavedState`), by what its `state.json` says of them.
+
+    Nothing is read before `read` asks for it.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder, self.scalars = folder, dict[str, float](about["scalars"])
+        self.wholes: dict[str, Whole] = {}
+        self.stored: dict[str, list[Stored]] = {}
+        self._open: dict[str, Any] = {}
+        if "tensors" not in about:
+            self._add_old_files()
+        for name, entry in about.get("tensors", {}).items():
+            self.wholes[name] = Whole(tuple(entry["shape"]), entry["dtype"])
+            self.stored[name] = [
+                Stored(file, _key(name, offsets), offsets, shape)
+                for file, offsets, shape in entry["pieces"]
+            ]
+
+    def read(self, name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """A box of a tensor, on the host, from the pieces that overlap it."""
+        out = torch.empty(tuple(shape), dtype=getattr(torch, self.wholes[name].dtype))
+        copied = 0
+        for piece in self.stored[name]:
+            bounds = list(zip(offsets, shape, piece.offsets, piece.shape, strict=True))
+            low = [max(begin, start) for begin, _, start, _ in bounds]
+            high = [min(begin + n, start + m) for begin, n, start, m in bounds]
+            if all(a < b for a, b in zip(low, high, strict=True)):
+                target = out[_slices(low, high, offsets)]
+                kept = self._file(piece.file).get_slice(piece.key)
+                target.copy_(kept[_slices(low, high, piece.offsets)])
+                copied += target.numel()
+        assert copied == out.numel(), f"{copied} of {out.numel()} numbers of {name} are there"
+        return out
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._open.clear()
+
+    def _file(self, name: str) -> Any:
+        if name not in self._open:
+            self._open[name] = safe_open(self.folder / name, "pt")
+        return self._open[name]
+
+    def _add_old_files(self) -> None:
+        """The tensors of an earlier version's two files, each one piece."""
+        for file in (OLD_WEIGHTS, OLD_OPTIMISER):
+            for key in self._file(file).keys():  # noqa: SIM118
+                kept = self._file(file).get_slice(key)
+                shape = tuple(kept.get_shape())
+                some = kept[tuple(slice(0, 0) for _ in shape)]
+                parameter, _, slot = key.rpartition(".")
+                name = weight_name(key) if file == OLD_WEIGHTS else slot_name(parameter, slot)
+                self.wholes[name] = Whole(shape, str(some.dtype)[6:])
+                self.stored[name] = [Stored(file, key, (0,) * len(shape), shape)]
+        self.close()
+
+
+def _key(name: str, offsets: Sequence[int]) -> str:
+    return f"{name}@{','.join(map(str, offsets))}"
+
+
+def _slices(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=True))
