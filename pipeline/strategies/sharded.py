@@ -126,7 +126,7 @@ class Sharded(Strategy):
         from pipeline.parallel import sharded
         from pipeline.parallel.group import Group
 
-        # Norms and checkpoints of shards on the host travel by Gloo.
+        # Norms and final weights of shards on the host travel by Gloo.
         group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if self.offload else None)
         mesh = sharded.data_mesh(parts.layout)
         if self.stage == 1:

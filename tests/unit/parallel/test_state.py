@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -16,11 +17,12 @@ from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model
 from pipeline.parallel.state import restore
-from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.types import Parts, Trainable, slot_name, weight_name
 from pipeline.precision import make_precision
 from pipeline.study.spec import ModelSpec, OptimiserSpec, WorldSpec
 from pipeline.training import checkpoint
 from pipeline.training.optimiser import make_optimiser
+from pipeline.training.shard_files import SavedShards
 from tests.shards import shards_of
 
 RANKS = 4
@@ -105,6 +107,34 @@ def test_a_rank_keeps_its_own_share_and_never_more(group, name, options) -> None
     assert live.now >= kept, "the count sees what is there"
     assert live.peak <= kept + 64, "nothing else is made for it, not even for a while"
     assert kept <= SHARES[name, options] * whole + 4 * len(shards.pieces)
+
+
+@pytest.mark.parametrize(("name", "options"), SHARES)
+def test_a_rank_reads_what_it_holds_and_no_more(group, tmp_path, monkeypatch, name, options):
+    """From whole tensors, as one device writes them; ZeRO's stage 1 reads its rows once more."""
+    tensors = {}
+    for key, parameter in build_model(MODEL, 5).named_parameters():
+        tensors[weight_name(key)] = torch.rand_like(parameter)
+        for slot in ("exp_avg", "exp_avg_sq"):
+            tensors[slot_name(key, slot)] = torch.rand_like(parameter)
+        tensors[slot_name(key, "step")] = torch.tensor(7.0)
+    checkpoint.save(tmp_path, 1, shards_of(tensors), "a")
+    real, numbers = SavedShards.read, list[int]()
+
+    def read(self: SavedShards, name: str, offsets: Any, shape: Any) -> torch.Tensor:
+        numbers.append(math.prod(shape))
+        return real(self, name, offsets, shape)
+
+    monkeypatch.setattr(SavedShards, "read", read)
+    trainable = stepped(name, dict(options))
+    trainable.load(checkpoint.load(tmp_path, 1))
+    shards = trainable.shards()
+    for piece in shards.pieces:
+        ends = zip(piece.offsets, piece.numbers.shape, strict=True)
+        box = tensors[piece.name][tuple(slice(start, start + n) for start, n in ends)]
+        assert torch.equal(piece.numbers, box), piece.name
+    kept = sum(piece.numbers.numel() for piece in shards.pieces)
+    assert kept <= sum(numbers) <= 1.25 * kept
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path) -> None:
