@@ -1,12 +1,13 @@
 #!/bin/sh
-# Compile the locks beside their .in files with pip-tools: requirements, validator and deepspeed.
+# Compile the locks beside their .in files with pip-tools: requirements, validator, deepspeed and axe.
 #
 #   sh envs/lock.sh [options of pip-compile, such as --upgrade]
 #
 # A lock names no index and no path, and the hashes of all files that PyPI has of a version, so that it
 # holds on every platform. torch alone stands without hashes and without the local tag of one index's
 # build (`2.13.0+cpu`): each index serves builds of its own of the same version. DeepSpeed's lock leaves
-# out what requirements.lock has, since it is installed besides that.
+# out what requirements.lock has, since it is installed besides that; axe's holds the one package that is
+# asked for, since only a file of it is read.
 set -eu
 
 work=$(mktemp -d)
@@ -15,9 +16,12 @@ trap 'rm -rf "$work"' EXIT
 others='NR == FNR { if (/^[a-z].*==/) { sub(/==.*/, ""); has[$0] = 1 }; next }
         /^[a-z].*==/ { package = $0; sub(/==.*/, "", package); skip = package in has }
         !skip'
+asked='NR == FNR { if (/^[a-z].*==/) { sub(/==.*/, ""); has[$0] = 1 }; next }
+       /^[a-z].*==/ { package = $0; sub(/==.*/, "", package); skip = !(package in has) }
+       !skip'
 
 export DS_ACCELERATOR=cpu DS_BUILD_OPS=0 # what DeepSpeed's sdist asks for its metadata
-for name in requirements validator deepspeed; do
+for name in requirements validator deepspeed axe; do
     lock=envs/$name.lock
     # An existing lock holds versions still unless they are asked to move.
     cp "$lock" "$work/$name.lock" 2>/dev/null || :
@@ -35,6 +39,10 @@ for name in requirements validator deepspeed; do
     if [ "$name" = deepspeed ]; then
         awk "$others" envs/requirements.lock "$work/clean.lock" >"$work/extra.lock"
         mv "$work/extra.lock" "$work/clean.lock"
+    fi
+    if [ "$name" = axe ]; then
+        awk "$asked" envs/axe.in "$work/clean.lock" >"$work/alone.lock"
+        mv "$work/alone.lock" "$work/clean.lock"
     fi
     cp "$work/clean.lock" "$lock.new"
     mv "$lock.new" "$lock"
