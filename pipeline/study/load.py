@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError
+from pipeline.fonts import missing
 from pipeline.schemas import CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
@@ -166,17 +166,13 @@ def _check_texts(study: Study, where: Path | str) -> None:
 def font_warning(texts: Iterable[str]) -> str | None:
     """One line on characters of these texts that figures or PDF show as boxes, or None.
 
-    Their fonts come with matplotlib and typst, so that pages are the same everywhere; none of them
-    has the wide characters of Chinese, Japanese and Korean, and typst's have no emoji.
+    Their fonts come with matplotlib, typst and pipeline/fonts.py, so that pages are the same
+    everywhere; none of them has all emoji.
     """
-    found = dict.fromkeys(c for text in texts for c in text if _is_wide(c))
+    found = missing(texts)
     if not found:
         return None
     return (
         f"warning: the fonts of figures or PDF have no {' '.join(found)} and show a box for each; "
-        "use Latin, Greek or Cyrillic letters in title and labels"
+        "use other letters in title and labels"
     )
-
-
-def _is_wide(character: str) -> bool:
-    return unicodedata.east_asian_width(character) in ("W", "F")

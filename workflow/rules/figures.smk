@@ -20,6 +20,7 @@ rule figures:
         metrics=METRICS,
         verdicts=VERDICTS if CLAIM_FILES else [],
         code=[
+            "pipeline/fonts.py",
             *files("pipeline/figures/*.py"),
             *files("pipeline/reference/*"),
             *files("workflow/config/*/published.json"),

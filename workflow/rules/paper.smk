@@ -15,10 +15,15 @@ rule manuscript:
             "paper/manuscript.md",
             "paper/references.bib",
             "paper/style.css",
+            "paper/template.tex",
             "paper/template.typ",
         ],
         validation=VALIDATION if VALIDATED else [],
-        code=["pipeline/text.py", *files("pipeline/paper/*.py")],
+        code=[
+            "pipeline/fonts.py",
+            "pipeline/text.py",
+            *files("pipeline/paper/*.py"),
+        ],
     output:
         report(
             PAPER[0],
