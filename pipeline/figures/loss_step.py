@@ -26,7 +26,7 @@ _SMALLEST, _LARGEST = 1e-9, 1e2
 def draw(table: pd.DataFrame) -> Figure:
     """A panel of the loss, then one of the deviation for each node count on one shared scale."""
     nodes = node_counts(table)
-    figure, [[first, *others]] = theme.grid(1 + len(nodes), 2.3, per_line=3)
+    figure, [[first, *others]] = theme.grid(1 + len(nodes), 1.85, per_line=5)
     loss = over_repeats(pick(table, "step", "loss"))
     if loss.empty:
         for axes in others:
@@ -52,7 +52,7 @@ def draw(table: pd.DataFrame) -> Figure:
             axes.annotate(
                 limit(tolerance), (0, tolerance), (3, 1.5 if top_one else -1.5),
                 ("axes fraction", "data"), "offset points", ha="left",
-                va="bottom" if top_one else "top", fontsize=6.5,
+                va="bottom" if top_one else "top", fontsize=7,
                 color="#555555",
             )  # fmt: skip
         axes.set_yscale("log")
@@ -60,7 +60,11 @@ def draw(table: pd.DataFrame) -> Figure:
         axes.set_ylim(_SMALLEST / 2, top)
         panel_title(axes, count)
         _finish_panel(axes, axes.get_title())
-        axes.set_ylabel("Relative deviation")
+        # They share one scale, which stands once in each line of panels.
+        place = axes.get_subplotspec()
+        begins = axes is others[0] or (place is not None and place.is_first_col())
+        axes.set_ylabel("Relative deviation" if begins else "")
+        axes.tick_params(labelleft=begins)
     what = (
         f"Deviations below {_SMALLEST:g}, exact agreement among them, are drawn at {_SMALLEST:g}."
     )

@@ -27,7 +27,7 @@ def draw(table: pd.DataFrame) -> Figure:
     time = over_repeats(pick(table, "step", "elapsed_seconds"))
     keys = ["cell", "nodes", "step"]
     both = loss.merge(time[[*keys, "value"]].rename(columns={"value": "seconds"}), on=keys)
-    figure, found = panels(table, both, 1.9, sharex="row", sharey=True)
+    figure, found = panels(table, both, 1.6, sharex="row", sharey=True)
     for panel in found:
         draw_lines(panel.axes, panel.rows, table, x="seconds")
     leftmost, lowest = outer(found)

@@ -30,7 +30,7 @@ def draw(table: pd.DataFrame) -> Figure:
     keys = ["cell", "arm", "nodes", "rank"]
     over = peaks.groupby(keys, sort=True)["value"].median().reset_index()
     arms = arms_of(table, peaks)
-    figure, found = panels(table, over, 0.55 + 0.26 * len(arms), sharex=True, sharey=True)
+    figure, found = panels(table, over, 0.5 + 0.2 * len(arms), sharex=True, sharey=True)
     for panel in found:
         _panel(panel.axes, panel.rows, arms, table)
     name_cells(found, arms)

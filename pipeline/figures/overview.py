@@ -33,7 +33,7 @@ CAPTION = (
 # Parity and claims check equal work for themselves.
 COMPARES = {"precision"}
 USES = "verdicts"
-_WRAP = 86
+_WRAP = 80
 _WORDS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
           "not testable here": "#777777"}  # fmt: skip
 _FIXED = "\N{NO-BREAK SPACE}"
@@ -45,7 +45,7 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure
     """Finding, throughput over at most two links, parity, share of communication, verdicts."""
     compared = links(table)
     compared = list(dict.fromkeys([compared[0], compared[-1]])) if compared else []
-    figure = plt.figure(figsize=(theme.WIDTH_INCHES, 5.4), layout="constrained")
+    figure = plt.figure(figsize=(theme.WIDTH_INCHES, 4.9), layout="constrained")
     whole = figure.add_gridspec(3, 1, height_ratios=(0.5, 2.7, 1.8))
     values = pick(table, "cell", "tokens_per_second")
     if values.empty:

@@ -76,7 +76,7 @@ def name_cells(found: Sequence[Panel], arms: Sequence[str]) -> None:
     for panel in found[1:]:
         for arm in dict.fromkeys(panel.rows["arm"]) if panel.axes in leftmost else ():
             panel.axes.text(
-                -0.05, arms.index(arm), arm, ha="right", va="center", fontsize=8, in_layout=False,
+                -0.05, arms.index(arm), arm, ha="right", va="center", fontsize=7.5, in_layout=False,
                 transform=panel.axes.get_yaxis_transform(),
             )  # fmt: skip
 

@@ -54,7 +54,7 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
     for place, one in enumerate(shown):
         _row(axes, place, one)
     scales.cell_axis(axes, [_words(one["sentence"]) for one in shown])
-    axes.tick_params(axis="y", labelsize=6.5)
+    axes.tick_params(axis="y", labelsize=7)
     entries = [
         theme.provenance_entry(theme.MEASURED, "measured here, with its interval"),
         theme.provenance_entry(theme.PUBLISHED),

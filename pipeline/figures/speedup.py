@@ -40,7 +40,7 @@ _ROOM = 8
 def draw(table: pd.DataFrame) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
     compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 2.8, sharey=True)
+    figure, [panels] = theme.grid(len(compared), 2.2, sharey=True)
     values, ideals = pick(table, "cell", "speedup"), pick(table, "cell", "ideal_speedup")
     if values.empty:
         return theme.empty(figure, panels[0], table)

@@ -28,7 +28,7 @@ def draw(table: pd.DataFrame) -> Figure:
         figure, [[axes]] = theme.grid(1, 2.0)
         return theme.empty(figure, axes, table)
     arms = arms_of(table, steps)
-    height = 0.55 + 0.26 * len(arms)
+    height = 0.5 + 0.2 * len(arms)
     figure, found = panels(table, steps, height, sharex=True, sharey=True)
     published = published_step_seconds(table)
     drawn = [*(steps["value"] * 1000), *(number.value * 1000 for number in published.values())]

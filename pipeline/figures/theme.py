@@ -8,6 +8,7 @@ and Ito, which stays apart under the common kinds of colour blindness.
 from __future__ import annotations
 
 import html
+import logging
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
@@ -21,7 +22,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
-from matplotlib import MatplotlibDeprecationWarning
+from matplotlib import MatplotlibDeprecationWarning, font_manager
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,12 +31,16 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from pipeline.files import atomic_path
+from pipeline.fonts import FAMILY, fallback
 from pipeline.metrics.select import cells, missing_notes, mixed_notes, records, repeats, setting
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
-WIDTH_INCHES = 7.0
-_WRAP = 132
+WIDTH_INCHES = 6.38
+"""Width of the text in paper/template.typ, so that a point of a figure is a point in print."""
+LEAST_POINTS = 7.0
+"""No text of a figure is smaller."""
+_WRAP = 120
 
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
@@ -64,24 +69,31 @@ class Style:
 
 
 def apply() -> None:
-    """Set the shared theme; fonts are embedded as TrueType and SVG ids do not change."""
+    """Set the shared theme; fonts are embedded and SVG ids do not change."""
     # seaborn 0.13 still passes an argument of boxplots that matplotlib 3.11 has renamed.
     warnings.filterwarnings("ignore", message="vert: bool", category=MatplotlibDeprecationWarning)
     sns.set_theme(context="paper", style="whitegrid", font="DejaVu Sans")
+    families, wide = ["DejaVu Sans"], fallback()
+    if wide is not None:
+        font_manager.fontManager.addfont(wide)
+        # It has one weight, which stands for bold too.
+        logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)
+        families.append(FAMILY)
     plt.rcParams.update(
         {
+            "font.family": families,
             "axes.edgecolor": "#444444",
             "axes.linewidth": 0.8,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.titlesize": 9,
-            "axes.labelsize": 9,
+            "axes.titlesize": 8.5,
+            "axes.labelsize": 8,
             "axes.grid.axis": "y",
             "grid.color": "#E2E2E2",
             "grid.linewidth": 0.6,
-            "legend.fontsize": 8,
-            "xtick.labelsize": 8,
-            "ytick.labelsize": 8,
+            "legend.fontsize": 7.5,
+            "xtick.labelsize": 7.5,
+            "ytick.labelsize": 7.5,
             "xtick.bottom": True,
             "pdf.fonttype": 42,
             "svg.hashsalt": "samestep",
@@ -180,7 +192,7 @@ def finish(
     key = f" {key_of_names(table, shown)}" if named else ""
     remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}{key}"]
     text = "\n".join(textwrap.fill(one_line(remark), _WRAP) for remark in remarks)
-    note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=6.5, color="#444444")
+    note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
     _stack(figure, box, note)
     return figure
 
@@ -197,7 +209,7 @@ def _entries(table: pd.DataFrame, shown: Collection[str], lines: bool) -> list[L
     look, handles = styles(table), []
     names = cells(table)
     for row in records(names[names["cell"].isin(list(shown))].drop_duplicates("arm")):
-        style, label = look[row["cell"]], textwrap.fill(one_line(row["arm_label"]), 52)
+        style, label = look[row["cell"]], textwrap.fill(one_line(row["arm_label"]), 48)
         handles.append(
             Line2D([], [], color=style.colour, marker=style.marker, ms=5, lw=1.6,
                    ls=style.dashes if lines else "", label=label)

@@ -27,7 +27,7 @@ COMPARES = {"precision"}
 def draw(table: pd.DataFrame) -> Figure:
     """Tokens per second of every cell at every node count, a panel for each link."""
     compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 2.8, sharey=True)
+    figure, [panels] = theme.grid(len(compared), 2.2, sharey=True)
     values = pick(table, "cell", "tokens_per_second")
     if values.empty:
         return theme.empty(figure, panels[0], table)

@@ -60,7 +60,7 @@ def draw(table: pd.DataFrame) -> Figure:
     spent = means.pivot_table(index=["nodes", "cell"], columns="phase", values="value") * 1000
     shares = pick(table, "cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
     bounds = least_milliseconds(table)
-    figure, found = panels(table, means, 0.55 + 0.22 * len(arms), sharex=True, sharey=True)
+    figure, found = panels(table, means, 0.5 + 0.2 * len(arms), sharex=True, sharey=True)
     for panel in found:
         for row in records(panel.rows.drop_duplicates("cell")):
             place = (panel.nodes, row["cell"])
@@ -68,7 +68,7 @@ def draw(table: pd.DataFrame) -> Figure:
             _bar(panel.axes, arms.index(row["arm"]), own, share)
             if place in bounds:
                 _bound(panel.axes, arms.index(row["arm"]), own, bounds[place])
-        _finish_panel(panel.axes, len(arms), 100 + 15 * len(found[:4]))
+        _finish_panel(panel.axes, len(arms), 100 + 26 * len(found[:4]))
     name_cells(found, arms)
     for axes in outer(found)[1]:
         axes.set_xlabel("Share of the step [%]")
@@ -94,7 +94,7 @@ def _bar(axes: Axes, place: int, own: pd.Series, share: float) -> None:
         axes.barh(place, width, left=left, height=0.66, **_LOOK[name], **_EDGE)
         left += width
     text = f"{100 * share:.0f} %, {significant(whole, 2)} ms"
-    axes.text(103, place, text, va="center", ha="left", fontsize=6, color="#A04000")
+    axes.text(103, place, text, va="center", ha="left", fontsize=7, color="#A04000")
 
 
 def _bound(axes: Axes, place: int, own: pd.Series, least: float) -> None:

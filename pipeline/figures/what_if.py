@@ -103,7 +103,7 @@ def _name(axes: Axes, place: int, band: pd.DataFrame, found: pd.DataFrame) -> No
     name = band["condition"].iloc[0]
     text = band["adds" if found["plain_link"].nunique() == 1 else "link"].iloc[0]
     said = textwrap.fill(text, 26)
-    lines = [(0.5, "bottom", 8.0, "#222222", name), (-1.5, "top", 6.5, "#555555", said)]
+    lines = [(0.5, "bottom", 8.0, "#222222", name), (-1.5, "top", 7.0, "#555555", said)]
     if text.partition(" ")[0] == name:
         lines = [(0.0, "center", 8.0, "#222222", said)]
     for up, side, size, colour, line in lines:

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from pipeline import figures
 from pipeline.__main__ import main
@@ -187,3 +189,19 @@ def test_a_label_is_drawn_as_given_and_powers_of_ten_too() -> None:
     assert (legend.get_text(), legend.get_parse_math()) == ("$a_1$ _x_ $", False)
     ticks = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
     assert "10⁻⁹" in ticks and not [tick for tick in ticks if "$" in tick]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_of_a_figure_is_smaller_than_seven_points_in_print(
+    name: str, table: pd.DataFrame
+) -> None:
+    """The paper draws a figure as wide as its text, so a point of it is a point in print."""
+    template = Path("paper/template.typ").read_text(encoding="utf-8")
+    margin = float(re.findall(r"margin: \(x: (\d+)mm", template)[0])
+    assert "#set image(width: 100%)" in template
+    assert pytest.approx((210 - 2 * margin) / 25.4, abs=0.01) == theme.WIDTH_INCHES
+    theme.apply()
+    figure = draw(name, table)
+    assert figure.get_figwidth() == theme.WIDTH_INCHES
+    shown = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text().strip()]
+    assert min(float(text.get_fontsize()) for text in shown) >= theme.LEAST_POINTS
