@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.errors import SamestepError
 from pipeline.files import atomic_path, write_text
+from pipeline.fonts import FAMILY, fallback, is_wide
 from pipeline.paper.manuscript import SOURCES, read_table
 
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
@@ -21,12 +22,21 @@ TYPST = "typst-smart"
 _LINES_OF_A_PAGE, _LETTERS_OF_A_CELL = 46, 40
 # The command alone: a title may say `{figures/` too.
 _INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
+# A table as pandoc writes it: columns, caption, head, rows. No cell can hold such a command, since
+# pandoc escapes every backslash of a text.
+_LONG_TABLE = re.compile(
+    r"\\begin\{longtable\}\[\](?P<columns>\{@\{\}.*?@\{\}\})\n"
+    r"(?P<caption>\\caption.*?)\\tabularnewline\n(?P<head>\\toprule.*?)\\endfirsthead\n"
+    r".*?\\endlastfoot\n(?P<rows>.*?)\\end\{longtable\}",
+    re.DOTALL,
+)
+_APPENDIX = "\n\\onecolumn\n"
 
 
 def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     """Compile generated/manuscript.md to `final`, a PDF/UA-1; equal inputs give equal bytes.
 
-    Only typst's own fonts are used, so that the pages do not depend on what is installed.
+    Only fonts of packages are used, so that the pages do not depend on what is installed.
     """
     import typst
 
@@ -44,7 +54,12 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     options += [f"--variable=long-table:{name}" for name in long]
     _pandoc(generated, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
-    compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True)
+    wide = fallback()
+    compiler = typst.Compiler(
+        root=str(generated),
+        ignore_system_fonts=True,
+        font_paths=[str(wide.parent)] if wide else [],
+    )
     try:
         # typst refuses what it can see to break PDF/UA-1, such as a figure without a text.
         pdf = _compiled(compiler, source, noon, ["ua-1"])
@@ -77,17 +92,34 @@ def _compiled(compiler: Any, source: Path, noon: datetime, standards: list[str])
 
 
 def write_latex(generated: Path, final: Path, figures: Path) -> None:
-    """A LaTeX file for submission that includes the figures as PDF, relative to itself."""
-    _pandoc(
-        generated,
-        final,
-        ["--to=latex", "--standalone", "--variable=documentclass:article",
-         "--variable=geometry:margin=25mm", "--variable=fontsize:10pt"],
-        images="pdf",
-    )  # fmt: skip
+    """A LaTeX file for submission that includes the figures as PDF, relative to itself.
+
+    Its class can be that of a conference (paper/template.tex), also one of two columns.
+    """
+    options = ["--to=latex", f"--template={SOURCES / 'template.tex'}"]
+    if any(is_wide(c) for c in (generated / "manuscript.md").read_text(encoding="utf-8")):
+        options.append(f"--variable=cjk:{FAMILY}")
+    _pandoc(generated, final, options, images="pdf")
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()
     text = final.read_text(encoding="utf-8")
-    write_text(final, _INCLUDED.sub(lambda found: f"{found[1]}{{{folder}/", text))
+    text = _INCLUDED.sub(lambda found: f"{found[1]}{{{folder}/", text)
+    write_text(final, _floating(text))
+
+
+def _floating(latex: str) -> str:
+    """Figures, and tables before the appendix, as floats over both columns where there are two.
+
+    `longtable` breaks over pages, which only one column can; the appendix has one.
+    """
+    body, appendix, rest = latex.partition(_APPENDIX)
+    body = _LONG_TABLE.sub(
+        r"\\begin{table*}\n\g<caption>\n\n\\centering\\small\n\\begin{tabular}\g<columns>\n"
+        r"\g<head>\g<rows>\\bottomrule\n\\end{tabular}\n\\end{table*}",
+        body,
+    )
+    for kind in ("begin", "end"):
+        body = body.replace(f"\\{kind}{{figure}}", f"\\{kind}{{figure*}}")
+    return body + appendix + rest
 
 
 def write_html(generated: Path, final: Path) -> None:
@@ -100,6 +132,8 @@ def write_html(generated: Path, final: Path) -> None:
             "--standalone",
             "--embed-resources",
             "--mathml",
+            "--variable=include-before:<main>",
+            "--variable=include-after:</main>",
             f"--css={SOURCES / 'style.css'}",
         ],
         images="svg",
