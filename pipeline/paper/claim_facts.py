@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
@@ -26,11 +26,22 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "not_reproduced": number[NOT_REPRODUCED],
         "undecided": number[UNDECIDED],
         "untested": number[NOT_TESTABLE],
+        "outcome": _outcome(
+            {word: number[word] for word in (REPRODUCED, NOT_REPRODUCED, UNDECIDED)}
+        ),
         "all_elsewhere": bool(tested) and len(elsewhere) == len(tested),
         "some_elsewhere": len(elsewhere),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),
         "reasons": reasons(verdicts),
     }
+
+
+def _outcome(number: Mapping[str, int]) -> str:
+    """`2 came out as reproduced and 1 as undecided`: what was found at least once."""
+    found = [(word, count) for word, count in number.items() if count]
+    if not found:
+        return "none could be tested"
+    return listed(f"{n} {'as' if i else 'came out as'} {word}" for i, (word, n) in enumerate(found))
 
 
 def reasons(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -116,6 +117,8 @@ def _scaling(table: pd.DataFrame) -> dict[str, Any]:
     described = [
         {
             "label": row["label"],
+            "arm": row["arm_label"],
+            "over": row["link"] if row["cell"] != row["arm"] else "",
             "nodes": plural(row["nodes"], "node"),
             "speedup": ratio_interval(row["value"], row["low"], row["high"]),
             "base": row["base"],
@@ -130,14 +133,29 @@ def _scaling(table: pd.DataFrame) -> dict[str, Any]:
     bases = pick(table, "cell", "base_tokens_per_second").drop_duplicates("base")
     return {
         "cells": described,
-        "faster": listed(c["label"] for c in described if c["verdict"] == FASTER),
-        "slower": listed(c["label"] for c in described if c["verdict"] == SLOWER),
-        "unclear": listed(c["label"] for c in described if c["verdict"] not in (FASTER, SLOWER)),
+        "faster": _named(described, {FASTER}),
+        "slower": _named(described, {SLOWER}),
+        "unclear": _named(described, {c["verdict"] for c in described} - {FASTER, SLOWER}),
         "too_few": any(c["verdict"] == TOO_FEW for c in described),
         "bases": [
             {"name": row["base"], "rate": significant(row["value"])} for row in records(bases)
         ],
     }
+
+
+def _named(described: list[dict[str, Any]], verdicts: Collection[str]) -> str:
+    """The cells of these verdicts, link by link: `all 5 cells over 1 Gbit/s; A and B over ...`."""
+    parts = []
+    for link in dict.fromkeys(cell["over"] for cell in described):
+        there = [cell for cell in described if cell["over"] == link]
+        chosen = [cell for cell in there if cell["verdict"] in verdicts]
+        if not link:
+            parts.append(listed(cell["label"] for cell in chosen))
+        elif chosen and len(chosen) == len(there) > 2:
+            parts.append(f"all {len(there)} cells over {link}")
+        elif chosen:
+            parts.append(f"{listed(cell['arm'] for cell in chosen)} over {link}")
+    return "; ".join(filter(None, parts))
 
 
 def _verdict(table: pd.DataFrame, row: dict[str, Any]) -> str:
@@ -153,7 +171,8 @@ def _memory(table: pd.DataFrame) -> dict[str, Any]:
         return {}
     smallest = pick(table, "cell", "least_peak_memory_bytes")[["cell", "nodes", "value"]]
     both = largest.merge(smallest.rename(columns={"value": "least"}), on=["cell", "nodes"])
-    uneven = records(both[both["value"] > _ASYMMETRIC * both["least"]])
+    both["ratio"] = both["value"] / both["least"]
+    uneven = both[both["ratio"] > _ASYMMETRIC].groupby("arm_label", sort=False)
     top = records(both.sort_values("value"))[-1]
     return {
         "cell": top["label"],
@@ -162,11 +181,13 @@ def _memory(table: pd.DataFrame) -> dict[str, Any]:
         "percent": f"{100 * (_ASYMMETRIC - 1):.0f}",
         "uneven": [
             {
-                "label": row["label"],
-                "nodes": plural(row["nodes"], "node"),
-                "ratio": significant(row["value"] / row["least"]),
+                "label": label,
+                "nodes": f"{listed(sorted({int(n) for n in rows['nodes']}))} nodes",
+                "ratio": " to ".join(
+                    dict.fromkeys(significant(f(rows["ratio"])) for f in (min, max))
+                ),
             }
-            for row in uneven
+            for label, rows in uneven
         ],
     }
 
