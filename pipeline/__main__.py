@@ -17,6 +17,7 @@ import traceback
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
+from pipeline import options
 from pipeline.errors import SamestepError
 
 STAGES = (
@@ -57,7 +58,12 @@ LONGEST_WORD = 500
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors are one line and go the way of all others; no option may be shortened."""
+    """Errors are one line and go the way of all others; no option is shortened or given twice."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name in (None, "store"):
+            self.register("action", name, options.Once)
 
     def error(self, message: str) -> NoReturn:
         """Raise SamestepError."""
@@ -115,7 +121,9 @@ def _run(argv: list[str]) -> int:
         prog=f"python -m pipeline {name}", description=stage.SUMMARY, allow_abbrev=False
     )
     stage.add_arguments(parser)
-    return int(stage.run(parser.parse_args(rest)))
+    args = parser.parse_args(rest)
+    options.check_written(parser, args)
+    return int(stage.run(args))
 
 
 def _fail(text: str, *further: str) -> int:

@@ -11,9 +11,64 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MAX_PATH = 4095
 """Bytes of a path on Linux, without its end."""
+
+
+class Once(argparse._StoreAction):
+    """Stores a value; an option that is given twice is refused, where argparse keeps the last."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store it; the parser's error where there is one already."""
+        given: set[str] = vars(parser).setdefault("given_once", set())
+        if self.option_strings and self.dest in given:
+            parser.error(f"argument {option_string} is given twice; give it once")
+        given.add(self.dest)
+        super().__call__(parser, namespace, values, option_string)
+
+
+def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """The parser's error where what a stage would write is what it reads.
+
+    That is the same file or folder, or a file of a folder that is read.
+    """
+    read = {
+        action.option_strings[0]: (action.type, _paths(args, action))
+        for action in parser._actions
+        if action.type in (path, file, folder) and action.option_strings
+    }
+    for action in parser._actions:
+        if action.type not in (new_file, new_folder):
+            continue
+        for out in _paths(args, action):
+            for name, (kind, found) in read.items():
+                if any(_is_lost(out, one, action.type, kind) for one in found):
+                    parser.error(
+                        f"argument {action.option_strings[0]}: {out} is read too, by {name}, and "
+                        "would be overwritten; give another name"
+                    )
+
+
+def _paths(args: argparse.Namespace, action: argparse.Action) -> list[Path]:
+    given = getattr(args, action.dest, None)
+    return given if isinstance(given, list) else [given] if given is not None else []
+
+
+def _is_lost(out: Path, read: Path, writes: object, kind: object) -> bool:
+    if not out.exists():
+        return False
+    place, source = out.resolve(), read.resolve()
+    return place == source or (
+        writes is new_file and kind is folder and place.is_relative_to(source)
+    )
 
 
 def path(text: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import STAGES, _Parser, _stage
+from pipeline.options import new_file
 from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
 
@@ -89,6 +91,80 @@ def test_every_option(laid: Laid, here: Path, stage: str) -> None:
             free = action.dest in ("scheduler", "confirm")
             status, said = call(here, stage, *given, may_leave=free)
             assert status == 2 or free or action.type is None, (given, status, said)
+
+
+def stores(action: argparse.Action) -> bool:
+    """Whether an option keeps one value, so that a second one would replace it in silence."""
+    return (
+        bool(action.option_strings) and action.nargs != 0 and "Append" not in type(action).__name__
+    )
+
+
+def twice() -> Iterator[tuple[str, argparse.Action]]:
+    """Command, and an option to give twice."""
+    return ((stage, action) for stage in STAGES for action in actions(stage) if stores(action))
+
+
+def overwritten() -> Iterator[tuple[str, argparse.Action, argparse.Action]]:
+    """Command, an option for what it writes, and one for what it reads."""
+    for stage in STAGES:
+        for out in actions(stage):
+            for read in actions(stage):
+                named = getattr(out.type, "__name__", ""), getattr(read.type, "__name__", "")
+                if named in WRITTEN and read.option_strings:
+                    yield stage, out, read
+
+
+WRITTEN = {
+    ("new_file", "path"), ("new_file", "file"), ("new_file", "folder"),
+    ("new_folder", "folder"), ("new_folder", "path"),
+}  # fmt: skip
+"""Types of two options of which the first must not name what the second does."""
+
+
+def line_of(laid: Laid, stage: str, given: dict[str, list[str]]) -> list[str]:
+    """A command with these values, and the rest of what it requires."""
+    words: list[str] = []
+    for action in actions(stage):
+        flags = action.option_strings[:1]
+        if action.dest in given:
+            words += [*flags, *given[action.dest]]
+        elif action.required:
+            words += [*flags, *good(laid, action)]
+    return words
+
+
+def test_an_option_that_is_given_twice(here: Path) -> None:
+    wrong = []
+    for stage, action in twice():
+        named = getattr(action.type, "__name__", "")
+        choice = str(
+            next(iter(action.choices or [{"folder": ".", "file": "file"}.get(named, "1")]))
+        )
+        flag = action.option_strings[0]
+        status, said = call(here, stage, f"{flag}={choice}", f"{flag}={choice}")
+        if status != 2 or "is given twice" not in said:
+            wrong.append((stage, flag, status, said))
+    assert not wrong, wrong
+
+
+def test_what_is_written_is_none_of_what_is_read(laid: Laid, here: Path) -> None:
+    wrong = []
+    for stage, out, read in overwritten():
+        kind = getattr(read.type, "__name__", "")
+        both = here / "both"
+        if kind == "folder" or "folder" in getattr(out.type, "__name__", ""):
+            (both / "below").mkdir(parents=True)
+            (both / "below/kept").write_text("precious")
+        else:
+            both.write_text("precious")
+        written = both / "below/kept" if out.type is new_file and kind == "folder" else both
+        given = {out.dest: [str(written)], read.dest: [str(both)]}
+        status, said = call(here, stage, *line_of(laid, stage, given))
+        if status != 2 or "would be overwritten" not in said:
+            wrong.append((stage, out.dest, read.dest, status, said))
+        shutil.rmtree(both) if both.is_dir() else both.unlink()
+    assert not wrong, wrong
 
 
 FILES = {"empty": b"", "text": b"text", "PAR1": b"PAR1" * 9, "zip": b"PK\x05\x06" + b"\0" * 18}
