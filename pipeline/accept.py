@@ -18,7 +18,6 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
     """
     strategies.check(expand(study))
     check_equal_work(study)
-    for path in files_of(study):
-        load_claims(path)
+    load_claims(*files_of(study))
     if not has_tokens:
         check_files(dict(study.corpus))

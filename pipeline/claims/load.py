@@ -7,10 +7,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pipeline import reference
+from pipeline import reference, strategies
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
 from pipeline.documents import read_document
-from pipeline.errors import ClaimError
+from pipeline.errors import ClaimError, StudyError
 from pipeline.schemas import describe, first_error
 from pipeline.study.study import Study
 
@@ -20,11 +20,24 @@ SCHEMA_FILE = ROOT / "workflow" / "schemas" / "claims.schema.yaml"
 
 # Keys of a test that name one cell, and those that name several.
 _ONE, _SEVERAL = ("a", "b", "c", "d", "fits", "too_large"), ("others", "cells")
+# Keys of a test of which each pair compares two cells.
+_PAIRS = (("a", "b"), ("c", "d"), ("fits", "too_large"))
 
 
-def load_claims(path: Path) -> list[Claim]:
-    """The claims of a file in its order; raises ClaimError naming the key, value and rule."""
-    return parse(read_document(path, "", ClaimError, "see workflow/config"), path)
+def load_claims(*paths: Path) -> list[Claim]:
+    """The claims of files in their order; raises ClaimError naming the key, value and rule."""
+    found: dict[str, Path] = {}
+    claims = []
+    for path in paths:
+        for claim in parse(read_document(path, "", ClaimError, "see workflow/config"), path):
+            if claim.id in found:
+                raise ClaimError(
+                    f"{path}: the claim {claim.id!r} stands twice, also in {found[claim.id]}; give "
+                    "each file once and each claim an id of its own"
+                )
+            found[claim.id] = path
+            claims.append(claim)
+    return claims
 
 
 def parse(content: Any, where: Path | str) -> list[Claim]:
@@ -41,8 +54,23 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
             f"{where}: no published figures of {content['reference'][:80]!r}; use one of "
             f"{', '.join(reference.ids())}"
         )
-    selectors = {name: Selector(name=name, **cell) for name, cell in content["cells"].items()}
+    selectors = {name: _selector(name, cell, where) for name, cell in content["cells"].items()}
     return [_claim(entry, content, selectors, where) for entry in content["claims"]]
+
+
+def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector:
+    """Cells of a strategy that there is, by knobs that it has."""
+    found, at = Selector(name=name, **cell), f"{where}: cell {name!r}"
+    try:
+        strategies.load(found.strategy, found.options)
+    except StudyError as error:
+        raise ClaimError(f"{at}: {error}") from None
+    if found.min_batch_per_rank > found.max_batch_per_rank:
+        raise ClaimError(
+            f"{at}: min_batch_per_rank {found.min_batch_per_rank} is over max_batch_per_rank "
+            f"{found.max_batch_per_rank}; no cell has both"
+        )
+    return found
 
 
 def _claim(
@@ -96,8 +124,14 @@ def _resolve(
         found: Selector = _known(selectors, name, "cell", at)
         return found
 
-    if test["kind"] == "ratio" and test["a"] == test["b"]:
-        raise ClaimError(f"{at}: a and b are both {test['a']!r}; name two cells")
+    for first, second in _PAIRS:
+        if second in test and test[first] == test[second]:
+            said = f"{first} and {second} are both {test[first]!r}"
+            raise ClaimError(f"{at}: {said}; name two cells")
+    if "d" in test and (test["a"], test["b"]) == (test["c"], test["d"]):
+        raise ClaimError(f"{at}: both ratios are {test['a']!r} over {test['b']!r}; name two")
+    if test.get("comparison") == "about" and not test.get("tolerance"):
+        raise ClaimError(f"{at}: an effect is never exactly its bound; add a tolerance over 0")
     if test.get("a") in test.get("others", ()):
         raise ClaimError(f"{at}: {test['a']!r} is one of its own others; leave it out there")
     resolved = dict(test)

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     files = args.claims or files_of(study)
     if not files:
         raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
-    claims = [claim for path in files for claim in load_claims(path)]
+    claims = load_claims(*files)
     metrics = table.read(args.metrics, study.name)
     verdicts = judge_all(claims, Evidence(study, metrics, bias_of(metrics)))
     write_verdicts(study.name, verdicts, args.out)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.write import outcome
+from pipeline.errors import ClaimError
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
 from pipeline.study.profiling import COMMUNICATION
@@ -170,7 +171,12 @@ def _claims(
     tests = {claim.id: claim.test for path in files_of(study) for claim in load_claims(path)}
     places: dict[tuple[str | None, str | None], dict[str, list[str]]] = {}
     for one in verdicts:
-        quantity = tests.get(one["id"], {}).get("metric", one["kind"])
+        if one["id"] not in tests:
+            raise ClaimError(
+                f"the verdicts are on a claim {one['id']!r}, which no claims of the study "
+                f"{study.name!r} have; run `python -m pipeline claims` again"
+            )
+        quantity = tests[one["id"]].get("metric", one["kind"])
         shown = SHOWN_IN[quantity]
         if shown[0] == "time_split" and not split:
             shown = (None, "claims")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -65,7 +66,7 @@ class Reference:
                 f"of {', '.join(self.tables)}"
             )
         columns = [one["name"] for one in content["columns"]]
-        place = int(row) if row.isdecimal() else 0
+        place = int(row) if re.fullmatch("[0-9]{1,9}", row) else 0
         if column not in columns or not 1 <= place <= len(content["rows"]):
             raise ClaimError(
                 f"the table {table!r} of {self.id!r} has no cell {name!r}; use a row from 1 to "

@@ -9,6 +9,7 @@ import yaml
 
 from pipeline import figures, tables
 from pipeline.claims.load import FOLDER, load_claims
+from pipeline.errors import ClaimError
 from pipeline.metrics.select import seconds_of_runs
 from pipeline.paper.appendix import KICK_SECONDS, LICENCE, SHOWN_IN, appendix, duration, size
 from pipeline.paper.manuscript import SOURCES, render
@@ -171,3 +172,9 @@ def test_profiled_runs_have_a_time_of_their_own(folder: Path) -> None:
     )
     text = text_of(collect(Study.of(study), table, (), MANIFEST), folder)
     assert "16 minutes of runs and 8.0 minutes of profiled runs, 24 minutes from" in text
+
+
+def test_a_verdict_on_no_claim_of_the_study_is_refused(table: pd.DataFrame) -> None:
+    study = Study.of(make_study(repeats=2, claims=["bai2022"]))
+    with pytest.raises(ClaimError, match="claim 'nobody', which no claims of the study 'fake'"):
+        appendix(study, table, [verdict("nobody", "ratio")], None)
