@@ -55,6 +55,7 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
     What an earlier run left is removed first. Raises CorpusError, leaving no final name behind.
     """
     source = source_of(spec.corpus)
+    _check_kept(spec, folder)
     offline = source.is_local and not _is_remote(spec.tokenizer)
     try:
         with made_folder(folder):
@@ -132,6 +133,23 @@ def _check_enough(num_tokens: int, spec: TokensSpec) -> None:
             f"of sequences of {spec.context} and one more; lower workload.global_batch or "
             "model.context, or use a larger corpus"
         )
+
+
+def _check_kept(spec: TokensSpec, folder: Path) -> None:
+    """Raise CorpusError where what is read lies where `_clean` removes what was made before."""
+    read = [Path(path) for path in spec.corpus.get("paths", ())]
+    if spec.tokenizer.get("kind") == "pretrained":
+        read.append(Path(str(spec.tokenizer["name"])) / TOKENIZER_FILE)
+    for path in read:
+        try:
+            is_inside = path.exists() and path.resolve().parent == folder.resolve()
+        except (OSError, ValueError, RuntimeError):  # it is refused where it is read
+            continue
+        if is_inside:
+            raise CorpusError(
+                f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
+                "give another folder"
+            )
 
 
 def _is_remote(tokenizer: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from pipeline.corpus.environment import single_threaded_tokenizers
 from pipeline.corpus.shards import ShardWriter
 from pipeline.corpus.text_store import Kind, TextStore, read_batches
-from pipeline.corpus.tokenisers import Tokeniser
+from pipeline.corpus.tokenisers import Tokeniser, is_panic
 from pipeline.errors import CorpusError
 
 BLOCK_BYTES = 8 * 2**20
@@ -105,7 +105,9 @@ def _encode_pieces(
     tokenizer.encode_special_tokens = True
     try:
         encodings = tokenizer.encode_batch_fast(rows["text"], add_special_tokens=False)
-    except Exception as error:  # `tokenizers` raises the bare class for what it cannot encode
+    except BaseException as error:  # `tokenizers` raises the bare class for what it cannot encode
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
         raise CorpusError(
             f"the tokeniser cannot encode the corpus ({' '.join(str(error).split())[:200]}); "
             "use another tokeniser or one with an unknown token"

@@ -74,6 +74,14 @@ def make_tokeniser(
         raise CorpusError(f"tokenizer of kind {kind!r} has no key {error}; add it") from None
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether the library, which is written in Rust, gave up: by an expression without end, say.
+
+    It is no Exception to Python, and no module holds its class.
+    """
+    return type(error).__name__ == "PanicException"
+
+
 def _train_bpe(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
     """The 256 bytes, the separator and merges up to `vocab_size` entries; the separator is id 0."""
     every = -(-survey.num_characters // BPE_TRAINING_CHARACTERS)
@@ -124,12 +132,22 @@ def _pretrained(name: str, revision: str | None, cache: Path) -> Tokeniser:
     try:
         with open_regular(file) as content:
             tokenizer = Tokenizer.from_buffer(content.read())
-    except Exception as error:  # `tokenizers` raises the bare class for a bad file
+    except BaseException as error:  # `tokenizers` raises the bare class for a bad file
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
         said = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
         raise CorpusError(
             f"{file.name} of tokeniser {name!r} cannot be read ({said}); expected a file of the "
             "`tokenizers` library, correct tokenizer.name"
         ) from None
+    if getattr(tokenizer.model, "dropout", None):
+        raise CorpusError(
+            f"tokeniser {name!r} has dropout {tokenizer.model.dropout:g}, so it makes other tokens "
+            "each time; set it to null in tokenizer.json"
+        )
+    ids = list(tokenizer.get_vocab(with_added_tokens=True).values())
+    if len({*ids}) < len(ids):
+        raise CorpusError(f"tokeniser {name!r} gives one id to several tokens; give each its own")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     description = {"kind": "pretrained", "name": folder.name if folder.is_dir() else name}
@@ -165,7 +183,7 @@ def _separator(tokenizer: Tokenizer, settings: Path, name: str) -> str:
     """The end-of-text token that the settings name, else the first usual one in the vocabulary."""
     fix = "mend it or remove it"
     stated: Any = {}
-    if settings.exists():
+    if settings.exists() or settings.is_symlink():
         stated = read_document(settings, "", CorpusError, fix, MAX_MADE_BYTES)
     if not isinstance(stated, dict):
         raise CorpusError(f"{settings} is no mapping; {fix}")
