@@ -161,5 +161,7 @@ def _parse_yaml(text: str) -> Any:
     loader = Loader(text)
     try:
         return loader.get_single_data()
+    except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
+        raise Refused(f"a number in it cannot be ({fault}); correct it") from None
     finally:
         loader.dispose()

@@ -46,22 +46,46 @@ def one_line(text: str) -> str:
     return _BLANKS.sub(" ", text)
 
 
+# Letters and symbols by their category, of which nothing is seen: fillers of Hangul, empty Braille.
+_EMPTY = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+
+
 def unprintable(text: str) -> str:
     """The first character that no format can hold: a control character or half of a pair; or ''.
 
-    So is one that turns the direction of what follows: it would show a text that is not there.
+    So is one that turns the direction of what follows: it would show a text that is not there; and
+    a code point that Unicode gives to no character for ever, of which HTML makes an error.
     """
     wrong = (
         c
         for c in text
-        if (unicodedata.category(c) in ("Cc", "Cs") and not c.isspace()) or c in _TURNING
+        if (unicodedata.category(c) in ("Cc", "Cs") and not c.isspace())
+        or c in _TURNING
+        or _is_noncharacter(ord(c))
     )
     return next(wrong, "")
 
 
+def _is_noncharacter(point: int) -> bool:
+    return point & 0xFFFE == 0xFFFE or 0xFDD0 <= point <= 0xFDEF
+
+
 def is_visible(text: str) -> bool:
     """Whether a reader sees any of it: not blanks, control characters and marks alone."""
-    return any(unicodedata.category(character)[0] not in "ZCM" for character in text)
+    return any(_shows(character, "ZCM") for character in text)
+
+
+def seen(text: str) -> str:
+    """What a reader sees of it: equal for two texts that look alike because of what nobody sees.
+
+    Invisible characters are dropped, runs of blanks are one, and letters are composed.
+    """
+    words = "".join(" " if c.isspace() else c for c in text if c.isspace() or _shows(c, "C"))
+    return " ".join(unicodedata.normalize("NFC", words).split())
+
+
+def _shows(character: str, hidden: str) -> bool:
+    return unicodedata.category(character)[0] not in hidden and character not in _EMPTY
 
 
 def markdown(text: str) -> str:

@@ -51,6 +51,7 @@ FINISHED: tuple[Rule, ...] = (
     run_rules.network,
     run_rules.ranks,
     run_rules.utilisation,
+    run_rules.memory,
     run_rules.environments,
     run_rules.sent,
     step_rules.grid,

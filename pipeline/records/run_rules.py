@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import StudyError
@@ -17,6 +17,9 @@ from pipeline.text import unprintable
 
 if TYPE_CHECKING:
     from pipeline.records.record import RunRecord
+
+EARLIEST, CLOCKS = 2022, timedelta(days=1)
+"""Year of the first run that there can be, and how far clocks of two machines may be apart."""
 
 BUSY_TOLERANCE, BUSY_TICKS = 1.1, 0.5
 """Share and cores: earlier records count CPU time in ticks of 10 ms, few in a short run."""
@@ -72,6 +75,11 @@ def dates(record: RunRecord) -> str | None:
             ends[name] = datetime.fromisoformat(record.run[name])
         except ValueError:
             return f"run.json at $.{name}: {record.run[name]} is no date"
+    if ends["started_at"].year < EARLIEST:
+        said = f"{record.run['started_at']} is before there was a Samestep"
+        return f"run.json at $.started_at: {said}"
+    if ends["ended_at"] > datetime.now(UTC) + CLOCKS:
+        return f"run.json at $.ended_at: {record.run['ended_at']} is yet to come"
     if ends["ended_at"] < ends["started_at"]:
         said = f"{record.run['ended_at']} is before started_at {record.run['started_at']}"
         return f"run.json at $.ended_at: {said}"
@@ -176,6 +184,18 @@ def utilisation(record: RunRecord) -> str | None:
         if (busy := rank["mean_utilisation"]) is not None and busy > most:
             place = f"rank {rank['rank']}"
             return f"run.json at $.ranks: {place} has a mean_utilisation of {busy}, over its device"
+    return None
+
+
+def memory(record: RunRecord) -> str | None:
+    """A rank that computes on the processor takes no more memory than its machine has."""
+    if record.spec.world.device != "cpu" or record.spec.world.num_machines > 1:
+        return None
+    most = record.run["hardware"]["memory_bytes"]
+    for rank in record.run["ranks"]:
+        if rank["peak_memory_bytes"] > most:
+            said = f"rank {rank['rank']} has a peak_memory_bytes of {rank['peak_memory_bytes']}"
+            return f"run.json at $.ranks: {said}, over the {most} of its machine"
     return None
 
 

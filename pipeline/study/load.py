@@ -14,7 +14,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.text import is_visible, unprintable
+from pipeline.text import is_visible, seen, unprintable
 
 SCHEMA_FILE = CONFIG_SCHEMAS / "config.schema.yaml"
 CONFIG = CONFIG_SCHEMAS.parent / "config"
@@ -29,12 +29,15 @@ def load_study(path: Path) -> Study:
     return check_study(extended(read_document(path, "study file", StudyError), path), path)
 
 
-def extended(content: Any, path: Path, below: tuple[Path, ...] = ()) -> Any:
+def extended(
+    content: Any, path: Path, below: tuple[Path, ...] = (), above: str | None = None
+) -> Any:
     """The content of a study file over that of the study which its key `extends` names.
 
     Keys of `MERGED` are taken one by one, every other one whole, and a null leaves a key out. Other
-    content is returned as it is. `below` are the files that extend this one. Raises StudyError
-    where there is no such study, or where one extends itself.
+    content is returned as it is. `below` are the files that extend this one, and `above` is
+    the name in the first of them. Raises StudyError where there is no such study, where one extends
+    itself, or where one has the name of a study that it extends.
     """
     if not isinstance(content, dict) or "extends" not in content:
         return content
@@ -58,14 +61,16 @@ def extended(content: Any, path: Path, below: tuple[Path, ...] = ()) -> Any:
         )
     if base in files:
         raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
-    whole = extended(read_document(base, "study file", StudyError), base, files)
+    above = content["study"] if not below else above
+    extends = read_document(base, "study file", StudyError)
+    if isinstance(extends, dict) and extends.get("study") == above:
+        raise StudyError(
+            f"{files[0]}: it has the name of the study {above!r} that it extends, so its runs "
+            "would replace those; give it another name"
+        )
+    whole = extended(extends, base, files, above)
     if not isinstance(whole, dict):
         raise StudyError(f"{path}: extends {base}, which is no mapping; extend a study")
-    if not below and whole.get("study") == content["study"]:
-        raise StudyError(
-            f"{path}: it has the name of the study {content['study']!r} that it extends, so its "
-            "runs would replace those; give it another name"
-        )
     for key, value in content.items():
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
             value = _without_nulls(whole[key] | value)
@@ -156,10 +161,16 @@ def _check_texts(study: Study, where: Path | str) -> None:
         if not is_visible(text):
             raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
     labels = [arm.label for arm in study.arms]
-    for label in labels:
+    alike = [seen(label) for label in labels]
+    for label, look in zip(labels, alike, strict=True):
         if labels.count(label) > 1:
             raise StudyError(
                 f"{where}: cell label {label!r} stands {labels.count(label)} times; make it unique"
+            )
+        if alike.count(look) > 1:
+            raise StudyError(
+                f"{where}: {alike.count(look)} cell labels look alike, as {look!r}; make them "
+                "differ in more than blanks and what nobody sees"
             )
 
 

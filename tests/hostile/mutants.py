@@ -20,7 +20,7 @@ import yaml
 HUGE = 10**30
 HALF = "half a character: \ud800"
 TEXTS = {"unicode": "Größe 分散 🙂", "newline": "name\n", "path": "../../etc/passwd"}
-UNPRINTABLE = {"NUL": "a\0b", "escape": "\x1b[31mred"}
+UNPRINTABLE = {"NUL": "a\0b", "escape": "\x1b[31mred", "noncharacter": "a\ufdd0b\U0001fffe"}
 WRONG_TYPE: dict[type, tuple[Any, ...]] = {
     bool: (7, "yes", []),
     int: ("7", [], {}, True),
@@ -177,6 +177,7 @@ BAD_BYTES: dict[str, bytes] = {
     "long number": b'{"a": ' + b"9" * 5000 + b"}",
     "two documents": b"{}\n---\n{}",
     "NaN": b"NaN",
+    "no code point": b'{"a": "\\UFFFFFFFF"}',
     "large": b"",
 }
 """Content that is wrong for every kind of document; the large one gets `LARGE` bytes of nothing."""

@@ -35,6 +35,15 @@ def cell(number: int = 0, **changes: Any) -> dict[str, Any]:
 STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a name twice": (cell(1, name="single"), "cell name 'single' stands 2 times"),
     "a label twice": (cell(1, label="Single"), "cell label 'Single' stands 2 times"),
+    "a label twice but for a blank": (cell(1, label="Single "), "look alike"),
+    "a label twice but for what nobody sees": (cell(1, label="Sin\u200bgle"), "look alike"),
+    "a label twice but for a line end": (
+        {"cells": {0: {"label": "A b"}, 1: {"label": "A\nb"}}}, "look alike",
+    ),
+    "a label twice in another form of Unicode": (
+        {"cells": {0: {"label": "caf\u00e9"}, 1: {"label": "cafe\u0301"}}}, "look alike",
+    ),
+    "a title of letters that show nothing": ({"title": "\u3164\u2800"}, "blank"),
     "a link twice": (
         {"cluster": EMULATED | {"links": [LINK, LINK | {"rate_mbits": 2}]}},
         "link name 'a' stands 2 times",
@@ -114,6 +123,33 @@ def _many_lines(results: Path) -> None:
     path.write_bytes(path.read_bytes() * 20_000)
 
 
+def _fault(place: tuple[str, ...], value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        for key in place[:-1]:
+            run = run[key] if key != "0" else run[0]  # type: ignore[index]
+        run[place[-1]] = value
+
+    return change
+
+
+def _long_ago(run: dict[str, Any]) -> None:
+    run["started_at"] = "0001-01-01T00:00:00+00:00"
+
+
+def _to_come(run: dict[str, Any]) -> None:
+    run["ended_at"] = "2999-01-01T00:00:00+00:00"
+
+
+RECORDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "a run before computers": (_long_ago, "started_at"),
+    "a run that is to come": (_to_come, "ended_at"),
+    "more memory than the machine has": (
+        _fault(("ranks", "0", "peak_memory_bytes"), 10**15), "peak_memory_bytes",
+    ),
+    "a machine without a processor": (_fault(("hardware", "cpu_model"), ""), "cpu_model"),
+}  # fmt: skip
+"""Changes to a record of a finished run, and what its refusal says."""
+
 PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
     "a table that is none": (_put("tables/summary.md", b"text\n"), ("paper",), "no table"),
     "a table of other bytes": (_put("tables/summary.md", b"\xff\xfe|"), ("paper",), "UTF-8"),
@@ -128,7 +164,8 @@ PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
 
 def num_inputs() -> int:
     """How many there are."""
-    return len(STUDIES) + len(FORMS) + sum(len(commands) for _, commands, _ in PRODUCTS.values())
+    products = sum(len(commands) for _, commands, _ in PRODUCTS.values())
+    return len(STUDIES) + len(FORMS) + len(RECORDS) + len(CHAINS) + products
 
 
 @pytest.fixture
@@ -166,6 +203,39 @@ def test_a_number_that_yaml_reads_as_another(laid: Laid, here: Path) -> None:
         key = before.partition(":")[0]
         (here / "study.yaml").write_text(text.replace(before, f"{key}: {form}"))
         assert words in refusal(here, "check", "--study", "study.yaml"), name
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_that_the_world_contradicts(laid: Laid, here: Path, name: str) -> None:
+    change, words = RECORDS[name]
+    shutil.copytree(laid.results, here / "r")
+    path = here / "r/runs/single/n1/r0/run.json"
+    run = json.loads(path.read_text())
+    change(run)
+    path.write_text(json.dumps(run))
+    assert words in refusal(here, "compare", "r", laid.results)
+
+
+CHAINS = {
+    "the name of the study below": ["fake"],
+    "the name of a study two below": ["middle", "fake"],
+    "the name of a study four below": ["c", "b", "a", "fake"],
+}
+"""Names of the studies that a study named `fake` extends, one after the other."""
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_study_that_would_replace_one_that_it_extends(laid: Laid, here: Path, name: str) -> None:
+    *between, first = CHAINS[name]
+    assert first == "fake"
+    shutil.copy(laid.study, here / "0.json")
+    files = ["fake", *reversed(between)]
+    for place, study in enumerate(files[1:], 1):
+        content = {"study": study, "extends": f"{place - 1}.json"}
+        (here / f"{place}.json").write_text(json.dumps(content))
+    mine = {"study": "fake", "extends": f"{len(files) - 1}.json"}
+    (here / "mine.json").write_text(json.dumps(mine))
+    assert "give it another name" in refusal(here, "check", "--study", "mine.json")
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
