@@ -95,6 +95,13 @@ FAULTS: dict[str, Fault] = {
     "stage-15": Fault(
         "the stage is ended (signal 15)", "stage ended", 143, NO_RECORD, "interrupted"
     ),
+    "stage-stop": Fault(
+        "the stage is stopped (SIGSTOP), and the run is started a second time",
+        "stage stopped",
+        2,
+        NO_RECORD,
+        "a later start of this run took over",
+    ),
     "full-step": Fault(
         "the disk is full when a step is written", "full at a step", 2, NO_RECORD, "No space left"
     ),
@@ -172,6 +179,9 @@ FAULTS: dict[str, Fault] = {
 }
 """On two ranks of the loopback, in `test_faults.py`."""
 
+LATER = ("two-starts", "stage-stop")
+"""Those in which the next start begins while the first one is there."""
+
 REAL: dict[str, str] = {
     "real-rank-9": "a rank below a real torchrun is killed (signal 9)",
     "real-torchrun-9": "a real torchrun is killed (signal 9)",
@@ -181,5 +191,8 @@ REAL: dict[str, str] = {
     "run-9": "emulated: the process that built the nodes is killed",
     "node-rank-9": "emulated: the rank of a node is killed",
     "node-rank-15": "emulated: the rank of a node is ended (signal 15)",
+    "node-cable": "emulated: the cable of a node is removed",
+    "node-switch": "emulated: the switch of the nodes is removed",
+    "real-torchrun-stop": "a real torchrun is stopped (SIGSTOP)",
 }
 """With real launchers and on emulated nodes, in `test_killed.py`."""

@@ -20,12 +20,13 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.emulation.nodes import why_not
+from pipeline.emulation.nodes import program, why_not
 from pipeline.launch.emulated import preloaded
+from pipeline.machine.processes import is_root
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
 from tests.parity.cases import Case
-from tests.system.fault_table import ITSELF, REAL
+from tests.system.fault_table import ITSELF, NEXT, REAL
 from tests.system.litter import adopt_orphans, none_left
 
 ROOT = Path(__file__).parents[2]
@@ -139,20 +140,19 @@ def undisturbed(small_tokens, tmp_path_factory) -> Callable[[str, int], list[Any
     return losses
 
 
-def check_resumed(stage: Stage, expected: list[Any], number: int = signal.SIGKILL) -> int:
+def check_resumed(stage: Stage, expected: list[Any], why: int | str = signal.SIGKILL) -> int:
     """The record is `ok`, of two attempts, with the losses of an undisturbed run to the bit.
 
-    Returns the steps that its checkpoint had.
+    `why` the first one was lost is a signal, or words. Returns the steps that its checkpoint had.
     """
+    told_why = why if isinstance(why, str) else f"killed by signal {why}"
     record, said = stage.end()
     assert record["status"] == "ok", record["reason"] + stage.log()
     assert record["execution"]["resumed_from_step"] >= EVERY
     assert stage.losses() == expected
-    assert (
-        said.count("lost in attempt") == 1 and f"attempt 1 of 3 (killed by signal {number}" in said
-    )
+    assert said.count("lost in attempt") == 1 and f"attempt 1 of 3 ({told_why}" in said
     (told,) = record["execution"]["interruptions"]
-    assert f"lost in attempt 1 of 3 (killed by signal {number}" in told
+    assert f"lost in attempt 1 of 3 ({told_why}" in told
     assert "lost in attempt 1 of 3" in (stage.out / "log.txt").read_text()
     assert sorted(path.name for path in stage.out.iterdir()) == [
         "log.txt",
@@ -196,6 +196,24 @@ def test_on_the_loopback(
     expected = undisturbed("ddp", nodes)
     stage = Stage(run_of("ddp", nodes, "loopback"), small_tokens, tmp_path / "out")
     faulted(name, stage, partial(stage.kill, victim, number), expected, number)
+
+
+def test_a_stopped_torchrun(undisturbed, small_tokens, tmp_path, measured) -> None:
+    """Its rank ends, and it does not: the time limit passes, and the next start resumes."""
+    expected = undisturbed("ddp", 1)
+    spec = run_of("ddp", 1, "loopback")
+    stage = Stage(replace(spec, timeout_seconds=60), small_tokens, tmp_path / "out")
+    stage.wait_for_a_checkpoint()
+    stage.kill("torch.distributed.run", signal.SIGSTOP)
+    record, _ = stage.end()
+    assert record["status"] == "timeout"
+    assert "was stopped by a signal (SIGSTOP)" in record["reason"]
+    begun = time.monotonic()
+    stage = Stage(spec, small_tokens, tmp_path / "out")
+    record, _ = stage.end()
+    assert (record["status"], stage.losses()) == ("ok", expected)
+    name, done = "real-torchrun-stop", record["execution"]["resumed_from_step"]
+    measured(name, REAL[name], "timeout", NEXT, STEPS - done, time.monotonic() - begun)
 
 
 def test_a_third_kill_is_the_result(small_tokens, tmp_path) -> None:
@@ -260,3 +278,20 @@ def test_a_rank_on_emulated_nodes(
     expected = undisturbed("ddp", 2)
     stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path / "out")
     faulted(name, stage, lambda: stage.rank(1).send_signal(number), expected, number)
+
+
+@emulation
+@pytest.mark.parametrize("name", ["node-cable", "node-switch"])
+def test_the_network_of_emulated_nodes(name, undisturbed, small_tokens, tmp_path, faulted) -> None:
+    """Without its cable a node would wait for its peers until the time limit."""
+    expected = undisturbed("ddp", 2)
+    stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path / "out")
+
+    def remove() -> None:
+        rank = stage.rank(1)
+        place, cable = (rank.pid, "eth0") if name == "node-cable" else (rank.ppid(), "switch0")
+        rights = [] if is_root() else ["--user", "--preserve-credentials"]
+        words = ["nsenter", f"--target={place}", "--net", *rights, str(program("ip"))]
+        subprocess.run([*words, "link", "delete", cable], check=True)
+
+    faulted(name, stage, remove, expected, "LostError: the emulated network is not whole")

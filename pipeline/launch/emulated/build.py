@@ -74,8 +74,9 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
         _import_heavy(spec)
         layout = strategies.load(spec.strategy, spec.options).layout(world)
         emulated = EmulatedRun(spec, layout, nodes, shares, dilation, forward_seconds)
+        cables = nodes.listen()
         with emulated.running(args) as ranks:
-            return follow(ranks)
+            return follow(ranks, cables.fault)
 
 
 def _import_heavy(spec: RunSpec) -> None:

@@ -19,7 +19,7 @@ from pipeline.emulation.cores import Shares
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import Pacer, speed_of
-from pipeline.errors import LaunchError
+from pipeline.errors import LaunchError, LostError
 from pipeline.files import write_text
 from pipeline.machine.processes import die_with_parent, exit_status
 from pipeline.parallel.mesh import Layout
@@ -33,6 +33,7 @@ ENDLESS_STEPS = 10**9
 """Of a copy that fills the machine: it is busy until the measured one has ended."""
 
 GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.02
 
 
 class Rank:
@@ -172,11 +173,16 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def follow(ranks: list[Rank]) -> int:
+def _no_fault(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def follow(ranks: list[Rank], fault: Callable[[float], str | None] = _no_fault) -> int:
     """Wait for the measured copy: 0 when all of it ended well, 128 + n after a kill by signal n.
 
-    Else 1. Raises RuntimeError where it ended well, but a copy that had to keep the machine busy
-    ended before it.
+    Else 1. `fault` waits for so many seconds and says what happened to the network meanwhile.
+    Raises LostError where something did, and RuntimeError where the measured copy ended well, but
+    one that had to keep the machine busy ended before it.
     """
     measured = [rank for rank in ranks if rank.copy == 0 and not rank.store]
     others = [rank for rank in ranks if rank not in measured]
@@ -184,7 +190,8 @@ def follow(ranks: list[Rank]) -> int:
         if any(codes) or any(rank.poll() is not None for rank in others):
             _wait(measured)
             break
-        time.sleep(0.02)
+        if (said := fault(POLL_SECONDS)) is not None:
+            raise LostError(f"the emulated network is not whole: {said}")
     if killed := [code for rank in ranks if (code := rank.poll()) is not None and code < 0]:
         # Ranks that lose a peer may abort, which is a signal too.
         return exit_status(-signal.SIGKILL if -signal.SIGKILL in killed else killed[0])
