@@ -57,7 +57,16 @@ exec 9>>.snakemake/samestep.lock
 if ! flock --nonblock 9; then
     echo "note: another run works in this folder; waiting for it to end:" \
         "$(tail -n 1 .snakemake/samestep.lock)" >&2
-    flock 9
+    told=""
+    until flock --timeout 1 9; do
+        holder=$(sed -n 's/^process \([0-9][0-9]*\) on .*/\1/p' .snakemake/samestep.lock | tail -n 1)
+        if [ -n "$holder" ] && [ "$told" != "$holder" ] &&
+            grep -q '^State:[[:space:]]*T' "/proc/$holder/status" 2>/dev/null; then
+            told=$holder
+            echo "note: process $holder, which works here, is stopped; \`kill -CONT $holder\`" \
+                "continues it, \`kill -KILL $holder\` ends it and what it finished stays" >&2
+        fi
+    done
 fi
 printf 'process %s on %s since %s: snakemake %s\n' "$$" "$(uname -n)" "$(date '+%F %T %Z')" "$*" \
     >.snakemake/samestep.lock

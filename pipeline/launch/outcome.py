@@ -30,7 +30,8 @@ class Ended:
     """How a start of the run ended, and whether time ran out.
 
     `exit_codes` are those of the launchers that ended by themselves (negative: a signal),
-    `rank_signals` the signals that ended ranks below them.
+    `rank_signals` the signals that ended ranks below them, `stopped` processes that a signal
+    had stopped when time ran out.
     """
 
     exit_codes: Sequence[int]
@@ -38,6 +39,7 @@ class Ended:
     started_at: str
     ended_at: str
     rank_signals: Sequence[int] = ()
+    stopped: Sequence[int] = ()
 
     @property
     def killed_by(self) -> int | None:
@@ -206,9 +208,11 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         if found:
             return Verdict(kind, _said(found[0]))
     if ended.timed_out:
-        return Verdict(
-            "timeout", f"not done after timeout_seconds = {spec.timeout_seconds}; raise it"
-        )
+        late = f"not done after timeout_seconds = {spec.timeout_seconds}"
+        if ended.stopped:
+            who = ", ".join(map(str, ended.stopped))
+            return Verdict("timeout", f"{late}: process {who} was stopped by a signal (SIGSTOP)")
+        return Verdict("timeout", f"{late}; raise it")
     if any(code != 0 for code in ended.exit_codes):
         codes = list(ended.exit_codes)
         reason = (

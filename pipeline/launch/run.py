@@ -75,7 +75,7 @@ def train(
     manifest = check_tokens(spec, paths)
     if paths.ranks.is_dir():
         fence.claim(paths.ranks)  # an earlier start that is alive ends, and lets go of the lock
-    with timed_alone(spec.run_id):
+    with timed_alone(spec.run_id, paths.out):
         launch, ended, notes = _attempts(spec, layout, paths, place, manifest, attempt)
         record = make_record(spec, layout, launch, paths, ended, notes)
         _check_ours(spec, paths, launch.token)
@@ -215,7 +215,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     signal.signal(signal.SIGTERM, _raise_interrupt)
     said_before = size_of(paths.log)
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
-    timed_out = False
+    timed_out, stopped = False, list[int]()
     try:
         while None in (codes := [process.poll() for process in running]):
             if any(codes):
@@ -224,6 +224,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
                 break
             if time.monotonic() > deadline:
                 timed_out = True
+                stopped = processes.stopped_below([process.pid for process in running])
                 break
             if time.monotonic() >= next_look:
                 next_look += FENCE_SECONDS
@@ -237,7 +238,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     # Those that were stopped here say nothing about the run.
     exit_codes = [code for code in codes if code is not None]
     signals = signals_of_ranks(paths.log, said_before, said)
-    return Ended(exit_codes, timed_out, *_times(begun), signals)
+    return Ended(exit_codes, timed_out, *_times(begun), signals, stopped)
 
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:

@@ -5,23 +5,33 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import signal
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from pipeline.errors import LaunchError
+from pipeline.machine.processes import is_stopped
 from pipeline.text import one_line
 
 FILE = "timed.lock"
+POLL_SECONDS = 0.2
 
 
 @contextmanager
-def timed_alone(run_id: str) -> Iterator[None]:
-    """Hold this user's machine-wide lock; waits while another run is timed, and says for which."""
+def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
+    """Hold this user's machine-wide lock; waits while another run is timed, and says for which.
+
+    `out` is the folder of the run's record. An earlier start of the same run that is stopped is
+    continued: it then sees that this one took over, and ends. Of a stopped start of another run it
+    is said how to continue it.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     path = _own_folder() / FILE
     try:
@@ -39,17 +49,45 @@ def timed_alone(run_id: str) -> Iterator[None]:
                 f"note: {run_id} waits for another timed run on this machine: {_holder(stream)}",
                 file=sys.stderr,
             )
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        _sign(stream, run_id)
+            _wait(stream, out)
+        _sign(stream, run_id, out)
         yield
     finally:
         os.close(stream)
 
 
-def _sign(stream: int, run_id: str) -> None:
+def _wait(stream: int, out: Path) -> None:
+    """Wait for the lock; a holder that is stopped would never let go of it."""
+    told = None
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        holder = _holder(stream)
+        found = re.search(r", process ([0-9]{1,9}) since ", holder)
+        if found and is_stopped(pid := int(found[1])):
+            if holder.endswith(_about(out)):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGCONT)
+            elif told != pid:
+                told = pid
+                print(
+                    f"note: process {pid}, which holds it, is stopped; `kill -CONT {pid}` "
+                    f"continues it, `kill -KILL {pid}` ends it",
+                    file=sys.stderr,
+                )
+        time.sleep(POLL_SECONDS)
+
+
+def _about(out: Path) -> str:
+    return f", for {one_line(str(out.resolve()))}"
+
+
+def _sign(stream: int, run_id: str, out: Path) -> None:
     """Write into the lock who holds it, for those who wait."""
     since = datetime.now().astimezone()
     who = f"{run_id}, process {os.getpid()} since {since:%Y-%m-%d %H:%M:%S %Z}, in {Path.cwd()}"
+    who += _about(out)
     # Who holds the lock need not be known for it to hold, on a full disk for example.
     with contextlib.suppress(OSError):
         os.ftruncate(stream, 0)
@@ -58,7 +96,7 @@ def _sign(stream: int, run_id: str) -> None:
 
 def _holder(stream: int) -> str:
     """What the holder has written; an older version wrote nothing."""
-    said = os.pread(stream, 500, 0).decode(errors="replace")
+    said = os.pread(stream, 10_000, 0).decode(errors="replace")
     return one_line(said) or "it does not say which"
 
 

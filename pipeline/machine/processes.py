@@ -47,6 +47,32 @@ def signal_of(code: int) -> int | None:
     return code - 128 if 128 < code <= 128 + signal.SIGRTMAX else None
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP, SIGTSTP), so that it waits for SIGCONT for ever."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["T"]
+
+
+def stopped_below(pids: Sequence[int]) -> list[int]:
+    """Which of these processes and of all that they started are stopped."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            stat = path.read_text(encoding="utf-8", errors="replace")
+            parent = int(stat.rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.parent.name))
+    found, left = [], list(pids)
+    while left:
+        pid = left.pop()
+        left += parents.pop(pid, [])
+        if is_stopped(pid):
+            found.append(pid)
+    return sorted(found)
+
+
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Running:
     """Start `command` in a session of its own, its output appended to `log`."""
     with log.open("ab") as output:

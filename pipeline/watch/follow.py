@@ -14,14 +14,19 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count
 from os import getpid
 from pathlib import Path
 from typing import TextIO
 
 from pipeline.errors import SamestepError
 from pipeline.files import made_folder
+from pipeline.machine.processes import stopped_below
 from pipeline.watch.show import line
 from pipeline.watch.state import Watched
+
+STOPPED_EVERY = 30
+"""Looks between two for processes of the workflow that a signal has stopped."""
 
 POLL_SECONDS = 1.0
 """Between two looks at the folder: a fraction of a millisecond of CPU time for each."""
@@ -67,6 +72,14 @@ class Follower:
         # Drawing costs more than looking, and runs are timed meanwhile.
         if ended or self._now != before or self._progress[0] in (-1, LINES):
             self._show()
+
+    def tell_stopped(self, workflow: int) -> None:
+        """Say which process of the workflow waits for SIGCONT for ever, each once."""
+        for pid in stopped_below([workflow]):
+            text = f"note: process {pid} is stopped; `kill -CONT {pid}` continues it"
+            if text not in self._told:
+                self._told.append(text)
+                self._say(text)
 
     def close(self) -> None:
         """Take the line away on a terminal."""
@@ -139,8 +152,12 @@ def _wait(child: subprocess.Popen[bytes], shown: Follower) -> int:
     interrupted: KeyboardInterrupt | None = None
     while True:
         try:
-            while child.poll() is None:
+            for looked in count(1):
+                if child.poll() is not None:
+                    break
                 shown.update()
+                if looked % STOPPED_EVERY == 0:
+                    shown.tell_stopped(child.pid)
                 time.sleep(POLL_SECONDS)
             shown.update()
             break

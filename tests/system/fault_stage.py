@@ -165,6 +165,7 @@ FAULTS: Mapping[str, Callable[[Stage], None]] = {
     "launcher 137": _to(_launcher, ENDS_AS_A_RUNTIME),
     "stage killed": _to(_stage, signal.SIGKILL),
     "stage ended": _to(_stage, signal.SIGTERM),
+    "stage stopped": _to(_stage, signal.SIGSTOP),
     "full at a step": _raise(FULL),
     "tokens removed": lambda stage: shutil.rmtree(stage.tokens),
     "tokens changed": _change_tokens,

@@ -24,7 +24,7 @@ from pipeline.study.spec import RunSpec
 from tests.parity.cases import Case
 from tests.system import fault_stage
 from tests.system.fault_stage import Stage
-from tests.system.fault_table import FAULTS, ITSELF, NO_RECORD, Fault
+from tests.system.fault_table import FAULTS, ITSELF, LATER, NO_RECORD, Fault
 from tests.system.litter import adopt_orphans, none_left
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
@@ -98,7 +98,7 @@ def test_a_fault(name: str, undisturbed, small_tokens, tmp_path, measured) -> No
     with none_left(stage.temporary):
         first = Started(stage)
         later = None
-        if name == "two-starts":
+        if name in LATER:
             first.wait_for(stage.marker)
             later = Started(replace(stage, fault="", temporary=stage.temporary))
         status, said = first.end()

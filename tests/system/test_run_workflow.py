@@ -125,3 +125,26 @@ def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:
         looks_on.kill()
         looks_on.wait()
     assert (folder / "slow.txt").read_text() == "whole\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL], ids=["continued", "killed"])
+def test_a_stopped_snakemake_is_named_with_the_ways_out(folder: Path, number: int) -> None:
+    first = start(folder)
+    wait_for(folder / "starts.log", first)
+    os.kill(first.pid, signal.SIGSTOP)
+    second = start(folder)
+    assert second.stdout is not None
+    assert second.stdout.readline().startswith("note: another run works in this folder")
+    assert second.stdout.readline() == (
+        f"note: process {first.pid}, which works here, is stopped; `kill -CONT {first.pid}` "
+        f"continues it, `kill -KILL {first.pid}` ends it and what it finished stays\n"
+    )
+    assert second.poll() is None
+    if number == signal.SIGKILL:
+        os.killpg(first.pid, number)
+    (folder / "go").touch()
+    os.kill(first.pid, signal.SIGCONT)
+    outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
+    assert second.returncode == 0, outputs
+    assert (folder / "slow.txt").read_text() == "whole\n"
+    assert starts(folder) == (2 if number == signal.SIGKILL else 1)

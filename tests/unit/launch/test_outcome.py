@@ -66,6 +66,11 @@ def test_wrong_input_makes_no_record(run, paths) -> None:
         judge(run, paths, ended(1))
 
 
+def test_a_time_out_names_what_a_signal_stopped(run, paths) -> None:
+    late = replace(ended(timed_out=True), stopped=[7, 9])
+    assert "process 7, 9 was stopped by a signal (SIGSTOP)" in str(judge(run, paths, late).reason)
+
+
 def test_time_out_and_silent_kill(run, paths) -> None:
     assert judge(run, paths, ended(-9, timed_out=True)).status == "timeout"
     leave(paths, 1, "lost", "connection closed by peer")

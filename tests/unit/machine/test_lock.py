@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from pipeline.errors import LaunchError
 from pipeline.machine.lock import FILE, timed_alone
+from pipeline.machine.processes import is_stopped
 
 
 @pytest.fixture
@@ -75,3 +77,42 @@ def test_who_waits_is_told_who_holds_it(own: Path, capsys) -> None:
         said,
     )
     assert "smoke/sps/n2/r0" in (own / FILE).read_text()
+
+
+def stopped_holder(out: Path) -> int:
+    """A process that holds the lock for a run of the folder `out`, and is stopped."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        with timed_alone("smoke/dps/n8/r3", out):
+            os.write(write, b"1")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    os.read(read, 1)
+    while not is_stopped(pid):
+        time.sleep(0.01)
+    return pid
+
+
+def test_an_earlier_start_that_is_stopped_is_continued(own: Path, tmp_path: Path, capsys) -> None:
+    pid = stopped_holder(tmp_path / "run")
+    with timed_alone("smoke/dps/n8/r3", tmp_path / "run"):
+        assert os.waitpid(pid, 0)[1] == 0
+    assert "is stopped" not in capsys.readouterr().err
+
+
+def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, capsys) -> None:
+    pid = stopped_holder(tmp_path / "other")
+    told: list[str] = []
+
+    def watch() -> None:
+        while "is stopped" not in "".join(told):
+            told.append(capsys.readouterr().err)
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGCONT)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    with timed_alone("smoke/dps/n8/r3", tmp_path / "run"):
+        assert os.waitpid(pid, 0)[1] == 0
+    watching.join(60)
+    assert f"`kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it" in "".join(told)

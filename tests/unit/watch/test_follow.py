@@ -147,3 +147,15 @@ def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert "interrupted by signal 15" in process.communicate(timeout=60)[1]
     assert process.returncode == 143 and (tmp_path / "ended").exists()
+
+
+def test_a_stopped_process_of_the_workflow_is_named_once(tmp_path: Path, monkeypatch) -> None:
+    """What the workflow waits for, its user sees nothing of."""
+    monkeypatch.setattr(module, "STOPPED_EVERY", 1)
+    out = io.StringIO()
+    stop = "sh -c 'echo $$ >pid; kill -STOP $$' & "
+    script = f"cd {tmp_path}; {stop} sleep 1; kill -CONT $(cat pid); wait"
+    assert run(tmp_path, script, out) == 0
+    pid = (tmp_path / "pid").read_text().strip()
+    told = f"note: process {pid} is stopped; `kill -CONT {pid}` continues it"
+    assert out.getvalue().splitlines().count(told) == 1
