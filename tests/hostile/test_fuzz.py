@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import html
+import importlib
 import json
 import random
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from pipeline import figures, tables
+from pipeline.files import write_text
+from pipeline.metrics.build import build
+from pipeline.page.page import Folders, render
+from pipeline.study.study import Study
+from pipeline.tables.write import write_all
+from pipeline.text import is_visible, unprintable
+from tests.fake_records import a_verdict
 from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import refusal, settled
 
@@ -73,3 +84,94 @@ def test_an_archive_of_changed_bytes(laid: Laid, tmp_path: Path) -> None:
         path.write_bytes(edited(whole, [(share, put, choice.randint(0, 9))]))
         if settled(tmp_path, "unpack", "--archive", path, "--into", tmp_path / "out"):
             continue
+
+
+MARKUP = [
+    "<", ">", "&", '"', "'", "`", "=", "/", "--", "]]>", "<!--", "-->", "</script>", "</style>",
+    "</title>", "</pre>", "</td></table>", "<script>alert(1)</script>", "<img src=x onerror=a()>",
+    "javascript:", "&#60;", "&lt;", "&amp", "{{ 7*7 }}", "{% x %}", "${x}", "\\", "\t", "\n", "\r",
+    "\u2028", "\u00a0", "\u200b", "\u0301", "ß", "分", "🙂", "\ud7ff", "\U000e0041", "א",
+]  # fmt: skip
+"""What some reader of HTML, of a template or of a script takes for its own."""
+
+TEXTS = st.lists(st.sampled_from(MARKUP) | st.text(max_size=8), min_size=1, max_size=12).map(
+    "".join
+)
+
+
+class Structure(HTMLParser):
+    """The elements of a page with the names of their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, ...]] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, *sorted(name for name, _ in attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.elements.append((f"/{tag}",))
+
+    def handle_comment(self, data: str) -> None:
+        self.elements.append(("comment",))
+
+    def handle_decl(self, decl: str) -> None:
+        self.elements.append(("declaration",))
+
+    def unknown_decl(self, data: str) -> None:
+        self.elements.append(("unknown",))
+
+    def handle_pi(self, data: str) -> None:
+        self.elements.append(("instruction",))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
+    """The report of a study whose title, labels, log, claim and points of figures are texts."""
+    study = json.loads(laid.study.read_text())
+    study |= {"title": text, "claims": ["bai2022"]}
+    for cell, label in zip(study["cells"], (text, other), strict=True):
+        cell["label"] = label
+    made, runs = Study.of(study), laid.results / "runs"
+    frame = build(made, runs)
+    verdict = a_verdict()["verdicts"][0]
+    verdict |= {"id": "sps-slower-than-one", "kind": "ratio"}
+    verdict |= {"sentence": text, "source": other, "why": text, "document": other}
+    folders = Folders(folder / "figures", folder / "tables", runs)
+    for path in runs.glob("*/*/*"):
+        (path / "log.txt").write_text(f"{text}\n{other}", encoding="utf-8")
+    for name in tables.catalogue.shown(made):
+        module = importlib.import_module(f"pipeline.tables.{name}")
+        needed = [[verdict]] if name in tables.catalogue.needing_verdicts() else []
+        raw = module.build(frame, *needed)
+        write_all(raw, module.show(raw), tables.captions()[name], folders.tables, name)
+    title = f"<title>{html.escape(text)}</title>"
+    point = f'<circle class="point" cx="1%" cy="1%" r="1">{title}</circle>'
+    for name in figures.catalogue.shown(made):
+        write_text(folders.figures / f"{name}.svg", f"<svg>{point}</svg>")
+    return render(made, frame, [verdict], folders)
+
+
+@pytest.fixture(scope="module")
+def plain(laid: Laid, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, ...]]:
+    """The elements of the report where no text is a special one."""
+    folder = tmp_path_factory.mktemp("plain")
+    return Structure(page_of(laid, folder, "plain text", "other text")).elements
+
+
+@settings(FEW, max_examples=2, phases=[Phase.explicit, Phase.generate])
+@example("".join(MARKUP), "'\"" + "".join(reversed(MARKUP)))
+@given(TEXTS, TEXTS)
+def test_a_report_of_any_text(laid: Laid, plain, tmp_path: Path, text: str, other: str) -> None:
+    """Whatever the texts are, the page has the elements that it has with plain ones, no more."""
+    if any(unprintable(one) or not is_visible(one) for one in (text, other)):
+        return  # no study has such a title
+    found = Structure(page_of(laid, tmp_path, text, other))
+    assert found.elements == plain
+    shown = " ".join("".join(found.text).split())
+    assert all(" ".join(one.split()) in shown for one in (text, other))
