@@ -1,0 +1,89 @@
+"""Everything works for a user without a home, a name of its own or any right: `nobody`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.records import read_record
+from tests.parity.cases import Case
+
+ROOT = Path(__file__).parents[2]
+USER = "nobody"
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("unshare", "setpriv", "mount"))), reason="no util-linux"
+    ),
+]
+
+# Where the interpreter lies in a folder of root alone, these processes see the way to it open.
+SCRIPT = """
+hidden=$1 python=$2 id=$3 kept=$4
+shift 4
+if [ -n "$hidden" ]; then
+    mount --bind "$python" "$kept" && mount -t tmpfs -o mode=755 open "$hidden" &&
+        mkdir -p "$python" && mount --bind "$kept" "$python" || exit 99
+fi
+exec setpriv --reuid="$id" --regid="$id" --clear-groups --no-new-privs "$@"
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that the user owns; pytest's own are closed to others."""
+    made = Path(tempfile.mkdtemp(prefix="samestep-nobody-"))
+    shutil.chown(made, USER)
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """What the command says as that user, with the folder as its working and temporary one."""
+    python = Path(sys.base_prefix)
+    hidden = next((str(p) for p in python.parents if not p.stat().st_mode & 0o001), "")
+    kept = Path(tempfile.mkdtemp())
+    words = [hidden, str(python), str(pwd.getpwnam(USER).pw_uid), str(kept)]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    try:
+        return subprocess.run(
+            ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", *words, sys.executable, *command],
+            cwd=folder,
+            env=environment | {"HOME": "/nonexistent"},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+    finally:
+        kept.rmdir()
+
+
+def test_doctor(folder: Path) -> None:
+    done = run(folder, "-m", "pipeline", "doctor")
+    assert done.returncode == 0 and "python" in done.stdout, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_run(folder: Path, small_tokens: Path) -> None:
+    case = Case("ddp").spec(1)
+    spec = replace(case, workload=replace(case.workload, steps=4, checkpoint_every=2))
+    (folder / "spec.json").write_text(spec.to_json())
+    shutil.copytree(small_tokens, folder / "tokens")
+    words = ("--spec=spec.json", "--tokens=tokens", "--out=out")
+    done = run(folder, "-m", "pipeline", "train", *words)
+    assert done.returncode == 0, done.stderr
+    record = read_record(folder / "out")
+    assert record.status == "ok", record.run["reason"]
+    assert record.run["execution"]["as_root"] is False
