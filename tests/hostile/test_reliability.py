@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile import test_claims, test_corpus, test_meaning
 from tests.hostile.entries import DOCUMENTS, lay
 from tests.hostile.mutants import BAD_BYTES
-from tests.hostile.test_meaning import num_inputs
-from tests.hostile.test_options import FILES, inputs
+from tests.hostile.test_options import FILES, inputs, overwritten, twice
 from tests.system.fault_table import FAULTS, MEASURED, NO_RECORD, REAL
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,8 @@ are counted just before it.
 
 ELSEWHERE = """
 Tested without a figure: Snakemake itself is killed (`tests/system/test_run_workflow.py`, \
-`tests/workflow/test_workflow.py`), the stage on emulated nodes is killed \
+`tests/workflow/test_workflow.py`) or stopped, after which a second start names it with the two \
+ways out (`tests/system/test_run_workflow.py`), the stage on emulated nodes is killed \
 (`tests/system/test_emulated.py`), a disk that is really full \
 (`tests/system/test_disk_full.py`), one that is full for the part of a checkpoint of one rank \
 alone (`tests/system/test_faults.py`), a port taken from a real launcher \
@@ -124,14 +125,20 @@ def page(folder: Path) -> str:
         total += len(found) + others
         rows.append(f"| {name} | `{command}` | {len(found)} | {nowhere} | {others} |")
     options = Counter(stage for stage, _, _ in inputs())
-    total += options.total() + 4 * (len(FILES) + 4) + num_inputs()
+    num_twice, num_written = len([*twice()]), len([*overwritten()])
+    meanings = test_meaning.num_inputs() + len(test_claims.CLAIMS) + 1
+    total += options.total() + num_twice + num_written + 4 * (len(FILES) + 4)
+    total += meanings + test_corpus.num_inputs()
     lines = [
         *rows,
         "",
         f"Besides: {options.total()} wrong values of the options of {len(options)} commands, and "
         f"{len(FILES) + 4} files that are no table of metrics, archive or page to 4 commands that "
-        f"read one; {num_inputs()} studies, numbers of YAML, records and products whose parts are "
-        f"right by themselves and do not fit together. Together {total} inputs.",
+        f"read one; {num_twice} options given twice, and {num_written} outputs that name what the "
+        f"command reads; {meanings} studies, claims, numbers of YAML, records and products whose "
+        "parts are right by themselves and do not fit together; "
+        f"{test_corpus.num_inputs()} texts, tokenisers and folders of them. "
+        f"Together {total} inputs.",
     ]
     return HEAD + "\n".join(lines) + "\n" + faults() + "\n" + ELSEWHERE
 
