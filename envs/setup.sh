@@ -25,6 +25,12 @@ if [ -L "$venv" ] && [ "$home" != "$(pwd)" ]; then
         "would clear; remove the symlink and run make again" >&2
     exit 1
 fi
+# Without it every program that reads it would say so, and only then would something fail.
+if [ ! -f envs/requirements.lock ] || [ ! -r envs/requirements.lock ]; then
+    echo "error: envs/requirements.lock is missing or cannot be read, so nothing was installed;" \
+        "get it back with git checkout envs/requirements.lock" >&2
+    exit 2
+fi
 if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd)" ] ||
     ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     # Clearing goes through a symlink and empties the environment of whoever it belongs to.
