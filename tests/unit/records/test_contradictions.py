@@ -150,6 +150,9 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (run_rules.ranks, "timed", put("execution.layout.data_parallel", 3), "no part of 2 devices"),
     (run_rules.ranks, "timed", put("execution.num_hosts", 2), "num_hosts: 2, the spec says 1"),
     (run_rules.utilisation, "timed", put("ranks.0.mean_utilisation", 9.0), "utilisation of 9.0"),
+    (run_rules.memory, "timed", put("ranks.0.peak_memory_bytes", 10**15), "of its machine"),
+    (run_rules.dates, "timed", put("ended_at", "2999-01-01T00:00:00+00:00"), "yet to come"),
+    (run_rules.dates, "timed", put("started_at", "0001-01-01T00:00:00+00:00"), "before there was"),
     (
         run_rules.utilisation,
         "emulated",
