@@ -20,13 +20,7 @@ from typing import Any
 
 from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
-from pipeline.errors import (
-    LaunchError,
-    LostError,
-    PeerError,
-    SamestepError,
-    UnsupportedError,
-)
+from pipeline.errors import LaunchError, LostError, PeerError, SamestepError, UnsupportedError
 from pipeline.files import whole_lines, write_text
 from pipeline.machine import addresses, image
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
