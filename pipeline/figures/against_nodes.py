@@ -16,6 +16,8 @@ from pipeline.metrics.format import with_interval
 from pipeline.metrics.select import cells, node_counts, plural, records
 
 _GREY = "#8A8A8A"
+_LINE_POINTS = 11.0
+"""From one short name to the next; panels become a little lower when titles are laid out."""
 
 
 def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
@@ -75,7 +77,8 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
                 textcoords="offset points", fontsize=7, color=look[row["cell"]].colour,
             )  # fmt: skip
     beside.sort(key=lambda one: one[0])
-    heights = _apart([height for height, _ in beside])
+    points = axes.bbox.height / axes.figure.dpi * 72
+    heights = _apart([height for height, _ in beside], _LINE_POINTS / points)
     for (_, row), height in zip(beside, heights, strict=True):
         axes.text(
             1.015, height, row["arm"], transform=axes.transAxes, fontsize=7, va="center",
@@ -83,7 +86,7 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
         )  # fmt: skip
 
 
-def _apart(heights: list[float], gap: float = 0.075) -> list[float]:
+def _apart(heights: list[float], gap: float) -> list[float]:
     """Ascending heights, from 0 to 1, each at least `gap` above the one before."""
     found: list[float] = []
     for height in heights:

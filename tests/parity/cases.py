@@ -15,7 +15,7 @@ from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 REFERENCE = "single"
-STEPS = 12
+STEPS = 8
 OVERFLOW_STEP = 5
 WORLDS = (1, 2, 4)
 WIDE = 8

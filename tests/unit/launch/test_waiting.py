@@ -13,6 +13,14 @@ from pipeline.launch import waiting
 from tests.unit.launch.emulated.test_preloaded import listens, wait_until
 
 
+def words(process: psutil.Process) -> list[str]:
+    """Of its command; an ended process of another test has none."""
+    try:
+        return process.cmdline()
+    except psutil.ZombieProcess:
+        return []
+
+
 @pytest.fixture
 def served(monkeypatch):
     """The waiting process of this test; `VARIABLE` names it."""
@@ -21,9 +29,7 @@ def served(monkeypatch):
     monkeypatch.setattr("atexit.register", ended.append)
     waiting.start()
     wait_until(lambda: listens(os.environ[waiting.VARIABLE]))
-    (process,) = [
-        p for p in psutil.Process().children() if "pipeline.launch.waiting" in p.cmdline()
-    ]
+    (process,) = [p for p in psutil.Process().children() if "pipeline.launch.waiting" in words(p)]
     yield process
     for end in ended:
         end()
