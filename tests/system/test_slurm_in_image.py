@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.system.test_slurm import CHECK, command, losses, records
 from tests.workflow.project import ROOT, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
+ATTEMPTS = 3
 
 
 def test_the_cluster_check_inside_the_image_equals_the_local_run(
@@ -44,11 +46,19 @@ def test_the_cluster_check_inside_the_image_equals_the_local_run(
 def local_losses(folder: Path) -> dict[str, Any]:
     """The same study on this machine, outside of the image, on nodes that are emulated.
 
-    Their runs are forks of one process, so this takes a third of the time of the loopback.
+    Their runs are forks of one process, so this takes a third of the time of the loopback. What
+    other tests take the cores from is made again.
     """
     study = yaml.safe_load((ROOT / CHECK).read_text())
     link = {"name": "fast", "rate_mbits": 200}
     cluster = study["cluster"] | {"network": "emulated", "links": [link], "cores_per_node": 1}
     made = make_project(folder, **(study | {"study": "tiny", "cluster": cluster, "profile": None}))
-    made.run("--cores", "2", "metrics")
+    for _ in range(ATTEMPTS):
+        made.run("--cores", "2", "metrics")
+        found = records(made.results).items()
+        disturbed = [run for run, record in found if record["status"] == "unsupported"]
+        if not disturbed:
+            break
+        for run in disturbed:
+            shutil.rmtree(made.results / "runs" / run)
     return {run: losses(made.results, run) for run in records(made.results)}
