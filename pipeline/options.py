@@ -17,7 +17,7 @@ MAX_PATH = 4095
 """Bytes of a path on Linux, without its end."""
 
 
-class Once(argparse._StoreAction):
+class Once(argparse.Action):
     """Stores a value; an option that is given twice is refused, where argparse keeps the last."""
 
     def __call__(
@@ -32,7 +32,7 @@ class Once(argparse._StoreAction):
         if self.option_strings and self.dest in given:
             parser.error(f"argument {option_string} is given twice; give it once")
         given.add(self.dest)
-        super().__call__(parser, namespace, values, option_string)
+        setattr(namespace, self.dest, values)
 
 
 def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -1,11 +1,13 @@
-"""States of a few tensors, as one rank would give them to a checkpoint."""
+"""States of a few tensors, as one rank would give them to a checkpoint, and cuts without ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
+from pipeline.parallel.cut import Cut
 from pipeline.parallel.types import Piece, SavedState, Shards
 
 
@@ -21,3 +23,22 @@ def read_whole(state: SavedState, name: str) -> Tensor:
     """A tensor of a checkpoint."""
     shape = state.wholes[name].shape
     return state.read(name, [0] * len(shape), shape)
+
+
+class Place:
+    """What a `Cut` asks of a process group."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+
+def cuts(dim: int, length: int, runs: int, size: int) -> list[Cut]:
+    """The cut of a dim as each of `size` ranks has it."""
+    places: list[Any] = [Place(rank, size) for rank in range(size)]
+    return [Cut(dim, length, runs, place) for place in places]

@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics import table
-from pipeline.metrics.cells import cell_frames, group_runs
+from pipeline.metrics.cells import cell_rows, group_runs
 from pipeline.metrics.collect import collect, collect_profiled
-from pipeline.metrics.contrasts import all_cells_rows, contrast_frames
+from pipeline.metrics.contrasts import all_cells_rows, contrast_rows
 from pipeline.metrics.labels import cell_labels, label_of
-from pipeline.metrics.network_bound import network_bound_frames
-from pipeline.metrics.order import order_frames, order_rows
-from pipeline.metrics.parity import parity_frames
-from pipeline.metrics.profile import profile_frames
-from pipeline.metrics.runs import load_run, run_frames
+from pipeline.metrics.network_bound import network_bound_rows
+from pipeline.metrics.order import order_rows, place_rows
+from pipeline.metrics.parity import parity_rows
+from pipeline.metrics.profile import profile_rows
+from pipeline.metrics.runs import load_run, run_rows
 from pipeline.metrics.sizing import sizing_rows
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.study import Study
@@ -40,16 +40,16 @@ def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
     if bias is not None:
         about.append({"level": "study", "metric": "emulation_bias", "unit": "1", "value": bias})
     about += [*order_rows(loaded, groups, plan), *all_cells_rows(groups), *sizing_rows(groups)]
-    parity = parity_frames(groups)
+    parity = parity_rows(groups)
     return table.assemble(
         [
             table.rows({"study": study.name}, about),
-            *cell_frames(groups),
-            *network_bound_frames(groups),
+            *cell_rows(groups),
+            *network_bound_rows(groups),
             *parity,
-            *contrast_frames(groups, study.compares, parity, bias),
-            *order_frames(loaded),
-            *profile_frames(collect_profiled(study, runs), labels, groups),
-            *(frame for one in loaded for frame in run_frames(one)),
+            *contrast_rows(groups, study.compares, parity, bias),
+            *place_rows(loaded),
+            *profile_rows(collect_profiled(study, runs), labels, groups),
+            *(found for one in loaded for found in run_rows(one)),
         ]
     )

@@ -85,7 +85,7 @@ def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], Group]:
     return {key: Group(members) for key, members in grouped.items()}
 
 
-def cell_frames(groups: Groups) -> list[Rows]:
+def cell_rows(groups: Groups) -> list[Rows]:
     """Rows of every cell at every node count, with those that never finished."""
     return [rows(group.context, _values(group, groups)) for group in groups.values()]
 

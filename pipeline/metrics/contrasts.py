@@ -68,7 +68,7 @@ class Pair:
         return differing(runs, BY_WORLD if worlds_differ else ())
 
 
-def contrast_frames(
+def contrast_rows(
     groups: Groups,
     declared: Collection[str],
     parity: Iterable[Rows],

@@ -22,7 +22,7 @@ _NARROW = ("amp_o2", "apex_o2")
 """Precisions in which gradients may travel in two bytes, whether or not the strategy does so."""
 
 
-def network_bound_frames(groups: Groups) -> list[Rows]:
+def network_bound_rows(groups: Groups) -> list[Rows]:
     """The bound of every finished cell that has one, and the share of it that was reached."""
     frames = []
     for group in groups.values():

@@ -29,7 +29,7 @@ def executed(runs: Sequence[Run]) -> list[Run]:
     )  # fmt: skip
 
 
-def order_frames(runs: Sequence[Run]) -> list[Rows]:
+def place_rows(runs: Sequence[Run]) -> list[Rows]:
     """One row a run: its place in the order of execution, from 1."""
     return [
         rows(run.context, [{"level": "run", "metric": "execution_order", "unit": "count",

@@ -162,7 +162,7 @@ def _band(group: Group, reference: Group) -> Band:
     return band_of(dtype, same=same, wire=lossy(group) != lossy(reference))
 
 
-def parity_frames(groups: Groups) -> list[Rows]:
+def parity_rows(groups: Groups) -> list[Rows]:
     """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
     finished = [group for group in groups.values() if group.ok]
     frames = [rows(group.context, [_bit_equal(group)]) for group in finished]

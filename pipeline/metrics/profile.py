@@ -31,7 +31,7 @@ from pipeline.study.profiling import IN_STEP, PHASES
 MEAN = "arithmetic mean over the profiled steps and the ranks; the parts add up to the whole"
 
 
-def profile_frames(records: Iterable[RunRecord], labels: Labels, groups: Groups) -> list[Rows]:
+def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -> list[Rows]:
     """All rows of the profiled runs; one that is not ok has its status and times only."""
     frames = []
     places: dict[tuple[str, int], list[Run]] = {}

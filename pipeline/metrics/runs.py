@@ -81,7 +81,7 @@ def _floats(values: Iterable[float | None]) -> Floats:
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def run_frames(run: Run) -> list[Rows]:
+def run_rows(run: Run) -> list[Rows]:
     """All rows of one run; a run that is not ok has its status and its facts only."""
     about = [_status(run), *fact_rows(run.record)]
     if not run.ok:

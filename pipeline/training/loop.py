@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a worker does beside the training: keep a step, keep the state after `n` steps."""
+    """What a worker does besides the training: keep a step, keep the state after `n` steps."""
 
     on_step: Callable[[Step], None]
     on_checkpoint: Callable[[int, Trainable], None]

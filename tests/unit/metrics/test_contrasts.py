@@ -12,7 +12,7 @@ from pipeline.errors import ComparisonError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.cells import Group
-from pipeline.metrics.contrasts import contrast_frames, fewest_repeats, largest_family
+from pipeline.metrics.contrasts import contrast_rows, fewest_repeats, largest_family
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import pick
 from pipeline.metrics.verdicts import faster, faster_than_base
@@ -109,7 +109,7 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
     for network in ("emulated", "loopback"):
         for group in groups.values():
             group.context["network"] = network
-        frames = contrast_frames(groups, (), (), bias)
+        frames = contrast_rows(groups, (), (), bias)
         told = pick(tidy.assemble(frames), "comparison", "speed_verdict")["text"].tolist()
         assert told == [verdict if network == "emulated" else "faster"]
 

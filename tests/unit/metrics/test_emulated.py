@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.metrics.runs import load_run, run_frames
+from pipeline.metrics.runs import load_run, run_rows
 from pipeline.records import RunRecord
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -18,7 +18,7 @@ SAID = "node 1 had TCPTimeouts 7"
 
 
 def facts(record: RunRecord) -> dict[str, tuple[float | None, str | None]]:
-    rows = run_frames(load_run(record, LABEL))[0]
+    rows = run_rows(load_run(record, LABEL))[0]
     names, values, texts = (rows.column(name) for name in ("metric", "value", "text"))
     return dict(zip(names, zip(values, texts, strict=True), strict=True))
 

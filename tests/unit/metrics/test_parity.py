@@ -16,7 +16,7 @@ from pipeline.metrics.parity import (
     EQUAL,
     NOT_EQUAL,
     deviation_of,
-    parity_frames,
+    parity_rows,
     skipped_steps,
 )
 from pipeline.metrics.runs import Run, load_run
@@ -55,7 +55,7 @@ def run_of(
 
 def verdict(run: Run, *others: Run) -> dict[str, Any]:
     """All rows of parity of a cell against `others`, runs of the single device: metric -> row."""
-    rows = assemble(parity_frames(group_runs([*others, run]))).to_dict("records")
+    rows = assemble(parity_rows(group_runs([*others, run]))).to_dict("records")
     return {row["metric"]: row for row in rows if row["cell"] == run.context["cell"]}
 
 

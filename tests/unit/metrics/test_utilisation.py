@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pipeline.metrics.flops import peak_per_rank
-from pipeline.metrics.runs import load_run, run_frames
+from pipeline.metrics.runs import load_run, run_rows
 from pipeline.records import RunRecord
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -16,7 +16,7 @@ PEAK = 5e11
 
 
 def values(record: RunRecord) -> dict[str, float]:
-    rows = run_frames(load_run(record, LABEL))[0]
+    rows = run_rows(load_run(record, LABEL))[0]
     return dict(zip(rows.column("metric"), rows.column("value"), strict=True))
 
 

@@ -11,26 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.parallel.cut import Cut
 from pipeline.parallel.tensor import first_row, own_rows
-
-
-class Place:
-    """What a `Cut` asks of a process group."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self._rank, self._size = rank, size
-
-    def rank(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
-        return self._size
-
-
-def cuts(dim: int, length: int, runs: int, size: int) -> list[Cut]:
-    places: list[Any] = [Place(rank, size) for rank in range(size)]
-    return [Cut(dim, length, runs, place) for place in places]
+from tests.shards import Place, cuts
 
 
 @pytest.mark.parametrize(("dim", "runs", "size"), [(0, 1, 4), (0, 3, 2), (1, 1, 3), (1, 3, 4)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -16,24 +15,7 @@ from pipeline.parallel import pieces
 from pipeline.parallel.cut import NAME, Cut
 from pipeline.parallel.mesh import TENSOR
 from pipeline.parallel.pieces import Box, held, span
-
-
-class Place:
-    """What a `Cut` asks of a process group."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self._rank, self._size = rank, size
-
-    def rank(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
-        return self._size
-
-
-def cuts(dim: int, length: int, runs: int, size: int) -> list[Cut]:
-    places: list[Any] = [Place(rank, size) for rank in range(size)]
-    return [Cut(dim, length, runs, place) for place in places]
+from tests.shards import cuts
 
 
 def like(cut: Cut) -> Tensor:

@@ -111,7 +111,7 @@ def test_a_rank_keeps_its_own_share_and_never_more(group, name, options) -> None
 
 @pytest.mark.parametrize(("name", "options"), SHARES)
 def test_a_rank_reads_what_it_holds_and_no_more(group, tmp_path, monkeypatch, name, options):
-    """From whole tensors, as one device writes them; ZeRO's stage 1 reads its rows once more."""
+    """From whole tensors, as one device writes them; under ZeRO's stage 1 its rows twice."""
     tensors = {}
     for key, parameter in build_model(MODEL, 5).named_parameters():
         tensors[weight_name(key)] = torch.rand_like(parameter)

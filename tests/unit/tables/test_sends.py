@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.metrics import table as tidy
 from pipeline.metrics.format import NONE
-from pipeline.metrics.profile import profile_frames
+from pipeline.metrics.profile import profile_rows
 from pipeline.records import RunRecord
 from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
@@ -25,7 +25,7 @@ def metrics(counted: bool) -> pd.DataFrame:
     records = [made(make_record(spec), counted) for spec in runs]
     names = {"cell": "dps", "label": "DDP", "arm": "dps", "arm_label": "DDP"}
     labels = {("dps", False): {**names, "cell_order": 0, "precision_ran": "torch fp32"}}
-    return tidy.assemble(profile_frames(records, labels, {}))
+    return tidy.assemble(profile_rows(records, labels, {}))
 
 
 def made(record: RunRecord, counted: bool) -> RunRecord:
