@@ -13,11 +13,11 @@ from pipeline.study.study import Study
 def accept(study: Study, *, has_tokens: bool = False) -> None:
     """Everything that can be said of a validated study before its first job.
 
-    The files of its corpus are opened, unless its tokens were made (`has_tokens`): from then on
-    nothing reads them. Raises SamestepError.
+    The files of its corpus and tokeniser are looked for, unless its tokens were made
+    (`has_tokens`): from then on nothing reads them. Raises SamestepError.
     """
     strategies.check(expand(study))
     check_equal_work(study)
     load_claims(*files_of(study))
     if not has_tokens:
-        check_files(dict(study.corpus))
+        check_files(study.corpus, study.tokenizer)

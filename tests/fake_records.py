@@ -23,10 +23,11 @@ import pandas as pd
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
+from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.profiling import profiled
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import ModelSpec, RunSpec
 from pipeline.study.study import Study
 
 # strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
@@ -36,7 +37,8 @@ _LAW = {
     "ddp": (0.02, 0),
     "horovod": (0.025, 0),
 }
-_MIXED = {"amp_o1": ("torch", False), "amp_o2": ("torch", True), "apex_o1": ("apex", False)}
+_MIXED = {"amp_o1": ("torch", False), "amp_o2": ("torch", True), "apex_o1": ("apex", False),
+          "apex_o2": ("apex", True)}  # fmt: skip
 
 SIX_CELLS = (
     ("single", "Single device", "single", "fp32", [1]),
@@ -188,7 +190,7 @@ def make_record(
         | ({"network_reason": NO_NODES} if fell_back else {})
         | (_emulation(spec) if emulated else {}),
         "precision": _precision(spec) if ok else None,
-        "model": {"num_parameters": 1_071_616, "flops_per_token": 7.1e6} if ok else None,
+        "model": _model(spec.model) if ok else None,
         "ranks": [_rank(spec, rank) for rank in range(spec.world.size)] if ok else [],
         "provenance": {"git_commit": "0" * 40, "git_dirty": False, "image_digest": None},
     }  # fmt: skip
@@ -231,6 +233,13 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
     }
 
 
+def _model(model: ModelSpec) -> dict[str, Any]:
+    return {
+        "num_parameters": num_parameters(model),
+        "flops_per_token": flops_per_token(model),
+    }
+
+
 def _precision(spec: RunSpec) -> dict[str, Any]:
     library, master = _MIXED.get(spec.precision, ("torch", False))
     short = "float32" if spec.precision == "fp32" else "bfloat16"
@@ -247,12 +256,17 @@ def _precision(spec: RunSpec) -> dict[str, Any]:
 def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
     extra = _LAW.get(spec.strategy, (0.02, 0))[1] if rank == 0 and spec.world.size > 1 else 0
     noise = _random(spec, f"memory{rank}").randrange(4_000_000)
-    return {"rank": rank, "node": rank // spec.world.ranks_per_node, "device": "cpu",
+    return {"rank": rank, "node": rank // spec.world.ranks_per_node, "device": _device(spec, rank),
             "peak_memory_bytes": 420_000_000 // (1 + spec.world.size // 4) + extra + noise,
             "timer_overhead_seconds": 4e-7,
             "peak_flops_per_second": 5e10 + 100 * noise,
             "mean_utilisation": 0.9 / max(1, spec.world.size / 2) + noise / 1e8,
             "weights_sha256": _sha(f"{spec.run_id}")}  # fmt: skip
+
+
+def _device(spec: RunSpec, rank: int) -> str:
+    on_gpus = spec.world.device == "cuda"
+    return f"cuda:{rank % spec.world.ranks_per_node}" if on_gpus else "cpu"
 
 
 def rank_environment(host: str = "node0") -> dict[str, Any]:

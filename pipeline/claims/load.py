@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
             f"{', '.join(reference.ids())}"
         )
     selectors = {name: _selector(name, cell, where) for name, cell in content["cells"].items()}
+    _check_distinct(selectors, where)
     return [_claim(entry, content, selectors, where) for entry in content["claims"]]
 
 
@@ -71,6 +73,19 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
             f"{found.max_batch_per_rank}; no cell has both"
         )
     return found
+
+
+def _check_distinct(selectors: Mapping[str, Selector], where: Path | str) -> None:
+    """No two names are of the same runs: a ratio of the two would compare runs with themselves."""
+    named: list[Selector] = []
+    for found in selectors.values():
+        for other in named:
+            if replace(found, name=other.name) == other:
+                raise ClaimError(
+                    f"{where}: cells {other.name!r} and {found.name!r} select the same runs; "
+                    "leave one out"
+                )
+        named.append(found)
 
 
 def _claim(
@@ -132,6 +147,9 @@ def _resolve(
         raise ClaimError(f"{at}: both ratios are {test['a']!r} over {test['b']!r}; name two")
     if test.get("comparison") == "about" and not test.get("tolerance"):
         raise ClaimError(f"{at}: an effect is never exactly its bound; add a tolerance over 0")
+    if "tolerance" in test and test.get("comparison", "about") != "about":
+        said = f"comparison {test['comparison']} has no tolerance"
+        raise ClaimError(f"{at}: {said}; leave tolerance out, or compare `about`")
     if test.get("a") in test.get("others", ()):
         raise ClaimError(f"{at}: {test['a']!r} is one of its own others; leave it out there")
     resolved = dict(test)
@@ -160,6 +178,9 @@ def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) ->
         return None
     if "reference" not in content:
         raise ClaimError(f"{at} has published figures, but the file names no reference; add one")
+    both = {*entry["published"]["over"]} & {*entry["published"].get("under", [])}
+    if both:
+        raise ClaimError(f"{at}: {min(both)!r} is both over and under; leave it out of published")
     figures = reference.load(content["reference"])
     over = [figures.number(name) for name in entry["published"]["over"]]
     under = [figures.number(name) for name in entry["published"].get("under", [])]

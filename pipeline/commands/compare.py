@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.compare import write
     from pipeline.compare.sets import ResultSet, compare
 
+    if args.one.resolve() == args.other.resolve():
+        raise ComparisonError(f"{args.one} and {args.other} are both {args.one.name}; give two")
     found = compare(ResultSet.read(args.one), ResultSet.read(args.other), allowed, margin)
     equal = found.equal(args.times)
     print(write.summary(found))

@@ -7,6 +7,7 @@ import json
 import sys
 
 from pipeline import options
+from pipeline.errors import StudyError
 
 SUMMARY = "which cells call for one more repeat, for studies with adaptive repeats"
 
@@ -34,7 +35,13 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.metrics.adaptive import called_for
     from pipeline.study.load import load_study
 
-    found = called_for(load_study(args.study), args.runs)
+    study = load_study(args.study)
+    if args.repeat >= (most := study.repeats.at_most):
+        raise StudyError(
+            f"study {study.name!r} has {most} repeat{'s' if most > 1 else ''}, counted from 0; "
+            f"give --repeat up to {most - 1}, not {args.repeat}"
+        )
+    found = called_for(study, args.runs)
     ids = [spec.run_id for spec in found if spec.repeat == args.repeat]
     write_text(args.out, json.dumps(ids, indent=1) + "\n")
     print(f"repeat {args.repeat}: {len(ids)} runs are called for", file=sys.stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import platform
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from pipeline.corpus.text_file import open_text
 from pipeline.errors import CorpusError
 
 Piece = tuple[str, bool]
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
 
 
 class Source(Protocol):
@@ -176,8 +179,8 @@ def source_of(corpus: Mapping[str, Any]) -> Source:
     """The source that a study's `corpus` section names; raises CorpusError on an unknown one."""
     makers: dict[str, Callable[[], Source]] = {
         "python-docs": PythonDocs,
-        "json": lambda: JsonFiles(tuple(corpus["paths"])),
-        "text": lambda: TextFiles(tuple(corpus["paths"]), corpus["document"]),
+        "json": lambda: JsonFiles(_each_once(corpus["paths"])),
+        "text": lambda: TextFiles(_each_once(corpus["paths"]), corpus["document"]),
         "hub": lambda: Hub(
             corpus["name"],
             corpus.get("config"),
@@ -198,11 +201,57 @@ def source_of(corpus: Mapping[str, Any]) -> Source:
         ) from None
 
 
-def check_files(corpus: Mapping[str, Any]) -> None:
-    """Open every file that a study's `corpus` section lists; raises CorpusError, reads nothing."""
+def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
+    """Open every file that two sections of a study name; raises CorpusError, reads nothing.
+
+    What is to be fetched has a name that the hub can have.
+    """
+    source_of(corpus)
+    if corpus["source"] == "hub":
+        _check_name(corpus["name"], "corpus.name", "data set")
+    if tokenizer["kind"] == "pretrained":
+        _check_tokeniser(tokenizer["name"], tokenizer["revision"])
     for path in corpus.get("paths", []):
         with open_text(Path(path)):
             pass
+
+
+def _check_tokeniser(name: str, revision: str | None) -> None:
+    file = Path(name, "tokenizer.json")
+    if revision is not None and not Path(name).is_dir():
+        return _check_name(name, "tokenizer.name", "tokeniser")
+    if not file.is_file():
+        where = f"has no {file.name}" if Path(name).is_dir() else "is no folder here"
+        raise CorpusError(
+            f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, or a name "
+            "of the hub with its tokenizer.revision"
+        )
+
+
+def _check_name(name: str, key: str, what: str) -> None:
+    """Raise CorpusError unless a name is that of a folder here or can be one of the hub."""
+    if not (Path(name).is_dir() or _HUB_NAME.fullmatch(name)):
+        raise CorpusError(
+            f"{key} {name!r} is no name of a {what}; give a folder that is here, or `owner/name` "
+            "of the hub"
+        )
+
+
+def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
+    """The paths; raises CorpusError where two lead to the same file, whose text would count twice.
+
+    Two names of one file (`a.txt`, `./a.txt`, a symlink) are the same path.
+    """
+    known: dict[Path, str] = {}
+    for path in paths:
+        # No file has a NUL in its name; reading says so.
+        place = Path(path) if "\0" in path else Path(path).resolve()
+        if place in known:
+            raise CorpusError(
+                f"corpus.paths: {path} stands twice, also as {known[place]}; leave one out"
+            )
+        known[place] = path
+    return tuple(known.values())
 
 
 def _names(paths: Iterable[str]) -> list[str]:

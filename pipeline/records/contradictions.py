@@ -48,6 +48,8 @@ ALWAYS: tuple[Rule, ...] = (
 )
 FINISHED: tuple[Rule, ...] = (
     run_rules.described,
+    run_rules.precision,
+    run_rules.model,
     run_rules.network,
     run_rules.ranks,
     run_rules.utilisation,

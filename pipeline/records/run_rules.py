@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.text import unprintable
 
@@ -23,6 +24,13 @@ EARLIEST, CLOCKS = 2022, timedelta(days=1)
 
 BUSY_TOLERANCE, BUSY_TICKS = 1.1, 0.5
 """Share and cores: earlier records count CPU time in ticks of 10 ms, few in a short run."""
+
+
+MODEL_TOLERANCE = 1e-2
+"""Relative: another version may count what this one leaves out, such as the last layer norm."""
+
+NARROWEST_BYTES = 2
+"""Of a weight: of every precision the narrowest type."""
 
 
 def texts(record: RunRecord) -> str | None:
@@ -112,6 +120,36 @@ def described(record: RunRecord) -> str | None:
     return None
 
 
+def precision(record: RunRecord) -> str | None:
+    """Library, types, masters and loss scale are such as the named precision has."""
+    about = record.run["precision"]
+    name, dtype = about["name"], about["compute_dtype"]
+    wrong = {
+        "library": (about["library"] == "apex") != name.startswith("apex_"),
+        "compute_dtype": (dtype == "float32") != (name == "fp32"),
+        "master_weights": about["master_weights"] and not name.endswith("_o2"),
+        "loss_scaling": about["loss_scaling"] and dtype != "float16",
+    }
+    key = next((key for key, is_wrong in wrong.items() if is_wrong), None)
+    if key is None:
+        return None
+    return f"run.json at $.precision.{key}: {json.dumps(about[key])}, which {name} has not"
+
+
+def model(record: RunRecord) -> str | None:
+    """Parameters and FLOPs are those of the spec's model."""
+    asked = record.spec.model
+    expected = {
+        "num_parameters": models.num_parameters(asked),
+        "flops_per_token": models.flops_per_token(asked),
+    }
+    for key, value in expected.items():
+        found = record.run["model"][key]
+        if not math.isclose(found, value, rel_tol=MODEL_TOLERANCE):
+            return f"run.json at $.model.{key}: {found}, the spec's model has {value}"
+    return None
+
+
 def network(record: RunRecord) -> str | None:
     """The network is the spec's or says why not, and what only emulated nodes have is theirs."""
     execution, asked = record.run["execution"], record.spec.world
@@ -163,6 +201,9 @@ def ranks(record: RunRecord) -> str | None:
         return f"run.json at $.execution.layout.data_parallel: {said}"
     per_node = layout.get("processes_per_node", asked.ranks_per_node)
     for rank in record.run["ranks"]:
+        if rank["device"].partition(":")[0] != asked.device:
+            said = f"rank {rank['rank']} on device {rank['device']!r}"
+            return f"run.json at $.ranks: {said}, the spec says {asked.device}"
         if rank["node"] != rank["rank"] // per_node or rank["node"] >= asked.nodes:
             said = f"rank {rank['rank']} on node {rank['node']}"
             return f"run.json at $.ranks: {said}, with {per_node} on each of {asked.nodes} nodes"
@@ -188,8 +229,15 @@ def utilisation(record: RunRecord) -> str | None:
 
 
 def memory(record: RunRecord) -> str | None:
-    """A rank that computes on the processor takes no more memory than its machine has."""
-    if record.spec.world.device != "cpu" or record.spec.world.num_machines > 1:
+    """Ranks on processors take no more memory than their machine has, and hold the weights."""
+    if record.spec.world.device != "cpu":
+        return None
+    least = NARROWEST_BYTES * models.num_parameters(record.spec.model)
+    total = sum(rank["peak_memory_bytes"] for rank in record.run["ranks"])
+    if total < least:
+        said = f"a peak_memory_bytes of {total} together, the weights alone are {least}"
+        return f"run.json at $.ranks: {said}"
+    if record.spec.world.num_machines > 1:
         return None
     most = record.run["hardware"]["memory_bytes"]
     for rank in record.run["ranks"]:

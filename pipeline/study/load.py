@@ -132,7 +132,12 @@ def check_study(content: Any, where: Path | str) -> Study:
             f"{where}: tokenizer.vocab_size {vocabulary} is over model.vocab_size "
             f"{study.model.vocab_size}; raise model.vocab_size"
         )
-    expand(study)
+    for run in expand(study):
+        if run.optimiser.schedule == "constant" and run.optimiser.schedule_steps is not None:
+            raise StudyError(
+                f"{where}: {run.cell}: optimiser.schedule_steps {run.optimiser.schedule_steps} "
+                "belongs to the schedule linear, given constant; leave it out"
+            )
     profiled(study)
     return study
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.fake_records import a_verdict
 from tests.hostile.entries import Laid
 from tests.hostile.entry import refusal
 
@@ -75,6 +77,13 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
     "what fits is too large": (
         _test("fits", fits="sps", too_large="sps", where="one_machine"), "name two cells",
     ),
+    "a cell under two names": (_selector(), "select the same runs"),
+    "how far, without about": (
+        _test("ratio", a="sps", b="dps", **_RATIO, tolerance=0.1), "leave tolerance out",
+    ),
+    "published figures over themselves": (
+        _published(over=[_FIGURE], under=[_FIGURE]), "both over and under",
+    ),
     "about, without how far": (
         _test("ratio", a="sps", b="dps", **{**_RATIO, "comparison": "about"}), "tolerance",
     ),
@@ -91,12 +100,34 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
 """Files of claims, and what their refusal says."""
 
 
+def num_inputs() -> int:
+    """How many there are; one is claims that are given twice."""
+    return len(CLAIMS) + len(VERDICTS) + 1
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims_whose_parts_do_not_fit(laid: Laid, here: Path, name: str) -> None:
     content, words = CLAIMS[name]
     (here / "claims.yaml").write_text(yaml.safe_dump(content))
     given = ("--study", laid.study, "--metrics", laid.metrics, "--out", "out.json")
     assert words in refusal(here, "claims", *given, "--claims", "claims.yaml")
+
+
+VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
+    "decided on no effect": ({"effect": None}, "reproduced without an effect"),
+    "a run twice": ({"runs": ["fake/single/n1/r0"] * 2}, "runs"),
+}
+"""Changes to a verdict, and what its refusal says."""
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdicts_that_contradict_themselves(laid: Laid, here: Path, name: str) -> None:
+    changes, words = VERDICTS[name]
+    content = a_verdict()
+    content["verdicts"][0] |= changes
+    (here / "verdicts.json").write_text(json.dumps(content))
+    given = ("--metrics", laid.metrics, "--verdicts", "verdicts.json", "--out", "out")
+    assert words in refusal(here, "table", "claims", *given)
 
 
 def test_claims_that_are_given_twice(laid: Laid, here: Path) -> None:

@@ -32,6 +32,19 @@ def cell(number: int = 0, **changes: Any) -> dict[str, Any]:
     return {"cells": {number: changes}}
 
 
+def _of_texts(*paths: str) -> dict[str, Any]:
+    return {"corpus": {"source": "text", "paths": [*paths], "document": "file"}}
+
+
+def _of_hub(name: str) -> dict[str, Any]:
+    about = {"split": "train", "revision": "0" * 40, "column": "text"}
+    return {"corpus": {"source": "hub", "name": name, **about}}
+
+
+def _tokeniser(name: str, revision: str | None) -> dict[str, Any]:
+    return {"tokenizer": {"kind": "pretrained", "name": name, "revision": revision}}
+
+
 STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a name twice": (cell(1, name="single"), "cell name 'single' stands 2 times"),
     "a label twice": (cell(1, label="Single"), "cell label 'Single' stands 2 times"),
@@ -83,6 +96,23 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a corpus that is a folder": (
         {"corpus": {"source": "text", "paths": ["/"], "document": "file"}}, "folder",
+    ),
+    "a text twice": (_of_texts("text.txt", "./text.txt"), "stands twice"),
+    "a text without a name": (_of_texts(" "), "corpus"),
+    "a data set of a web address": (_of_hub("https://example.com/a"), "no name of a data set"),
+    "a data set outside": (_of_hub("../../data"), "no name of a data set"),
+    "a data set with a line end": (_of_hub("a/b\n"), "no name of a data set"),
+    "a tokeniser that is no folder": (_tokeniser("no-such", None), "is no folder here"),
+    "a tokeniser of a web address": (
+        _tokeniser("https://example.com/a", "0" * 40), "no name of a tokeniser",
+    ),
+    "a folder without a tokeniser": (_tokeniser(".", None), "tokenizer.json"),
+    "the length of a schedule that has none": (
+        {"optimiser": {"schedule": "constant", "schedule_steps": 9}}, "schedule_steps",
+    ),
+    "the length of a cell's schedule": (
+        {"optimiser": {"schedule": "constant"}} | cell(0, optimiser={"schedule_steps": 9}),
+        "belongs to the schedule linear",
     ),
     "a vocabulary over the model's": (
         {"tokenizer": {"kind": "bpe", "vocab_size": 300}, "model": {"vocab_size": 299}}, "300",
@@ -146,6 +176,16 @@ RECORDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "more memory than the machine has": (
         _fault(("ranks", "0", "peak_memory_bytes"), 10**15), "peak_memory_bytes",
     ),
+    "parameters of another model": (_fault(("model", "num_parameters"), 1), "num_parameters"),
+    "FLOPs of another model": (_fault(("model", "flops_per_token"), 1.0), "flops_per_token"),
+    "another library": (_fault(("precision", "library"), "apex"), "library"),
+    "another type of numbers": (_fault(("precision", "compute_dtype"), "bfloat16"), "bfloat16"),
+    "masters of weights that are wide": (_fault(("precision", "master_weights"), True), "master"),
+    "a loss scale without need": (_fault(("precision", "loss_scaling"), True), "loss_scaling"),
+    "a GPU where there is none": (_fault(("ranks", "0", "device"), "cuda:0"), "cuda:0"),
+    "less memory than the weights": (
+        _fault(("ranks", "0", "peak_memory_bytes"), 1), "the weights alone",
+    ),
     "a machine without a processor": (_fault(("hardware", "cpu_model"), ""), "cpu_model"),
 }  # fmt: skip
 """Changes to a record of a finished run, and what its refusal says."""
@@ -165,7 +205,7 @@ PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
 def num_inputs() -> int:
     """How many there are."""
     products = sum(len(commands) for _, commands, _ in PRODUCTS.values())
-    return len(STUDIES) + len(FORMS) + len(RECORDS) + len(CHAINS) + products
+    return len(STUDIES) + len(FORMS) + len(RECORDS) + len(CHAINS) + products + 2
 
 
 @pytest.fixture
@@ -187,6 +227,7 @@ def changed(study: Any, changes: dict[Any, Any]) -> Any:
 
 def test_a_study_whose_parts_do_not_fit(laid: Laid, here: Path) -> None:
     good = json.loads(laid.study.read_text())
+    (here / "text.txt").write_text("text")
     wrong = []
     for name, (changes, words) in STUDIES.items():
         (here / "study.json").write_text(json.dumps(changed(copy.deepcopy(good), changes)))
@@ -261,6 +302,16 @@ def test_products_that_are_not_of_their_study(laid: Laid, here: Path, name: str)
     for command in commands:
         status, said = call(here, command, *given[command], may_leave=True)
         assert status == 2 and words in said, (command, status, said)
+
+
+def test_results_that_are_held_against_themselves(laid: Laid, here: Path) -> None:
+    (here / "again").symlink_to(laid.results)
+    assert "both" in refusal(here, "compare", laid.results, "again")
+
+
+def test_a_repeat_that_the_study_has_not(laid: Laid, here: Path) -> None:
+    given = ("--study", laid.study, "--runs", laid.results / "runs", "--out", "out.json")
+    assert "has 1 repeat" in refusal(here, "repeats", *given, "--repeat", "1")
 
 
 @pytest.mark.parametrize("option", [("--devices", "8"), ("--precision", "bf16")])

@@ -126,7 +126,7 @@ def page(folder: Path) -> str:
         rows.append(f"| {name} | `{command}` | {len(found)} | {nowhere} | {others} |")
     options = Counter(stage for stage, _, _ in inputs())
     num_twice, num_written = len([*twice()]), len([*overwritten()])
-    meanings = test_meaning.num_inputs() + len(test_claims.CLAIMS) + 1
+    meanings = test_meaning.num_inputs() + test_claims.num_inputs()
     total += options.total() + num_twice + num_written + 4 * (len(FILES) + 4)
     total += meanings + test_corpus.num_inputs()
     lines = [

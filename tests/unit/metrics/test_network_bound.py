@@ -27,7 +27,7 @@ def bound(table: pd.DataFrame, cell: str, nodes: int) -> float:
 
 
 def test_a_ring_over_four_nodes_sends_one_and_a_half_gradients(table: pd.DataFrame) -> None:
-    seconds = 1.5 * 1_071_616 * 4 * 8 / 1e9
+    seconds = 1.5 * 1_071_872 * 4 * 8 / 1e9
     assert bound(table, "dps-fast", 4) == pytest.approx(16 * 128 / seconds)
     assert bound(table, "dps-slow", 4) == pytest.approx(16 * 128 / seconds / 5)
     assert bound(table, "dps-fast", 2) == pytest.approx(1.5 * bound(table, "dps-fast", 4))
@@ -53,5 +53,5 @@ def test_the_table_shows_the_share_that_was_reached(table: pd.DataFrame) -> None
 
 def test_the_least_time_of_a_step_is_that_of_its_gradients(table: pd.DataFrame) -> None:
     least = least_milliseconds(table)
-    assert least[4, "dps-slow"] == pytest.approx(1000 * 1.5 * 1_071_616 * 4 * 8 / 2e8)
+    assert least[4, "dps-slow"] == pytest.approx(1000 * 1.5 * 1_071_872 * 4 * 8 / 2e8)
     assert least_milliseconds(make_table(repeats=1)) == {}

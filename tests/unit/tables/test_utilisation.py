@@ -20,7 +20,7 @@ def test_a_row_holds_together(table: pd.DataFrame) -> None:
     own = table[(table["cell"] == "dps") & (table["nodes"] == 2) & (table["level"] == "cell")]
     rate = records(own[own["metric"] == "tokens_per_second"])[0]
     per_token = row["model_flops_per_step"] / rate["global_batch_tokens"]
-    assert per_token == pytest.approx(7.1e6)
+    assert per_token == pytest.approx(7_077_888)
     for end, key in (("", "value"), ("_low", "low"), ("_high", "high")):
         assert row[f"model_flops_per_second{end}"] == pytest.approx(per_token * rate[key])
     peaks = table[(table["level"] == "rank") & (table["metric"] == "peak_flops_per_second")]
