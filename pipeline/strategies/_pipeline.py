@@ -124,11 +124,12 @@ class Pipelined(Strategy):
         )
 
     def sends_between_stages(
-        self, spec: RunSpec, layout: Layout, rank: int, tied: float
+        self, spec: RunSpec, layout: Layout, rank: int, tied: float, parts: int = 1
     ) -> tuple[Sends, ...]:
         """What a rank sends along the pipeline; nothing where it has one rank alone.
 
         The first and the last rank add up the gradients of the tied embedding, `tied` bytes.
+        `parts`: ranks over which sequences are cut, each of which sends its own tokens.
         """
         place = layout.coordinate(rank)[PIPELINE]
         stages = self.schedule_of(spec, layout).stages
@@ -138,11 +139,13 @@ class Pipelined(Strategy):
             for to in (1, -1)
         )
         tokens = spec.global_batch_tokens // layout.data_parallel
-        sent = (ahead + back) * FP32 * tokens * spec.model.width
+        sent = (ahead + back) * FP32 * tokens * spec.model.width // parts
         ends = {stages.rank_of(0), stages.rank_of(last)}
         if len(ends) > 1 and place in ends:
             sent += int(tied)
-        formula = "A for each neighbouring stage, first and last rank: G of the tied embedding"
+        between = "A" if parts == 1 else f"A/{parts}"
+        ends_send = "first and last rank: G of the tied embedding"
+        formula = f"{between} for each neighbouring stage, {ends_send}"
         return (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
 
     def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:

@@ -112,15 +112,12 @@ class Hybrid(Pipelined):
         state = ", the optimiser state once more over data" * bool(self.zero_stage)
         return f"layers, by stages and within them{state}"
 
-    @property
-    def sends_unstated(self) -> str:
-        """Sequence parallelism alone is in no formula."""
-        if not self.sequence or self.tensor == 1:
-            return ""
-        return "which gradients the tensor axis does not cut differs from stage to stage"
-
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """As `tensor` of this rank's stages, between them, and along the data axis."""
+        """As `tensor` of this rank's stages, between them, and along the data axis.
+
+        With sequence parallelism stages send parts of sequences, and a rank all-reduces along the
+        tensor axis the gradients of what its stages hold uncut: another number on each stage.
+        """
         model, place = spec.model, layout.coordinate(rank)[PIPELINE]
         stages = self.schedule_of(spec, layout).stages
         layers = sum(len(stages.layers_of(stage)) for stage in stages.of_rank(place))
@@ -130,24 +127,33 @@ class Hybrid(Pipelined):
         full = spec.precision in ("fp32", "tf32")
         # what leaves a product is narrow under autocast, what enters it comes from a norm
         times = 4.0 if full else 3.0
-        if again := spec.workload.recompute:  # of a block its first output
-            times += 1 if full else HALF / FP32
+        product, again = 1 if full else HALF / FP32, 0.0
+        sequence = self.sequence and self.tensor > 1
+        if spec.workload.recompute:  # of a block its first output, or half of that and its inputs
+            times += 1 + product / 2 if sequence else product
+            again = 1.5 if sequence else 1
         payload = layers * activation * times + is_first * activation
         payload += is_last * (activation + 3 * FP32 * tokens)
         each = gradients / models.num_parameters(model)
-        own = each * self._own_parameters(spec, layers, is_first, is_last)
+        uncut, cut = self._own_parameters(spec, layers, is_first, is_last)
+        own = each * (uncut + cut / self.tensor)
         tied = each * model.vocab_size * model.width / self.tensor
         gathered = own * FP32 / each if self.zero_stage else 0.0
         stated = "2(n-1)/n G + (n-1)/n W" if self.zero_stage else "2(n-1)/n G"
-        formula = f"2(n-1)/n ({4 + again}L A, first stage: + A, last stage: + A + 12 T)"
+        formula = f"{4 + again:g}L A, first stage: + A, last stage: + A + 12 T"
+        if sequence:
+            payload += each * uncut
+            formula = f"{4 + again:g}L A + R, first stage: + A, last stage: + A + 12 T"
         return (
-            *along(layout, TENSOR, formula, 2 * payload),
-            *self.sends_between_stages(spec, layout, rank, tied),
+            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
+            *self.sends_between_stages(spec, layout, rank, tied, self.tensor if sequence else 1),
             *along(layout, DATA, stated, 2 * own + gathered),
         )
 
-    def _own_parameters(self, spec: RunSpec, layers: int, is_first: bool, is_last: bool) -> float:
-        """Of so many layers and these ends of the model, cut over the tensor axis."""
+    def _own_parameters(
+        self, spec: RunSpec, layers: int, is_first: bool, is_last: bool
+    ) -> tuple[float, float]:
+        """What the tensor axis leaves whole, and what it cuts, of these layers and ends."""
         model = spec.model
         before, after = models.end_parameters(model)
         tied = model.vocab_size * model.width
@@ -155,7 +161,7 @@ class Hybrid(Pipelined):
         cut += tied * (is_first or is_last)
         held = layers * models.layer_parameters(model) + before * is_first + after * is_last
         held -= tied * (is_first and is_last)
-        return held - cut + cut / self.tensor
+        return held - cut, cut
 
     def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:
         """Cut the layers that the family names, where the tensor axis has more than one rank."""

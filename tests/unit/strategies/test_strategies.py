@@ -385,3 +385,17 @@ def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
     assert predict(all_at_once, 3).activations > 4 * predict(one_by_one, 3).activations
     cut = replace(run, strategy="hybrid", options={"pipeline": 2, "tensor": 2})
     assert predict(cut).parameters < predict(replace(run, options={"ranks": 2})).parameters
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
+def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision: str, recompute: bool) -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    work = replace(run.workload, recompute=recompute)
+    run = replace(run, precision=precision, world=sized(4), workload=work)
+    knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
+    hybrid, tensor = (
+        {one.axis: one.wire_bytes for one in predict_sent(replace(run, strategy=s, options=o))}
+        for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
+    )
+    assert hybrid == pytest.approx(tensor)
