@@ -97,6 +97,7 @@ class Pipelined(Strategy):
             gradient_share=share,
             optimiser_share=share,
             held_share=share,
+            copy_share=share,
             activation_share=activations,
             input_share=activations,
             block_share=1 / cut,

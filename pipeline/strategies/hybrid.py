@@ -78,6 +78,19 @@ class Hybrid(Pipelined):
         stages = nearest(self.pipeline, ranks // tensor)
         return f"pipeline {stages} x tensor {tensor} x data {ranks // tensor // stages}"
 
+    def settings(self, devices: int) -> tuple[dict[str, Any], ...]:
+        """The variants, and all that a rank can do without: tensor axes of a node, long pipelines.
+
+        Of 4 or 8 tensor ranks and every power of two of stages that both leave room for.
+        """
+        knobs = {"zero_stage": 1, "sequence": True}
+        deep = tuple(
+            {"pipeline": 2**power, "tensor": tensor, **knobs}
+            for tensor in (4, 8)
+            for power in range(1, (devices // tensor).bit_length())
+        )
+        return ({}, *self.variants, *deep)
+
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, heads and sequences do not fit the axes."""
         super().check_spec(spec)
@@ -100,6 +113,7 @@ class Hybrid(Pipelined):
             held_share=weights,
             optimiser_share=weights / data,
             gathered_bytes=int(weights * gradients / data) if self.zero_stage else 0,
+            copy_share=stage.copy_share / self.tensor,
             activation_share=stage.activation_share * kept,
             input_share=stage.input_share / (self.tensor if self.sequence else 1),
             block_share=stage.block_share * kept,

@@ -43,6 +43,12 @@ def test_every_strategy_is_among_them_and_what_cannot_be_laid_out_is_not() -> No
     assert not any(one.strategy == "sharded" for one in layouts(SIZES["124M"], 8, "amp_o2"))
 
 
+def test_the_largest_is_tried_with_tensor_axes_of_a_node_and_long_pipelines() -> None:
+    found = {one.mesh: one.plan.memory for one in layouts(SIZES["175B"], 64, "bf16")}
+    deep = found["pipeline 8 x data 1 x tensor 8"]
+    assert deep.peak < min(m.peak for mesh, m in found.items() if "tensor 8" not in mesh)
+
+
 @pytest.mark.parametrize(("devices", "nodes"), [(1, 1), (6, 1), (8, 1), (64, 8)])
 def test_devices_fill_their_nodes(devices: int, nodes: int) -> None:
     assert (world_of(devices).nodes, world_of(devices).size) == (nodes, devices)
