@@ -8,6 +8,7 @@ worker processes.
 from __future__ import annotations
 
 import itertools
+import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -242,10 +243,10 @@ def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
 
     Two names of one file (`a.txt`, `./a.txt`, a symlink) are the same path.
     """
-    known: dict[Path, str] = {}
+    known: dict[str, str] = {}
     for path in paths:
         # No file has a NUL in its name; reading says so.
-        place = Path(path) if "\0" in path else Path(path).resolve()
+        place = path if "\0" in path else os.path.realpath(path)
         if place in known:
             raise CorpusError(
                 f"corpus.paths: {path} stands twice, also as {known[place]}; leave one out"

@@ -29,8 +29,10 @@ def make(spec: dict[str, Any], folder: Path, num_proc: int = 1) -> Manifest:
     return build(TokensSpec.from_dict(spec), folder, num_proc)
 
 
-def json_spec(tmp_path: Path, strings: object, **changes: Any) -> dict[str, Any]:
-    path = tmp_path / "a.json"
+def json_spec(
+    tmp_path: Path, strings: object, file: str = "a.json", **changes: Any
+) -> dict[str, Any]:
+    path = tmp_path / file
     path.write_text(json.dumps(strings))
     return {
         "corpus": {"source": "json", "paths": [str(path)]},
@@ -129,7 +131,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     tmp_path: Path, strings: object, changes: dict[str, Any], words: list[str], num_proc: int
 ) -> None:
     spec = json_spec(tmp_path, strings, **changes)
-    spec["corpus"]["paths"] *= num_proc  # so that there is something to read in parallel
+    if num_proc > 1:  # so that there is something to read in parallel
+        spec["corpus"]["paths"] += json_spec(tmp_path, strings, "b.json")["corpus"]["paths"]
     spec["min_tokens"] *= num_proc
     with pytest.raises(CorpusError) as caught:
         make(spec, tmp_path / "out", num_proc)
