@@ -1,4 +1,4 @@
-"""The whole study on one sheet: what was found, and the figures that carry it.
+"""The whole study on one sheet, without its sentence: page and paper say that as text.
 
     python -m pipeline figure overview --metrics metrics.parquet --verdicts verdicts.json --out DIR
 
@@ -7,7 +7,6 @@ It stands on white, also where the page around it is dark.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,25 +32,26 @@ CAPTION = (
 # Parity and claims check equal work for themselves.
 COMPARES = {"precision"}
 USES = "verdicts"
-_WRAP = 80
 _WORDS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
           "not testable here": "#777777"}  # fmt: skip
-_FIXED = "\N{NO-BREAK SPACE}"
+_THROUGHPUT_INCHES, _LEAST_INCHES, _ROW_INCHES = 2.6, 1.8, 0.2
+"""Of the upper panels, and of the lower ones, which have a row for each arm."""
+
 _SMALLEST = 1e-4
 """Share of the tolerance at which exact agreement is drawn, on a logarithmic axis."""
 
 
 def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure:
-    """Finding, throughput over at most two links, parity, share of communication, verdicts."""
+    """Throughput over at most two links, parity, share of communication, verdicts."""
     compared = links(table)
     compared = list(dict.fromkeys([compared[0], compared[-1]])) if compared else []
-    figure = plt.figure(figsize=(theme.WIDTH_INCHES, 4.9), layout="constrained")
-    whole = figure.add_gridspec(3, 1, height_ratios=(0.5, 2.7, 1.8))
     values = pick(table, "cell", "tokens_per_second")
+    heights = (_THROUGHPUT_INCHES, max(_LEAST_INCHES, _ROW_INCHES * values["arm"].nunique()))
+    figure = plt.figure(figsize=(theme.WIDTH_INCHES, sum(heights)), layout="constrained")
+    whole = figure.add_gridspec(2, 1, height_ratios=heights)
     if values.empty:
         return theme.empty(figure, figure.add_subplot(whole[:]), table)
-    _finding(figure.add_subplot(whole[0]), table)
-    above, below = whole[1].subgridspec(1, len(compared)), whole[2].subgridspec(1, 3)
+    above, below = whole[0].subgridspec(1, len(compared)), whole[1].subgridspec(1, 3)
     first: Axes | None = None
     for place, link in enumerate(compared):
         axes = figure.add_subplot(above[place], sharey=first)
@@ -61,7 +61,7 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure
         axes.tick_params(labelleft=axes is first)
     assert first is not None
     scales.rate_axis(first, float(values["low"].min()) / 1.2, float(values["high"].max()) * 1.3)
-    for axes, link in zip(figure.axes[1:], compared, strict=True):
+    for axes, link in zip(figure.axes, compared, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
     _parity(figure.add_subplot(below[0]), table)
     _communication(figure.add_subplot(below[1]), table)
@@ -69,24 +69,6 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure
     shown = {cell for link in compared for cell in over_link(table, link)}
     what = f"Bars: {interval_notes(values)}."
     return theme.finish(figure, table, shown & set(values["cell"]), what, named=True)
-
-
-def _finding(axes: Axes, table: pd.DataFrame) -> None:
-    axes.axis("off")
-    facts = summary.largest(table)
-    if not facts["first"]:
-        return
-    said = [
-        f"{one['label']}{what} {one['speedup'].replace(' ', _FIXED)} times as fast as {one['base']}"
-        for one, what in ((facts["first"], " trains"), (facts["last"], ", the slowest,"))
-        if one
-    ]
-    text = f"At {facts['nodes']}, {'; '.join(said)}"
-    # The panels take no room for it: the first row of the grid is there for that.
-    axes.text(
-        0, 0.5, textwrap.fill(f"{text}.", _WRAP), fontsize=9, fontweight="bold", va="center",
-        transform=axes.transAxes, in_layout=False,
-    )  # fmt: skip
 
 
 def _throughput(axes: Axes, values: pd.DataFrame, table: pd.DataFrame, link: str) -> None:

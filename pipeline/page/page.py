@@ -41,7 +41,7 @@ _SECTIONS = (
      ("what_if",)),
     ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),
 )  # fmt: skip
-_SCRIPTS = ("runs.js", "tables.js")
+_SCRIPTS = ("runs.js", "tables.js", "cues.js")
 # What the first screen, the verdicts and the runs show; claims are told with their verdicts.
 _RESULT = (("overview",), ("summary",))
 _PUBLISHED = ("published",)

@@ -19,7 +19,7 @@ from pipeline.paper.manuscript import SOURCES, read_table
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
 # At the size of type in paper/template.typ, with room for a caption.
-_LINES_OF_A_PAGE, _LETTERS_OF_A_CELL = 46, 40
+_LINES_OF_A_PAGE, _LINES_OF_A_SHORT_ONE, _LETTERS_OF_A_CELL = 46, 14, 40
 # The command alone: a title may say `{figures/` too.
 _INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
 # A table as pandoc writes it: columns, caption, head, rows. No cell can hold such a command, since
@@ -50,8 +50,11 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
         f"--template={SOURCES / 'template.typ'}",
         f"--variable=fixed-date:{when}",
     ]
-    long = _long_tables(generated / "tables")
-    options += [f"--variable=long-table:{name}" for name in long]
+    for name, lines in _table_lines(generated / "tables").items():
+        if lines > _LINES_OF_A_PAGE:
+            options.append(f"--variable=long-table:{name}")
+        elif lines <= _LINES_OF_A_SHORT_ONE:
+            options.append(f"--variable=short-table:{name}")
     _pandoc(generated, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
     wide = fallback()
@@ -140,14 +143,13 @@ def write_html(generated: Path, final: Path) -> None:
     )
 
 
-def _long_tables(folder: Path) -> list[str]:
-    """Tables that may be longer than a page, a row counted as the lines of its longest text."""
-    found = []
+def _table_lines(folder: Path) -> dict[str, int]:
+    """At most so many lines of each table, a row counted as the lines of its longest text."""
+    found = {}
     for path in sorted(folder.glob("*.md")):
         rows = [line for line in read_table(path).splitlines() if line.startswith("|")]
         texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
-        if sum(1 + length // _LETTERS_OF_A_CELL for length in texts) > _LINES_OF_A_PAGE:
-            found.append(path.stem)
+        found[path.stem] = sum(1 + length // _LETTERS_OF_A_CELL for length in texts)
     return found
 
 

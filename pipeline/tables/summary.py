@@ -8,16 +8,15 @@ import pandas as pd
 
 from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import NONE, ratio_interval, with_interval
-from pipeline.metrics.select import pick, plural, records, speedup_name
+from pipeline.metrics.select import cells, pick, plural, records, speedup_name
 from pipeline.study.profiling import COMMUNICATION
 from pipeline.tables.write import PLACE, places
 
 CAPTION = (
-    "Every cell at the largest world, over the last link of the study that sets no condition, by "
-    "throughput: speedup over the base with its interval, efficiency (speedup over the ratio of "
-    "ranks), the share of a step that is exposed communication, which no computing hides (profiled "
-    "runs), and the peak memory of the largest rank. The table of scaling has every link and node "
-    "count."
+    "Every cell at the largest world, the highest throughput first. Efficiency is speedup over the "
+    "ratio of ranks. Exposed is the share of a step that is communication which no computing hides "
+    "(profiled runs), and memory is the peak of the largest rank. The table of scaling has every "
+    "link and node count."
 )
 COMPARES = {"precision"}
 _SHARE = f"phase_share:{COMMUNICATION}"
@@ -57,16 +56,24 @@ def largest(table: pd.DataFrame) -> dict[str, Any]:
     shares = [share for share in shares if not pd.isna(share)]
     return {
         "nodes": plural(int(rows[0]["nodes"]), "node") + (f" over {link}" if link else ""),
-        "first": _speedup(rows[0]),
-        "last": _speedup(rows[-1]) if len(rows) > 1 else {},
+        "first": _said(rows[0], table),
+        "last": _said(rows[-1], table) if len(rows) > 1 else {},
         "efficiencies": _span([f"{row['efficiency']:.2f}" for row in rows]),
         "communication": _span([f"{share:.0f} %" for share in shares]),
     }
 
 
-def _speedup(row: dict[str, Any]) -> dict[str, str]:
+def _said(row: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:
+    """Label, tokens per second, speedup with its interval and the base with its label."""
+    labels = cells(table).set_index("cell")["arm_label"]
+    base, _, nodes = str(row["base"]).partition(", ")
     value = ratio_interval(row["speedup"], row["speedup_low"], row["speedup_high"])
-    return {"label": row["arm_label"], "speedup": value, "base": row["base"]}
+    return {
+        "label": row["arm_label"],
+        "rate": f"{row['tokens_per_second']:,.0f}",
+        "speedup": value,
+        "base": f"{labels[base]} on {nodes}",
+    }
 
 
 def _span(texts: list[str]) -> str:

@@ -83,18 +83,16 @@ def _shown_width(width: int) -> int:
 
 def to_html(shown: pd.DataFrame, caption: str) -> str:
     """A small page of its own, for the HTML report of the workflow."""
-    align = [
-        f"text-align:{'right' if right else 'left'}"
-        # A column of short words and numbers never wraps; the page scrolls sideways.
-        + ("" if _is_long(shown[name]) else ";white-space:nowrap")
-        for name, right in zip(shown.columns, _is_right(shown), strict=True)
-    ]
+    rights = _is_right(shown)
 
     def row(cells: Sequence[object], tag: str) -> str:
         scope = ' scope="col"' if tag == "th" else ""
+        # A number and its interval stay in one line; words wrap, and so do heads.
+        lines = {True: "right;white-space:nowrap" if tag == "td" else "right", False: "left"}
         return "".join(
-            f'<{tag}{scope} style="{side}">{html.escape(one_line(str(cell)))}</{tag}>'
-            for cell, side in zip(cells, align, strict=True)
+            f'<{tag}{scope} style="text-align:{lines[right]}">'
+            f"{html.escape(one_line(str(cell)))}</{tag}>"
+            for cell, right in zip(cells, rights, strict=True)
         )
 
     body = "\n".join(

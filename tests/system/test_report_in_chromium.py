@@ -85,6 +85,18 @@ def test_the_page_is_no_wider_than_the_window(page: Page) -> None:
     assert page.evaluate(OVERFLOW) == []
 
 
+def test_what_is_wider_than_its_box_says_so_and_nothing_else(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    boxes = page.evaluate(
+        """Array.from(document.querySelectorAll("figure .scroll, details.table .scroll")).map(b => [
+            b.ariaLabel, b.scrollWidth > b.clientWidth + 1,
+            b.parentElement.querySelector(".cue").checkVisibility()])"""
+    )
+    assert len(boxes) > 20
+    assert [box for box in boxes if box[1] != box[2]] == []
+
+
 def test_text_is_large_enough_to_be_read(page: Page) -> None:
     """Letters of the page in pixels, and a figure no smaller than its own text allows."""
     sizes = page.evaluate(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.paper.export import _table_lines
 from tests.unit.paper.papers import make_paper
 
 
@@ -23,6 +24,12 @@ def test_before_the_appendix_all_floats_over_two_columns(latex: str) -> None:
         assert f"\\begin{{{kind}}}" not in body
     assert body.count("\\begin{tabular}") == body.count("\\label{tbl:")
     assert "\\endhead" not in body and "\\begin{longtable}" in appendix
+
+
+def test_lines_of_tables_are_counted_with_those_of_their_longest_cells(tmp_path: Path) -> None:
+    (tmp_path / "few.md").write_text("| a |\n|:--|\n| b |\n\n: few\n")
+    (tmp_path / "many.md").write_text("| a |\n|:--|\n" + f"| {'b' * 90} |\n" * 20 + "\n: many\n")
+    assert _table_lines(tmp_path) == {"few": 2, "many": 61}
 
 
 def test_the_class_is_named_once_and_loads_what_it_has_itself(latex: str) -> None:
