@@ -24,15 +24,16 @@ _SMALLEST, _LARGEST = 1e-9, 1e2
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """A panel of the loss, then one of the deviation for each node count on one shared scale."""
+    """A panel of the loss, then one of the deviation for each node count that has any."""
     nodes = node_counts(table)
-    figure, [[first, *others]] = theme.grid(1 + len(nodes), 1.85, per_line=5)
+    deviation = over_repeats(pick(table, "step", "loss_deviation"))
+    compared = [count for count in nodes if count in set(deviation["nodes"])]
+    figure, [[first, *others]] = theme.grid(1 + len(compared), 1.85, per_line=5)
     loss = over_repeats(pick(table, "step", "loss"))
     if loss.empty:
         for axes in others:
             axes.set_visible(False)
         return theme.empty(figure, first, table)
-    deviation = over_repeats(pick(table, "step", "loss_deviation"))
     deviation[["value", "low", "high"]] = deviation[["value", "low", "high"]].clip(
         _SMALLEST, _LARGEST
     )
@@ -43,7 +44,7 @@ def draw(table: pd.DataFrame) -> Figure:
     first.set_ylabel("Loss [nats/token]")
     tolerances = _tolerances(table)
     top = max([float(deviation["high"].max()) if len(deviation) else _SMALLEST, *tolerances]) * 4
-    for count, axes in zip(nodes, others, strict=True):
+    for count, axes in zip(compared, others, strict=True):
         draw_lines(axes, deviation[deviation["nodes"] == count], table)
         for place, tolerance in enumerate(tolerances):
             # The highest is named above its line, the others below, where no other line is near.

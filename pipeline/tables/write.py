@@ -70,15 +70,18 @@ def to_markdown(shown: pd.DataFrame) -> str:
     head = [markdown(str(name)) for name in shown.columns]
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     rule = [
-        f"{'' if right else ':'}{'-' * (_shown_width(width) + 1)}{':' if right else ''}"
-        for width, right in zip(widths, rights, strict=True)
+        f"{'' if right else ':'}{'-' * (_shown_width(shown[name]) + 1)}{':' if right else ''}"
+        for name, right in zip(shown.columns, rights, strict=True)
     ]
     lines = [_markdown_row(head, widths), "|" + "|".join(rule) + "|"]
     return "\n".join([*lines, *(_markdown_row(row, widths) for row in body)]) + "\n"
 
 
-def _shown_width(width: int) -> int:
-    return min(width, _WIDEST_SENTENCES if width > _SENTENCES else _WIDEST)
+def _shown_width(column: pd.Series) -> int:
+    """Letters of the longest text, or of the longest word of the head, which wraps."""
+    longest = max((len(str(cell)) for cell in column), default=0)
+    word = max((len(word) for word in str(column.name).split()), default=0)
+    return max(word, min(longest, _WIDEST_SENTENCES if longest > _SENTENCES else _WIDEST))
 
 
 def to_html(shown: pd.DataFrame, caption: str) -> str:
