@@ -59,7 +59,7 @@ was left; rows without figures were not run when this page was made. *Record* is
 with the fault leaves; *again* says which start finishes the run; *steps* are those that were \
 trained a second time; *seconds* lie between the fault (or that next start) and the finished \
 run, without the time limit. Measured on {cpu}, {cores} cores, at a load average of {low} to \
-{high}, most of it other work. The model has two layers. Above the empty row: two ranks of the \
+{high}. The model has two layers. Above the empty row: two ranks of the \
 loopback, torch loaded before, a checkpoint each 5 of 20 steps (`tests/system/test_faults.py`). \
 Below it: real launchers and emulated nodes, a checkpoint each 50 of 600 steps \
 (`tests/system/test_killed.py`). There the fault comes at once after a checkpoint, and *steps* \

@@ -206,7 +206,7 @@ def test_cells_of_other_work_are_set_apart(
 
 @pytest.mark.parametrize(("verdict", "said"), [
     ("faster", "Training was faster than the base for Horovod."),
-    ("slower", "It was slower than the base, so that more nodes did not pay, for Horovod."),
+    ("slower", "Training was slower than the base, so that more nodes did not pay, for Horovod."),
     ("undecided", "The data do not decide between the cell and its base for Horovod."),
     ("too few repeats to decide", "for Horovod; with so few repeats no difference"),
 ])  # fmt: skip
@@ -225,7 +225,9 @@ def test_the_first_page_has_the_finding_a_figure_and_a_line_for_each_cell(
     first = text_of(study, table, folder).split("# Introduction")[0]
     best = summary.build(table).iloc[0]
     ratio = ratio_interval(best["speedup"], best["speedup_low"], best["speedup_high"])
-    found = f"**At 4 nodes, {best['arm_label']} had the highest median throughput, {ratio} times"
+    rate = f"{best['tokens_per_second']:,.0f} tokens/s"
+    found = f"**At 4 nodes, {best['arm_label']} had the highest median throughput, {rate} or"
+    assert f"{ratio} times that of".replace("[", "\\[").replace("]", "\\]") in first
     assert found.replace("[", "\\[").replace("]", "\\]") in first
     assert "{#fig:throughput alt=" in first and "{#tbl:summary}" in first
     assert first.count("of a step was communication that no computing hides") == 1
