@@ -12,7 +12,10 @@ from pipeline import reference, strategies
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
 from pipeline.documents import read_document
 from pipeline.errors import ClaimError, StudyError
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR
 from pipeline.schemas import describe, first_error
+from pipeline.strategies.base import Strategy
+from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study
 
 ROOT = Path(__file__).parents[2]
@@ -64,15 +67,31 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
     """Cells of a strategy that there is, by knobs that it has."""
     found, at = Selector(name=name, **cell), f"{where}: cell {name!r}"
     try:
-        strategies.load(found.strategy, found.options)
+        strategy = strategies.load(found.strategy, found.options)
+        if found.nodes is not None:
+            _check_nodes(strategy, found.nodes)
     except StudyError as error:
         raise ClaimError(f"{at}: {error}") from None
+    axes = {DATA: 0, PIPELINE: 0, TENSOR: 0} | getattr(strategy, "axes", {})
+    if unknown := sorted(found.axes.keys() - axes.keys()):
+        raise ClaimError(f"{at}: no axis {unknown[0][:80]!r}; expected {', '.join(axes)}")
     if found.min_batch_per_rank > found.max_batch_per_rank:
         raise ClaimError(
             f"{at}: min_batch_per_rank {found.min_batch_per_rank} is over max_batch_per_rank "
             f"{found.max_batch_per_rank}; no cell has both"
         )
     return found
+
+
+def _check_nodes(strategy: Strategy, nodes: int) -> None:
+    """Raise StudyError unless the strategy has a layout there, with whatever ranks on a node."""
+    for ranks in (8, 4, 2, 1):
+        try:
+            strategy.layout(WorldSpec(nodes, ranks, "cpu", "gloo", "loopback"))
+            return
+        except StudyError as error:
+            reason = error
+    raise reason
 
 
 def _check_distinct(selectors: Mapping[str, Selector], where: Path | str) -> None:

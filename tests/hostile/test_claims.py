@@ -56,6 +56,16 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
     "a strategy in other letters": (_selector(strategy="dd\u0440"), "use one of"),
     "a knob of another": (_selector(options={"no_knob": True}), "no option 'no_knob'"),
     "a knob as text": (_selector(options={"static_graph": "yes"}), "static_graph"),
+    "an axis that no mesh has": (
+        _selector(strategy="tensor", axes={"tenser": 2}), "no axis 'tenser'; expected data,",
+    ),
+    "an axis of another annotation": (
+        _selector(strategy="annotated", options={"axes": {"data": 0, "m": 2}}, axes={"n": 2}),
+        "no axis 'n'",
+    ),
+    "one device on several nodes": (
+        _selector(strategy="single", nodes=2), "strategy single runs on 1 rank",
+    ),
     "more at least than at most": (
         _selector(min_batch_per_rank=9, max_batch_per_rank=3), "min_batch_per_rank 9",
     ),
