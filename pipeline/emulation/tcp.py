@@ -7,6 +7,9 @@ A timer in seconds of the machine is shorter in seconds of the cluster, by the d
 - A connection keeps its window while it is idle (`tcp_slow_start_after_idle=0`).
 - No loss probes (`tcp_early_retrans=0`): their least time, two ticks of the kernel, is over before
   a slow link has let a gradient pass, and what they send again takes the link's time.
+- Windows and buffers are as large from the start as they would grow to. They grow by clocks (what a
+  socket may have in the queue of its link is what passes in a millisecond), so at a higher factor a
+  sender came back later from the same message.
 - Congestion control is Reno, which counts ACKs; the clocks of CUBIC and BBR cannot be dilated, and
   else it would be the machine's choice. Links lose nothing, so its window only grows.
 
@@ -18,6 +21,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import stat
+import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +37,12 @@ RTO_MIN_SECONDS = 0.2
 
 CONGESTION_CONTROL = "reno"
 
+WINDOW_PACKETS = 500
+"""Initial window of a connection: with jumbo frames a full send buffer."""
+
+BUFFERS = {"ipv4/tcp_wmem": "4096 4194304 4194304", "ipv4/tcp_rmem": "4096 6291456 6291456"}
+"""Least, initial and largest bytes; the largest are Linux's own."""
+
 _SETTINGS = Path("/proc/sys/net")
 _IDLE = _SETTINGS / "ipv4/tcp_slow_start_after_idle"
 _DEFAULT_CONTROL = _SETTINGS / "ipv4/tcp_congestion_control"
@@ -38,9 +50,10 @@ _LOSS_PROBES = _SETTINGS / "ipv4/tcp_early_retrans"
 _FORGET = _SETTINGS / "ipv4/tcp_no_metrics_save"
 
 _COUNTERS = Path("/proc/thread-self/net")
+NODE_TIMEOUTS = "TCPTimeouts"
 COUNTED = (
     "RetransSegs",
-    "TCPTimeouts",
+    NODE_TIMEOUTS,
     "TCPLossProbes",
     "TCPSpuriousRtxHostQueues",
     "TCPBacklogDrop",
@@ -48,12 +61,25 @@ COUNTED = (
 )
 """Of the kernel's counters of a network, where the kernel has them."""
 
+OPEN_TIMEOUTS = "OpenTimeouts"
+"""Time-outs of the connections that the rank holds open, where the kernel counts them (from 6.7).
+
+A node's own counter also has those of connections that are being closed: the rendezvous server of
+Horovod closes hundreds as the training begins, and the last packet of some is sent again for want
+of an answer, while the training waits for none of them.
+"""
+
+_OPEN_FILES = Path("/proc/self/fd")
+_TIMEOUTS_AT, _INFO_BYTES = 240, 256
+"""Where `tcpi_total_rto`, 16 bits, stands in `struct tcp_info` of linux/tcp.h."""
+
 
 def route_commands(address: str, interface: str, factor: float) -> list[str]:
     """For `ip -batch` within a node: how TCP behaves towards other nodes, and within the node."""
     subnet = address.rpartition(".")[0] + ".0/24"
     behaviour = (
         f"rto_min {round(RTO_MIN_SECONDS * 1000 * factor)}ms quickack 1 "
+        f"initcwnd {WINDOW_PACKETS} initrwnd {WINDOW_PACKETS} "
         f"congctl {CONGESTION_CONTROL}"
     )
     return [
@@ -73,6 +99,8 @@ def configure() -> None:
     _try_to_set(_DEFAULT_CONTROL, CONGESTION_CONTROL)
     _try_to_set(_LOSS_PROBES, "0")
     _try_to_set(_FORGET, "1")
+    for name, sizes in BUFFERS.items():
+        _try_to_set(_SETTINGS / name, sizes)
 
 
 def without_ipv6() -> None:
@@ -107,6 +135,8 @@ def held(ip: str, interface: str) -> dict[str, Any]:
         "slow_start_after_idle": _setting(_IDLE, "1") != "0",
         "loss_probes": _setting(_LOSS_PROBES, "3") != "0",
         "congestion_control": found.get("congestion", _setting(_DEFAULT_CONTROL, "cubic")),
+        "initial_window": found.get("initcwnd", 10),
+        "send_buffer_bytes": int(_setting(_SETTINGS / "ipv4/tcp_wmem", "0 16384 0").split()[1]),
     }
 
 
@@ -118,11 +148,36 @@ def _setting(path: Path, default: str) -> str:
 
 
 def counters() -> dict[str, int] | None:
-    """`COUNTED` of this rank's node since it was made; None where this is no emulated node."""
+    """`COUNTED` of this rank's node since it was made, and `OPEN_TIMEOUTS` of this process.
+
+    None where this is no emulated node.
+    """
     if pacing.VARIABLE not in os.environ:
         return None
     found = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
-    return {name: found[name] for name in COUNTED if name in found}
+    of_open = open_timeouts()
+    return {name: found[name] for name in COUNTED if name in found} | (
+        {} if of_open is None else {OPEN_TIMEOUTS: of_open}
+    )
+
+
+def open_timeouts() -> int | None:
+    """Time-outs of all TCP connections that this process has open; None on an older kernel."""
+    infos = [info for file in _OPEN_FILES.iterdir() if (info := _tcp_info(int(file.name)))]
+    if any(len(info) < _TIMEOUTS_AT + 2 for info in infos):
+        return None
+    return sum(struct.unpack_from("=H", info, _TIMEOUTS_AT)[0] for info in infos)
+
+
+def _tcp_info(file: int) -> bytes:
+    """What the kernel tells of a connection; empty for what is none, or was closed meanwhile."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(file).st_mode):
+            return b""
+        with socket.socket(fileno=os.dup(file)) as held:
+            return held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    except OSError:
+        return b""
 
 
 def since(before: Mapping[str, int] | None) -> dict[str, int] | None:
@@ -130,7 +185,7 @@ def since(before: Mapping[str, int] | None) -> dict[str, int] | None:
     now = counters()
     if before is None or now is None:
         return None
-    return {name: count - before[name] for name, count in now.items()}
+    return {name: max(0, count - before.get(name, 0)) for name, count in now.items()}
 
 
 def sent_bytes() -> int | None:

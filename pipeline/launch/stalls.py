@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from pipeline.emulation import tcp
 from pipeline.records import Step
 
 LEAST_SECONDS, TIMES_THE_MEDIAN = 1.0, 20.0
 """A step stands out where it is longer than both, in time of the emulated cluster."""
-
-TIME_OUTS = "TCPTimeouts"
 
 
 def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | None:
@@ -22,15 +21,24 @@ def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | 
 
     `ranks` are those of a record, with `tcp` where the nodes are emulated.
     """
-    counted = {rank["node"]: rank["tcp"] for rank in ranks if "tcp" in rank}
+    counted: dict[int, Mapping[str, int]] = {}
+    for rank in ranks:  # of a node's ranks the one with the most time-outs
+        if "tcp" in rank:
+            other = counted.get(rank["node"], rank["tcp"])
+            counted[rank["node"]] = max(other, rank["tcp"], key=_time_outs)
     if not counted:
         return None
-    late = {node: found for node, found in counted.items() if found.get(TIME_OUTS, 0) > 0}
+    late = {node: found for node, found in counted.items() if _time_outs(found) > 0}
     slow = _slow_step(steps)
     if not late and slow is None:
         return None
     said = [f"node {node} had {_listed(found)}" for node, found in sorted(late.items())]
     return "; ".join([*([slow] if slow else []), *(said or ["no node had a TCP time-out"])])
+
+
+def _time_outs(counters: Mapping[str, int]) -> int:
+    """Of the rank's own connections where the kernel counts these, else of its whole node."""
+    return counters.get(tcp.OPEN_TIMEOUTS, counters.get(tcp.NODE_TIMEOUTS, 0))
 
 
 def _slow_step(steps: Sequence[Step]) -> str | None:

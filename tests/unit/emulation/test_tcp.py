@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def test_the_least_time_out_is_dilated_and_acks_are_not_delayed_at_any_factor() 
         assert others.startswith("route replace 10.77.2.0/24 dev eth0 ")
         assert itself.startswith("route replace local 10.77.2.5 dev lo table local ")
         for command in (others, itself):
-            assert f"rto_min {expected} quickack 1 congctl reno" in command
+            assert f"rto_min {expected} quickack 1 " in command
+            assert "initcwnd 500 initrwnd 500 congctl reno" in command
 
 
 def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
@@ -64,11 +66,13 @@ def test_open_settings_are_set(kernel: Path) -> None:
     assert (kernel / "sys/ipv4/idle").read_text() == "0"
     assert (kernel / "sys/ipv4/control").read_text() == "reno"
     assert (kernel / "sys/ipv4/probes").read_text() == "0"
+    assert (kernel / "sys/ipv4/tcp_wmem").read_text() == "4096 4194304 4194304"
+    assert (kernel / "sys/ipv4/tcp_rmem").read_text() == "4096 6291456 6291456"
 
 
 ROUTE: dict[str, object] = {
     "dst": "10.77.0.0/24",
-    "metrics": [{"rto_min": 800, "quickack": 1, "congestion": "reno"}],
+    "metrics": [{"rto_min": 800, "quickack": 1, "initcwnd": 500, "congestion": "reno"}],
 }
 HELD = {
     "rto_min_ms": 800,
@@ -76,6 +80,8 @@ HELD = {
     "slow_start_after_idle": False,
     "loss_probes": False,
     "congestion_control": "reno",
+    "initial_window": 500,
+    "send_buffer_bytes": 4194304,
 }
 PLAIN = {
     "rto_min_ms": 200,
@@ -83,6 +89,8 @@ PLAIN = {
     "slow_start_after_idle": True,
     "loss_probes": True,
     "congestion_control": "cubic",
+    "initial_window": 10,
+    "send_buffer_bytes": 16384,
 }
 
 
@@ -119,6 +127,7 @@ def test_a_node_knows_what_its_cable_carried(kernel: Path, monkeypatch) -> None:
 
 def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeypatch) -> None:
     monkeypatch.setenv(pacing.VARIABLE, "1")
+    monkeypatch.setattr(tcp, "open_timeouts", lambda: None)
     write(kernel, 3, 1)
     before = tcp.counters()
     assert before == {"RetransSegs": 3, "TCPTimeouts": 1, "TCPLossProbes": 5, "TCPBacklogDrop": 0}
@@ -129,3 +138,28 @@ def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeyp
         "TCPLossProbes": 0,
         "TCPBacklogDrop": 0,
     }
+
+
+def test_time_outs_of_open_connections_are_counted_where_the_kernel_does(
+    kernel: Path, monkeypatch
+) -> None:
+    """Of a pair on the loopback, whose structure says that three and four of them ended."""
+    told = iter([b"\0" * 240 + b"\3\0", b"", b"\0" * 240 + b"\4\0"])
+    monkeypatch.setattr(tcp, "_tcp_info", lambda _: next(told, b""))
+    assert tcp.open_timeouts() == 7
+    monkeypatch.setattr(tcp, "_tcp_info", lambda _: b"\0" * 232)
+    assert tcp.open_timeouts() is None
+    monkeypatch.setenv(pacing.VARIABLE, "1")
+    write(kernel, 3, 1)
+    assert tcp.OPEN_TIMEOUTS not in (tcp.counters() or {})
+
+
+def test_files_that_are_no_connections_are_passed_over(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()),
+        (tmp_path / "file").open("w"),
+    ):
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        assert tcp.open_timeouts() in (0, None)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before

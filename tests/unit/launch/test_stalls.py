@@ -42,6 +42,21 @@ def test_ranks_of_a_node_count_it_once() -> None:
     assert said is not None and said.count("node") == 1
 
 
+def test_time_outs_of_connections_that_are_being_closed_mark_nothing() -> None:
+    """Seen on eight nodes: the last packets of Horovod's rendezvous server, 21 of them."""
+    closing = LATE | {"OpenTimeouts": 0}
+    assert stalled(EVEN, ranks(closing, QUIET | {"OpenTimeouts": 0})) is None
+    said = stalled(EVEN, ranks(closing, QUIET | {"OpenTimeouts": 1}))
+    assert said == "node 1 had RetransSegs 2, TCPLossProbes 2, OpenTimeouts 1"
+
+
+def test_a_node_stalled_where_any_of_its_ranks_did() -> None:
+    late, quiet = LATE | {"OpenTimeouts": 7}, QUIET | {"OpenTimeouts": 0}
+    for both in ((late, quiet), (quiet, late)):
+        said = stalled(EVEN, ranks(*both, per_node=2))
+        assert said is not None and said.startswith("node 0 had") and "OpenTimeouts 7" in said
+
+
 def test_a_step_that_stands_out_is_named_with_what_tcp_counted() -> None:
     steps = [*EVEN, step(10, 25.4, 0), step(10, 3.0, 1)]
     assert stalled(steps, ranks(QUIET, LATE)) == (
