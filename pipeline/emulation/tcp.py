@@ -23,8 +23,8 @@ import json
 import os
 import socket
 import stat
-import sys
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,9 @@ def open_timeouts() -> int | None:
     infos = [info for file in _OPEN_FILES.iterdir() if (info := _tcp_info(int(file.name)))]
     if any(len(info) < _TIMEOUTS_AT + 2 for info in infos):
         return None
-    return sum(int.from_bytes(info[_TIMEOUTS_AT : _TIMEOUTS_AT + 2], sys.byteorder) for info in infos)
+    return sum(
+        int.from_bytes(info[_TIMEOUTS_AT : _TIMEOUTS_AT + 2], sys.byteorder) for info in infos
+    )
 
 
 def _tcp_info(file: int) -> bytes:
