@@ -7,7 +7,7 @@ asked for its settings on that many devices (`Strategy.settings`) and for its fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -90,41 +90,48 @@ def layouts(size: Size, devices: int, precision: str) -> list[Candidate]:
     for name in strategies.names():
         for options in strategies.load(name, {}).settings(devices):
             strategy = strategies.load(name, options)
-            for spec in _specs(size, strategy, name, options, devices, precision):
+            spec = _spec(size, strategy, name, options, devices, precision)
+            if spec is not None:
                 (plan,) = plan_study([spec])
                 axes = strategy.layout(spec.world).axes
                 found.append(Candidate(size, name, options, axes, plan))
     return found
 
 
-def _specs(
+def _spec(
     size: Size,
     strategy: Strategy,
     name: str,
     options: Mapping[str, Any],
     devices: int,
     precision: str,
-) -> Iterator[RunSpec]:
-    """The run on all devices, or on one where there is none on several; nothing for neither."""
-    for world in (world_of(devices), world_of(1)):
-        spec = RunSpec(
-            study="sizes",
-            cell=f"{size.id}-{name}",
-            strategy=name,
-            precision=precision,
-            world=world,
-            model=size.model,
-            optimiser=ADAMW,
-            workload=WorkloadSpec(world.size, 1, 2, 1, "strong", 0),
-            repeat=0,
-            seed=0,
-            options=options,
-        )
-        try:
-            strategy.check_precision(precision)
-            strategy.check_spec(spec)
-        except (StudyError, UnsupportedError):
-            continue
-        pieces = world.size // strategy.layout(world).data_parallel
-        yield replace(spec, workload=replace(spec.workload, accumulation_steps=pieces))
-        return
+) -> RunSpec | None:
+    """The run on all devices, or on one where the strategy has no layout on several.
+
+    None where the strategy refuses the model, as a pipeline of more stages than layers.
+    """
+    world = world_of(devices)
+    try:
+        strategy.layout(world)
+    except StudyError:
+        world = world_of(1)
+    spec = RunSpec(
+        study="sizes",
+        cell=f"{size.id}-{name}",
+        strategy=name,
+        precision=precision,
+        world=world,
+        model=size.model,
+        optimiser=ADAMW,
+        workload=WorkloadSpec(world.size, 1, 2, 1, "strong", 0),
+        repeat=0,
+        seed=0,
+        options=options,
+    )
+    try:
+        strategy.check_precision(precision)
+        strategy.check_spec(spec)
+    except (StudyError, UnsupportedError):
+        return None
+    pieces = world.size // strategy.layout(world).data_parallel
+    return replace(spec, workload=replace(spec.workload, accumulation_steps=pieces))

@@ -43,6 +43,12 @@ def test_every_strategy_is_among_them_and_what_cannot_be_laid_out_is_not() -> No
     assert not any(one.strategy == "sharded" for one in layouts(SIZES["124M"], 8, "amp_o2"))
 
 
+def test_a_strategy_that_refuses_the_model_on_all_devices_is_not_planned_on_one() -> None:
+    found = layouts(SIZES["124M"], 64, "fp32")  # 12 layers
+    assert not [one.mesh for one in found if one.name == "pipeline_parallel"]
+    assert {one.strategy for one in found if one.plan.spec.world.size == 1} == {"single"}
+
+
 def test_the_largest_is_tried_with_tensor_axes_of_a_node_and_long_pipelines() -> None:
     found = {one.mesh: one.plan.memory for one in layouts(SIZES["175B"], 64, "bf16")}
     deep = found["pipeline 8 x data 1 x tensor 8"]
