@@ -128,9 +128,6 @@ class Strategy(ABC):
     precisions: ClassVar[tuple[str, ...]] = ()
     """Precisions that it can train in; none named means all. The others are `unsupported`."""
 
-    unsupported_networks: ClassVar[Mapping[str, str]] = {}
-    """Networks (loopback, emulated, real) on which a run is `unsupported`, and why."""
-
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, with which it must take the same step."""
 
@@ -211,11 +208,6 @@ class Strategy(ABC):
                 f"strategy {type(self).__name__.lower()} does not train in {name}; use one of "
                 + ", ".join(self.precisions)
             )
-
-    def check_network(self, network: str) -> None:
-        """Raise UnsupportedError, with the reason, for a network that it cannot run on."""
-        if (why := self.unsupported_networks.get(network)) is not None:
-            raise UnsupportedError(f"strategy {type(self).__name__.lower()} {why}")
 
     @abstractmethod
     def build(self, parts: Parts) -> Trainable:

@@ -44,10 +44,6 @@ class Deepspeed(Strategy):
     install: ClassVar[str] = _environment.INSTALL
     environment: ClassVar[tuple[str, ...]] = ("DS_", "DEEPSPEED_")
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
-    unsupported_networks: ClassVar[dict[str, str]] = {
-        "emulated": "marks none of its collectives, so emulated nodes cannot stretch them; set "
-        "cluster.network to loopback or real, or use the strategy sharded"
-    }
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
 
     use: ClassVar[str] = "to hold `sharded` against other code"
@@ -116,5 +112,7 @@ class Deepspeed(Strategy):
 
         group = Group.join(parts.layout)
         package = _environment.load(parts.layout.device)
-        parts = replace(parts, phases=NOT_PROFILED)
+        if parts.layout.device == "cuda":
+            # Collectives run on streams of their own, which marks between phases do not see.
+            parts = replace(parts, phases=NOT_PROFILED)
         return DeepSpeedStepper(package, parts.prepare(), group, self.stage)

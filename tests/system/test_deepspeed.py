@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.emulation.nodes import why_not
 from tests.workflow.project import ROOT
+
+REASON = why_not()
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -35,11 +38,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
+def run_suite(installed: Path, *chosen: str) -> str:
+    """The report of some tests with DeepSpeed importable; all of them must pass."""
     paths = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
-    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/parity"]
     done = subprocess.run(
-        [*suite, "-k", f"({' or '.join(CHOSEN)}) and deepspeed-2"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
@@ -47,5 +50,16 @@ def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
         timeout=500,
     )
     assert done.returncode == 0, done.stdout[-3000:]
+    return done.stdout
+
+
+def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
+    said = run_suite(installed, "tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed-2")
     # Of each of the three stages two numbers of micro-batches, what it sends, and its checkpoint.
-    assert "18 passed" in done.stdout, done.stdout[-3000:]
+    assert "18 passed" in said, said[-3000:]
+
+
+@pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
+def test_it_takes_the_same_steps_on_emulated_nodes(installed: Path) -> None:
+    said = run_suite(installed, "tests/system/test_emulated.py", "-k", "deepspeed3")
+    assert "1 passed" in said, said[-3000:]

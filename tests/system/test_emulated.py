@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,18 @@ pytestmark = [
 
 
 LAYOUTS = ["zero1", "zero3", "tensor", "pipe-1f1b", "interleaved"]
+EXTRA = pytest.param(
+    "deepspeed3",
+    marks=pytest.mark.skipif(
+        find_spec("deepspeed") is None,
+        reason="DeepSpeed is an optional extra; tests/system/test_deepspeed.py installs it",
+    ),
+)
 
 
 def run_of(cell: str, nodes: int, link: LinkSpec = LINK) -> RunSpec:
     """A short run of a cell of `smoke` or `layouts`, on nodes and a link that it may not have."""
-    name = "layouts" if cell in LAYOUTS else "smoke"
+    name = "layouts" if cell in [*LAYOUTS, *EXTRA.values] else "smoke"
     study = load_study(ROOT / f"workflow/config/{name}/study.yaml")
     model = replace(study.model, vocab_size=300, context=16)
     spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
@@ -110,7 +118,7 @@ def wait_for(condition: Any, seconds: float = 30) -> None:
 CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
 
 
-@pytest.mark.parametrize("cell", [*CELLS, *LAYOUTS])
+@pytest.mark.parametrize("cell", [*CELLS, *LAYOUTS, EXTRA])
 def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, tmp_path) -> None:
     """Losses and gradient norms of two nodes, and what the record says of them."""
     spec = run_of(cell, 2)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeline.parallel.deepspeed.marked import mark
 from pipeline.parallel.group import Group
 from pipeline.parallel.state import of_another_model, weights_sha256
 from pipeline.parallel.step import Stepper, within
@@ -20,6 +21,7 @@ from pipeline.parallel.types import (
     slot_name,
     weight_name,
 )
+from pipeline.study.profiling import BACKWARD, FORWARD, OPTIMISER
 
 SLOTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each weight, besides the step count."""
@@ -54,6 +56,7 @@ class DeepSpeedStepper(Stepper):
         super().__init__(parts, **group.all_data_parallel())
         self.deepspeed, self.stage, self.rank = deepspeed, stage, group.rank
         self.engine = make_engine(deepspeed, parts, stage)
+        mark(parts.phases)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; the engine reduces in the last, under 2 and 3 in each."""
@@ -61,9 +64,12 @@ class DeepSpeedStepper(Stepper):
         total = torch.zeros((), device=microbatches[0][0].device)
         for index, (inputs, targets) in enumerate(microbatches):
             self.engine.set_gradient_accumulation_boundary(index == count - 1)
+            self.phases.begin(FORWARD)
             loss = self.engine(inputs, targets).mean() / count
             total += loss.detach()
+            self.phases.begin(BACKWARD)
             self.engine.backward(loss, scale_wrt_gas=False)
+        self.phases.begin(OPTIMISER)
         return total
 
     def update(self) -> Tensor:
