@@ -16,10 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from pipeline.machine.facts import hardware, provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_SECONDS = 0.02
@@ -46,7 +49,14 @@ def main() -> int:
         statistics.median(run["peak_rss_bytes"] for run in runs if run["copies"] == copies)
         for copies, _ in plan
     )
-    result = {"num_proc": args.num_proc, "runs": runs, "peak_rss_ratio": large / small}
+    result = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "git_commit": provenance()["git_commit"],
+        "num_proc": args.num_proc,
+        "runs": runs,
+        "peak_rss_ratio": large / small,
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n")
     print(f"peak memory at {args.copies}x is {large / small:.2f} times that at 1x -> {args.out}")
