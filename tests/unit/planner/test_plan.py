@@ -1,4 +1,4 @@
-"""What `plan` foretells, and what it refuses."""
+"""What `plan` predicts, and what it refuses."""
 
 import json
 from dataclasses import replace
