@@ -59,6 +59,7 @@ def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
     assert "18 passed" in said, said[-3000:]
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
 def test_it_takes_the_same_steps_on_emulated_nodes(installed: Path) -> None:
     said = run_suite(installed, "tests/system/test_emulated.py", "-k", "deepspeed3")
