@@ -1,10 +1,11 @@
 """Which repeats does a study call for, given the records so far?
 
-With a fixed number that is all of them. With `repeats: {at_least, at_most, within}` the cells at a
-node count, which are compared with one another, get another repeat each until the interval of every
-median step time lies within the share `within` of it, or `at_most` is reached: a comparison of
-cells with unequal numbers of runs would give the noisy ones the more. The rule looks at the first
-repeats only, in their order, so that the same records always call for the same runs.
+With a fixed number that is all of them. With `repeats: {at_least, at_most, within}` all cells get
+another repeat each until the interval of every median step time lies within the share `within` of
+it, or `at_most` is reached. All, since all are compared: with one another at a node count, and
+through the base of their speedups over the node counts. Cells with unequal numbers of runs would
+give the noisy ones the more. The rule looks at the first repeats only, in their order, so that the
+same records always call for the same runs.
 """
 
 from __future__ import annotations
@@ -39,10 +40,7 @@ def called_for(study: Study, runs: Path) -> list[RunSpec]:
     cells: dict[tuple[str, int], list[RunSpec]] = {}
     for spec in specs:
         cells.setdefault((spec.cell, spec.world.nodes), []).append(spec)
-    counts: dict[tuple[str, int], int] = {}
-    for nodes in dict.fromkeys(nodes for _, nodes in cells):
-        together = {key: own for key, own in cells.items() if key[1] == nodes}
-        counts |= _of_compared(together, runs, (least, most), within)
+    counts = _of_compared(cells, runs, (least, most), within)
     return [spec for key, own in cells.items() for spec in own[: counts[key]]]
 
 
@@ -52,7 +50,7 @@ def _of_compared(
     bounds: tuple[int, int],
     within: float,
 ) -> dict[tuple[str, int], int]:
-    """How many repeats each of the cells at one node count is called for.
+    """How many repeats each of these cells, which are compared with one another, is called for.
 
     A cell of which no run finished is not repeated beyond the fewest.
     """

@@ -1,27 +1,36 @@
 """How many repeats would make the speedups of a study as exact as wanted? Rows of level `study`.
 
-The answer is arithmetic on the spread between the runs that were made: the half width of the
-interval of a ratio of two medians of R runs is about t sqrt(pi/2 (s1^2 + s2^2) / R) on the
-logarithm, where s1 and s2 are the standard deviations between the runs of the two cells and t the
-97.5 % quantile of Student's distribution with 2R - 2 degrees of freedom. More steps in a run do not
-make it narrower where, as is usual here, whole runs differ from one another.
+The answer is a simulation from the spread between the runs that were made. For each number of
+repeats, runs of the two cells of every speedup are drawn with the standard deviations of their
+logarithms, and the interval of the ratio is made as it is made of real runs. A few repeats have
+intervals of very different widths: where half of the intervals would be narrow enough, the other
+half would not, so the share of narrow ones is asked and not their typical width. More steps in a
+run do not make them narrower where, as is usual here, whole runs differ from one another.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pipeline.metrics.cells import Group, Groups, find_base
-from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS, interval_of_ratio
+from pipeline.metrics.statistics import (
+    MIN_REPEATS,
+    Interval,
+    interval_of_ratio,
+    values_interval,
+)
 
 WITHIN, SHARE = 0.05, 0.9
 """Wanted: the intervals of this share of the speedups lie within this share of their values."""
 
 MOST = 10_000
 """Repeats beyond which nobody looks."""
+
+_DRAWS, _SEED = 400, 20220613
+"""Intervals that are drawn for each number of repeats, over all speedups."""
 
 
 def sizing_rows(groups: Groups) -> list[dict[str, Any]]:
@@ -34,9 +43,8 @@ def sizing_rows(groups: Groups) -> list[dict[str, Any]]:
     known = [(group, base) for group, base in known if len(base.ok) > 1]
     if not known:
         return []
-    needed = sorted(repeats_for(spread(group), spread(base)) for group, base in known)
-    exact = sum(half_width(group, base) <= WITHIN for group, base in known)
-    number = needed[math.ceil(SHARE * len(needed)) - 1]
+    exact = sum(half_width(interval_of_ratio(g.rate, base.rate)) <= WITHIN for g, base in known)
+    number = repeats_for([(spread(group), spread(base)) for group, base in known])
     shared = {"level": "study", "unit": "count", "n": len(known)}
     wanted = f"with an interval within {100 * WITHIN:g} % of its value"
     return [
@@ -52,22 +60,33 @@ def spread(group: Group) -> float:
     return float(np.std(np.log(group.run_rates), ddof=1))
 
 
-def half_width(group: Group, base: Group) -> float:
-    """The farther bound of the speedup's interval, as a share of its value."""
-    ratio = interval_of_ratio(group.rate, base.rate)
+def half_width(ratio: Interval) -> float:
+    """The farther bound of an interval, as a share of its value."""
     return max(ratio.high / ratio.value - 1, 1 - ratio.low / ratio.value)
 
 
-def repeats_for(one: float, other: float) -> int:
-    """Fewest repeats of two cells of these spreads that bring their ratio within `WITHIN`."""
-    from scipy.stats import t
+def repeats_for(spreads: Sequence[tuple[float, float]]) -> int:
+    """Fewest repeats with which `SHARE` of the ratios of two cells lie within `WITHIN`.
 
-    variance = math.pi / 2 * (one**2 + other**2)
+    `spreads` has the standard deviations of both cells of each ratio.
+    """
     count = MIN_REPEATS
-    while count < MOST:
-        quantile = float(t.ppf((1 + CONFIDENCE) / 2, 2 * count - 2))
-        if quantile * math.sqrt(variance / count) <= math.log1p(WITHIN):
-            break
-        # The quantile hardly falls: at most the share of the variance is missing.
-        count = max(count + 1, min(MOST, int(variance * (1.96 / math.log1p(WITHIN)) ** 2)))
-    return count
+    while count < MOST and (share := narrow_share(spreads, count)) < SHARE:
+        # By steps of a twentieth, or of a half where hardly any is narrow.
+        count += max(1, count // (20 if share > 0.1 else 2))
+    return min(count, MOST)
+
+
+def narrow_share(spreads: Sequence[tuple[float, float]], count: int) -> float:
+    """Share of the ratios that lie within `WITHIN` where each cell has `count` runs, as drawn."""
+    random = np.random.default_rng(_SEED)
+    # All ratios as often as each other, and each at least once.
+    drawn = [*spreads] * max(1, round(_DRAWS / len(spreads)))
+    narrow = 0
+    for one, other in drawn:
+        sides = [
+            values_interval(np.exp(s * random.standard_normal(count)).tolist())
+            for s in (one, other)
+        ]
+        narrow += half_width(interval_of_ratio(*sides)) <= WITHIN
+    return narrow / len(drawn)
