@@ -18,6 +18,7 @@ import pandas as pd
 from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.build import build
+from pipeline.metrics.contrasts import FASTER, SLOWER, UNDECIDED
 from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
@@ -64,8 +65,8 @@ def make_world(**changes: Any) -> Evidence:
     study = world_study(**changes)
     with TemporaryDirectory() as folder:
         table = build(Study.of(study), write_records(Path(folder), study, lambda spec: None))
-    # Effects are arranged cell by cell; what the rank test says of a pair is set by `decide`.
-    table = _lengthened(table[table["level"] != "comparison"])
+    # Effects are arranged cell by cell; then `agree` or `decide` says what the rank test found.
+    table = _lengthened(table)
     table.loc[table["metric"] == "num_parameters", "value"] = float(PARAMETERS)
     table.loc[table["metric"] == "gpus", "text"] = "NVIDIA V100, NVIDIA V100"
     # Low precision is four times as fast as fp32.
@@ -89,8 +90,41 @@ def _lengthened(table: pd.DataFrame) -> pd.DataFrame:
     return whole.astype(table.dtypes.to_dict())
 
 
+def agree(evidence: Evidence, metric: str) -> None:
+    """Make the planned comparisons say what the runs of `metric` do: apart, or undecided."""
+    table = evidence.table
+    runs = table[(table["level"] == "run") & (table["metric"] == metric)]
+    ends = {key: (own.min(), own.max()) for key, own in runs.groupby(["cell", "nodes"])["value"]}
+    words = (FASTER, SLOWER) if metric != "step_seconds" else (SLOWER, FASTER)
+    rows = table[table["metric"] == "speed_verdict"]
+    found = {}
+    for index, *row in rows[[*_ONE, *_OTHER]].itertuples():
+        keys = tuple(row[:2]), tuple(row[2:])
+        if ends.keys() >= {*keys}:
+            (low, high), (least, most) = (ends[key] for key in keys)
+            found[index] = words[0] if low > most else words[1] if high < least else UNDECIDED
+    # At once: each assignment copies the column.
+    table.loc[list(found), "text"] = list(found.values())
+
+
+_ONE, _OTHER = ("cell", "nodes"), ("other", "other_nodes")
+
+
+def apart(evidence: Evidence, one: Place, other: Place) -> Evidence:
+    """The same study in which the comparison of two places was not planned."""
+    table = evidence.table
+    rows = table[table["level"] == "comparison"]
+    gone = [
+        index
+        for index, *row in rows[[*_ONE, *_OTHER]].itertuples()
+        if {tuple(row[:2]), tuple(row[2:])} == {one.key, other.key}
+    ]
+    return Evidence(evidence.study, table.drop(index=gone))
+
+
 def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: float) -> Evidence:
     """The same study in which the rank test compared two places with this outcome."""
+    evidence = apart(evidence, one, other)
     shared = {**one.row, "level": "comparison", "base": other.cell, "other": other.cell,
               "other_nodes": other.nodes}  # fmt: skip
     values: dict[str, tuple[float, str]] = {
@@ -114,6 +148,10 @@ def copy(evidence: Evidence) -> Evidence:
 def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
     """Make the effect of the claim's test `effect`; a kind or metric unknown here is an error."""
     _KINDS[claim.kind](evidence, claim, effect)
+    if claim.kind in ("ratio", "best", "worst"):
+        metric = claim.test.get("metric", "tokens_per_second")
+        if metric in ("tokens_per_second", "step_seconds"):
+            agree(evidence, metric)
 
 
 def without(evidence: Evidence, selector: Selector) -> Evidence:

@@ -99,8 +99,6 @@ def _contradicted(found: Found, region: Region, evidence: Evidence) -> str | Non
         return None
     tests = [compared(evidence.table, a.key, b.key) for a, b in found.speeds]
     known = [test for test in tests if test is not None]
-    if not known:
-        return None
     if len(known) < len(tests):
         first, second = next(p for p, t in zip(found.speeds, tests, strict=True) if t is None)
         return f"and no comparison of {first.cell} with {second.cell} was planned"

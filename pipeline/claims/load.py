@@ -128,6 +128,7 @@ def _claim(
         needs=_needs(entry),
         published=_published(entry, content, at),
         disagreement=entry.get("disagreement"),
+        part_of=entry.get("part_of"),
     )
 
 

@@ -26,9 +26,9 @@ class Selector:
 
     `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be set so;
     one that a cell leaves out counts as false. `nodes`, `axes` (ranks along each axis of the mesh,
-    as records name them), `accumulation` and `parameters` (of the model, to a tenth) narrow it
-    further. `as_published` is what the claim was made with: cells that match it are preferred, and
-    a difference is said in the verdict.
+    as records name them), `accumulation`, `parameters` (of the model, to a tenth) and `scaling`
+    (strong or weak) narrow it further. `as_published` is what the claim was made with: cells that
+    match it are preferred, and a difference is said in the verdict.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Selector:
     axes: Mapping[str, int] = field(default_factory=dict)
     accumulation: int | None = None
     parameters: float | None = None
+    scaling: str | None = None
 
     def __str__(self) -> str:
         options = "".join(f" with {key} = {value}" for key, value in self.options.items())
@@ -57,6 +58,7 @@ class Selector:
             f" over a mesh of {axes}": axes,
             f" with {self.accumulation} microbatches a step": self.accumulation,
             f" with {(self.parameters or 0) / 1e6:g} M parameters": self.parameters,
+            f" under {self.scaling} scaling": self.scaling,
         }
         return "".join(text for text, given in said.items() if given)
 
@@ -117,7 +119,7 @@ class Claim:
     """One published sentence, in our own words, and the test that it is put to.
 
     `test` is the mapping of the file, with its cells resolved to `Selector`s; `needs` names what
-    the test makes no sense without.
+    the test makes no sense without. `part_of` is the whole sentence where it was split into claims.
     """
 
     id: str
@@ -131,6 +133,7 @@ class Claim:
     needs: Mapping[str, Any]
     published: Published | None
     disagreement: str | None
+    part_of: str | None = None
 
 
 @dataclass(frozen=True)

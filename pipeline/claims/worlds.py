@@ -169,6 +169,7 @@ def _matches(place: Place) -> bool:
         and want.min_batch_per_rank <= per_rank <= want.max_batch_per_rank
         and want.nodes in (None, row["nodes"])
         and want.accumulation in (None, row["accumulation"])
+        and want.scaling in (None, row["scaling"])
     )
 
 

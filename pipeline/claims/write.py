@@ -25,6 +25,7 @@ from pipeline.errors import ClaimError
 from pipeline.files import write_text
 from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.select import plural
+from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.schemas import validate
 
 
@@ -37,6 +38,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "sentence": claim.sentence,
         "source": claim.source,
         "disagreement": claim.disagreement,
+        "part_of": claim.part_of,
         "kind": claim.kind,
         "question": question(claim),
         "verdict": verdict.verdict,
@@ -47,7 +49,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "effect": None
         if effect is None
         else {"value": effect.value, "low": effect.low, "high": effect.high, "unit": "1",
-              "interval": effect.how},
+              "interval": effect.how, "repeats": effect.n},
         "claimed": None if claim.region is None else _claimed(claim.region),
         "published": None
         if published is None
@@ -168,6 +170,31 @@ def outcome(one: Mapping[str, Any]) -> str:
     """
     open_ = one["verdict"] == NOT_TESTABLE and one["effect"] is not None
     return UNDECIDED if open_ else str(one["verdict"])
+
+
+def has_interval(one: Mapping[str, Any]) -> bool:
+    """Whether the bounds of a verdict's effect are a 95 % interval: they are from six runs on."""
+    return one["effect"] is not None and one["effect"].get("repeats", MIN_REPEATS) >= MIN_REPEATS
+
+
+def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Each sentence that was split into claims, with what became of its parts together.
+
+    It is reproduced where all parts are, and `partly reproduced` where some are.
+    """
+    parts: dict[str, list[str]] = {}
+    for one in verdicts:
+        if whole := one.get("part_of"):
+            parts.setdefault(whole, []).append(outcome(one))
+    return [(whole, _together(words)) for whole, words in parts.items()]
+
+
+def _together(words: Sequence[str]) -> str:
+    if len(set(words)) == 1:
+        return f"{words[0]} in all {len(words)} parts"
+    each = ", ".join(f"{words.count(word)} {word}" for word in OUTCOMES if word in words)
+    partly = "partly reproduced, " if REPRODUCED in words else ""
+    return f"{partly}of {len(words)} parts {each}"
 
 
 def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.claims.write import counted, outcome
+from pipeline.claims.write import counted, has_interval, outcome
 from pipeline.figures import scales, theme
 
 CAPTION = (
-    "Effects measured here, with their intervals, beside what was published. Every effect is a "
+    "Effects measured here, with their intervals, beside what was published; under six runs there "
+    "is a point and no interval. Every effect is a "
     "ratio, so that a small study on a processor and a large one on GPUs can share the axis; no "
     "absolute time does. Claims that were tested come first. The grey band is what the claim says; "
     "the published point is the effect by the authors' own figures, where they give it."
@@ -77,7 +78,8 @@ def _scale(axes: Axes, shown: Sequence[dict[str, Any]]) -> None:
     values = [1.0]
     for one in shown:
         effect, published = one["effect"] or {}, one["published"] or {}
-        values += [effect[key] for key in ("value", "low", "high") if key in effect]
+        ends = ("value", "low", "high") if has_interval(one) else ("value",)
+        values += [effect[key] for key in ends if key in effect]
         values += [published["value"]] if published else []
     values = [value for value in values if value > 0]
     axes.set_xscale("log", base=2)
@@ -106,7 +108,8 @@ def _row(axes: Axes, place: int, one: dict[str, Any]) -> None:
     apart = 0.17 if effect and one["published"] else 0.0
     if effect is not None and effect["value"] > 0:
         ends, y = [max(effect["low"], left), effect["high"]], place - apart
-        axes.plot(ends, [y, y], color=colour, lw=1.4, marker="|", ms=6, zorder=6)
+        if has_interval(one):
+            axes.plot(ends, [y, y], color=colour, lw=1.4, marker="|", ms=6, zorder=6)
         axes.plot([effect["value"]], [y], **theme.provenance(theme.MEASURED, colour))
     if one["published"] is not None:
         axes.plot([one["published"]["value"]], [place + apart], **theme.provenance(theme.PUBLISHED))

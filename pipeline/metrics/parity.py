@@ -165,7 +165,9 @@ def _band(group: Group, reference: Group) -> Band:
 def parity_rows(groups: Groups) -> list[Rows]:
     """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
     finished = [group for group in groups.values() if group.ok]
-    frames = [rows(group.context, [_bit_equal(group)]) for group in finished]
+    frames = [
+        rows(group.context, [_bit_equal(group), *_deterministic(group)]) for group in finished
+    ]
     deviations = []
     for group in finished:
         found = references(group, groups)
@@ -237,6 +239,28 @@ def _bit_equal(group: Group) -> dict[str, Any]:
     equal = all(len(set(hashes)) == 1 for hashes in held)
     return {"level": "cell", "metric": "weights_bit_equal", "value": float(equal), "unit": "1",
             "n": max(len(hashes) for hashes in held)}  # fmt: skip
+
+
+def _deterministic(group: Group) -> list[dict[str, Any]]:
+    """Whether runs of one seed had the same losses and norms, to the bit; `n` counts such runs.
+
+    No row where every run has a seed of its own. Who sums in an order that depends on what is ready
+    when, as Horovod does on several ranks, may differ here.
+    """
+    by_seed: dict[int, list[Run]] = {}
+    for run in group.ok:
+        by_seed.setdefault(run.context["seed"], []).append(run)
+    again = [(runs[0], run) for runs in by_seed.values() for run in runs[1:]]
+    if not again:
+        return []
+    same = all(
+        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)
+        for one, other in again
+        for name in ("loss", "grad_norm")
+    )
+    return [{"level": "cell", "metric": "repeats_bit_equal", "value": float(same), "unit": "1",
+             "n": len(again) + len({run.context["seed"] for _, run in again}),
+             "text": "losses and gradient norms of runs of one seed"}]  # fmt: skip
 
 
 def _same_seed(run: Run, reference: Group) -> Run | None:

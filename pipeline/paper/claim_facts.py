@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
-from pipeline.claims.write import count, error_rate, outcome, total
+from pipeline.claims.write import compound, count, error_rate, outcome, total
 from pipeline.metrics.select import listed
 
 
@@ -32,6 +32,10 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "all_elsewhere": bool(tested) and len(elsewhere) == len(tested),
         "some_elsewhere": len(elsewhere),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),
+        "compound": [
+            {"sentence": whole.removesuffix("."), "outcome": became}
+            for whole, became in compound(verdicts)
+        ],
         "reasons": reasons(verdicts),
     }
 

@@ -21,6 +21,7 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
     bits = pick(table, "cell", "weights_bit_equal")
     several = bits[bits["n"] > 1]
     apart = several[several["value"] == 0.0]
+    again = pick(table, "cell", "repeats_bit_equal")
     steps = pick(table, "cell", "parity_steps")["value"].dropna()
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
@@ -46,6 +47,9 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
         "any_several_ranks": len(several) > 0,
         "bit_equal": len(apart) == 0,
         "bit_unequal": [_place(row) for row in records(apart)],
+        "any_repeated": len(again) > 0,
+        "repeated": plural(len(again), "setting"),
+        "not_deterministic": [_place(row) for row in records(again[again["value"] == 0.0])],
     }
 
 

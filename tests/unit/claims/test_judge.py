@@ -28,7 +28,15 @@ from pipeline.claims.write import count, counted, to_dict, total
 from pipeline.metrics import contrasts
 from pipeline.metrics.statistics import Interval
 from pipeline.study.study import Study
-from tests.claims_worlds import arrange, copy, decide, make_world, set_metric, world_study
+from tests.claims_worlds import (
+    apart,
+    arrange,
+    copy,
+    decide,
+    make_world,
+    set_metric,
+    world_study,
+)
 from tests.fake_records import make_study, make_table
 
 CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
@@ -347,11 +355,21 @@ def test_best_without_one_of_its_comparisons_is_undecided(world: Evidence) -> No
     places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
     for other in places[1:-1]:
         evidence = decide(evidence, places[0], other, contrasts.FASTER, 0.01)
+    evidence = apart(evidence, places[0], places[-1])
     found = judge(claim, evidence)
     assert found.verdict == UNDECIDED
     assert f"no comparison of ddp with {places[-1].cell} was planned" in found.why
     whole = decide(evidence, places[0], places[-1], contrasts.FASTER, 0.01)
     assert judge(claim, whole).verdict == REPRODUCED
+
+
+def test_a_pair_whose_comparison_was_not_planned_is_undecided(world: Evidence) -> None:
+    claim = replace(MIXED, region=Region("above", 1.0, 0.0))
+    evidence = copy(world)
+    arrange(evidence, claim, (1.4, 1.5, 1.6))
+    assert judge(claim, evidence).verdict == REPRODUCED
+    found = judge(claim, apart(evidence, *judge_places(evidence, claim)))
+    assert found.verdict == UNDECIDED and "was planned" in found.why, found.why
 
 
 def test_a_part_of_the_runs_that_overlaps_is_no_decision(world: Evidence) -> None:

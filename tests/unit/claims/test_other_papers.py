@@ -11,10 +11,10 @@ import pytest
 from pipeline import reference
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims, parse
-from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, Claim
+from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED, Claim
 from pipeline.claims.worlds import Evidence
 from pipeline.errors import ClaimError
-from tests.claims_worlds import PARAMETERS, copy, make_world, set_metric, world_study
+from tests.claims_worlds import PARAMETERS, agree, copy, make_world, set_metric, world_study
 
 CLUSTER = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2, 4], "backend": "nccl",
            "network": "real"}  # fmt: skip
@@ -113,6 +113,8 @@ def test_flops_of_a_device_are_those_of_the_model(world: Evidence) -> None:
         ({"accumulation": 4}, set()),
         ({"parameters": 1.05 * PARAMETERS}, {1, 2, 4}),
         ({"parameters": 1.7e9}, set()),
+        ({"scaling": "strong"}, {1, 2, 4}),
+        ({"scaling": "weak"}, set()),
     ],
 )
 def test_cells_are_narrowed_by_nodes_mesh_accumulation_and_size(
@@ -227,3 +229,50 @@ def test_claims_of_other_papers_come_out_either_way(world: Evidence, name: str) 
     assert judge(claim, world).verdict == NOT_TESTABLE
     if claim.published is not None and claim.kind == "absolute":
         assert claim.published.value == pytest.approx(bound)
+
+
+MESHES = {claim.id: claim for claim in load_claims(FOLDER / "gspmd/claims.yaml")}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Evidence:
+    """Two cells on several nodes, to be called the two meshes of a claim of GSPMD."""
+    cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ring")]
+    return make_world(cells=cells, cluster=CLUSTER, profile=None)
+
+
+def of_meshes(pair: Evidence, claim: Claim, effect: float) -> Evidence:
+    """The first mesh takes `effect` times as long as the second, on as many devices as claimed."""
+    made, names = claim.made_at, {"ddp": claim.test["a"], "ring": claim.test["b"]}
+    counts = {1: 10 * made.nodes, 2: made.nodes, 4: 20 * made.nodes}
+    table = pair.table[pair.table["cell"].isna() | (pair.table["nodes"] == 2)]
+    nodes = table["nodes"].map(counts).astype("Int64")
+    table = table.assign(
+        nodes=nodes, other_nodes=table["other_nodes"].map(counts), world_size=nodes * 8,
+        ranks_per_node=8, strategy="annotated", precision="amp_o1",
+    ).astype(table.dtypes.to_dict())  # fmt: skip
+    peak = table[table["metric"] == "peak_flops_per_second"]
+    plain = peak.assign(precision="fp32", cell="plain", value=peak["value"] / 4)
+    whole = pd.concat([table, plain], ignore_index=True).astype(table.dtypes.to_dict())
+    arms = [
+        replace(arm, own={**arm.own, "options": dict(names[arm.name].options)})
+        for arm in pair.study.arms
+    ]
+    evidence = Evidence(replace(pair.study, arms=tuple(arms)), whole)
+    for selector, value in ((claim.test["a"], effect), (claim.test["b"], 1.0)):
+        [place] = evidence.places(selector)
+        set_metric(evidence, place, "step_seconds", (0.99 * value, value, 1.01 * value))
+    agree(evidence, "step_seconds")
+    return evidence
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_meshes_of_gspmd_come_out_either_way(pair: Evidence, name: str) -> None:
+    claim = MESHES[name]
+    found = judge(claim, of_meshes(pair, claim, 0.8))
+    assert found.verdict == REPRODUCED, found.line
+    assert "16000 M parameters" in found.scale
+    assert judge(claim, of_meshes(pair, claim, 1.3)).verdict == NOT_REPRODUCED
+    assert judge(claim, of_meshes(pair, claim, 1.0)).verdict == UNDECIDED
+    assert judge(claim, pair).verdict == NOT_TESTABLE
+    assert claim.published is not None and claim.published.value < 1

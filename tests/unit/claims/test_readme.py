@@ -40,6 +40,14 @@ def test_a_row_for_each_claim_with_an_effect() -> None:
     assert len(lines) == 6
 
 
+def test_one_profiled_run_shows_a_value_and_no_interval() -> None:
+    few = TESTED | {"verdict": "undecided", "effect": TESTED["effect"] | {"repeats": 1}}
+    six = few | {"effect": few["effect"] | {"repeats": 6}}
+    lines = readme.block("smoke", [few, six], "1 timed run").splitlines()
+    assert "| undecided | 1.23 (no interval: 1 run) | above 1 |" in lines[2]
+    assert "| undecided | 1.23 [1.1, 1.4] | above 1 |" in lines[3]
+
+
 def test_readme_and_docs_show_known_claims_of_shipped_studies() -> None:
     texts = {study: Path(file).read_text() for study, file in SHOWN.items()}
     claims = [claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]

@@ -18,7 +18,7 @@ from pipeline.claims.types import (
     Claim,
 )
 from pipeline.claims.worlds import Evidence
-from pipeline.claims.write import to_dict
+from pipeline.claims.write import compound, to_dict
 from pipeline.metrics.select import pick
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
@@ -170,3 +170,23 @@ def test_the_ablations_have_the_cells_of_their_claims() -> None:
             arrange(own, claim, effects(claim)[REPRODUCED])
             found = judge(claim, own)
             assert found.verdict == REPRODUCED, found.line
+
+
+def test_a_sentence_of_several_parts_is_partly_reproduced_where_one_holds() -> None:
+    whole = "Over several nodes the speedup is not linear, because of communication."
+    parts = [{"id": c.id, "part_of": c.part_of} for c in CLAIMS if c.part_of == whole]
+    assert len(parts) == 3
+
+    def became(*words: str) -> str:
+        pairs = zip(parts, words, strict=True)
+        [(sentence, found)] = compound(
+            [{**part, "verdict": word, "effect": None} for part, word in pairs]
+        )
+        assert sentence == whole
+        return found
+
+    assert became(REPRODUCED, REPRODUCED, UNDECIDED).startswith(
+        "partly reproduced, of 3 parts 2 reproduced, 1 undecided"
+    )
+    assert became(*[REPRODUCED] * 3) == "reproduced in all 3 parts"
+    assert not became(NOT_REPRODUCED, UNDECIDED, UNDECIDED).startswith("partly")

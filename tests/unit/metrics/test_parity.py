@@ -95,6 +95,16 @@ def test_steps_that_a_loss_scaler_skips_are_left_out_and_counted() -> None:
     assert deviation_of(lost, run_of([1.0] * 2, [NAN] * 2, scaled=True)) is None
 
 
+@pytest.mark.parametrize(("last", "same"), [(1.25, 1.0), (1.2500000000000002, 0.0)])
+def test_whether_losses_are_deterministic_on_a_seed_is_measured(last: float, same: float) -> None:
+    first = run_of([2.0, 1.25], [1.0, NAN])
+    again = run_of([2.0, last], [1.0, NAN])
+    other_seed = run_of([3.0, 1.0], [1.0, 1.0], seed=7)
+    found = verdict(first, again, other_seed)["repeats_bit_equal"]
+    assert (found["value"], found["n"]) == (same, 2)
+    assert "repeats_bit_equal" not in verdict(first, other_seed)
+
+
 def test_a_later_drift_can_be_read_against_other_seeds() -> None:
     one = run_of([1.0, 1.0], [1.0, 1.0])
     found = verdict(run_of([1.0, 1.0], [1.0, 1.0], "dps"), one)

@@ -329,6 +329,7 @@ def test_claims_have_a_section_of_their_own(
     assert counts["total"] == total(verdicts)
     assert f"{counts['undecided']} came out as undecided (tested, but" in text
     assert f"{counts['untested']} are not testable here" in text
+    assert "is not linear, because of communication: *not testable here in all 3 parts*" in text
     assert "**None was tested at the scale it was made at**" in text
     assert "made on 4 V100 with 106 M parameters, tested on 2 CPU ranks of one machine" in text
 
