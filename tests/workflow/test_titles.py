@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,14 @@ from typing import Any
 import pytest
 import yaml
 from docutils.core import publish_parts
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from jinja2 import Environment
 
+from pipeline.study.load import check_study
+from pipeline.text import is_visible, seen, unprintable
 from tests.nasty_texts import LABELS, TITLE
+from tests.unit.test_text import TEXTS
 from tests.workflow.project import STUDY, make_project
 
 CELLS: Any = STUDY["cells"]
@@ -33,6 +39,31 @@ def test_snakemake_reads_no_title_or_label(tmp_path: Path) -> None:
     assert study == yaml.safe_load(project.study.read_text())
     tokens = json.loads((project.results / "tokens.spec.json").read_text())
     assert tokens["corpus"]["paths"] == [text]
+
+
+SHOWN = TEXTS.filter(lambda text: is_visible(text) and not unprintable(text))
+
+
+@pytest.mark.system
+@given(st.lists(SHOWN, min_size=40, max_size=60, unique_by=seen))
+@settings(
+    # Not shrunk: each example starts Snakemake.
+    phases=[Phase.explicit, Phase.generate],
+    max_examples=1,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+def test_any_title_and_label_goes_through_yaml_and_snakemake(texts: list[str]) -> None:
+    title, *labels = texts
+    cells = [{**CELLS[0], "name": f"c{n}", "label": label} for n, label in enumerate(labels)]
+    with tempfile.TemporaryDirectory() as folder:
+        project = make_project(Path(folder), title=title, cells=cells)
+        given_ = yaml.safe_load(project.study.read_text())
+        assert [given_["title"], *(cell["label"] for cell in given_["cells"])] == texts
+        check_study(given_, "tiny.yaml")
+        project.run("--cores", "1", "results/tiny/study.json")
+        assert json.loads((project.results / "study.json").read_text()) == given_
 
 
 def test_the_report_of_snakemake_shows_the_title_as_given() -> None:
