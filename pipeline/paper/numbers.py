@@ -28,6 +28,7 @@ from pipeline.metrics.select import (
     pick,
     plural,
     records,
+    speedup_name,
 )
 from pipeline.paper.appendix import appendix
 from pipeline.paper.claim_facts import claim_facts
@@ -176,6 +177,7 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
         **_batch_words(runs),
         "batch_differs": runs["global_batch"].nunique() > 1,
+        "speedup": speedup_name(table),
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
         "steps": plural(work.steps, "step"),
         "untimed": plural(work.untimed_steps, "step"),

@@ -72,4 +72,4 @@ def test_the_report_of_snakemake_shows_the_title_as_given() -> None:
     rst = Environment().from_string(source).render(snakemake=SimpleNamespace(config=config))
     shown = publish_parts(rst, writer="html", settings_overrides={"report_level": 1})["html_body"]
     text = " ".join(unescape(re.sub("<[^>]*>", "", shown)).split())
-    assert f"Study tiny: {' '.join(config['title'].split())}. Every strategy" in text
+    assert f"Study tiny: {' '.join(config['title'].split())}. Cells are compared" in text

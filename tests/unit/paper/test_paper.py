@@ -283,6 +283,9 @@ def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
     assert "the strings of `tang_poems.json`" in text
     assert "one token a character" in text
     assert "Scaling is weak" in text
+    assert "## Throughput and scaled speedup" in text
+    assert "same step wherever the global batch is the same. Before" in " ".join(text.split())
+    assert "whatever the number of ranks" not in text
     assert r"DDP \* \[a\_b\]" in text
     assert "global_batch differ".replace("_", r"\_") in text
 
@@ -329,6 +332,8 @@ def test_claims_have_a_section_of_their_own(
     assert counts["total"] == total(verdicts)
     assert f"{counts['undecided']} came out as undecided (tested, but" in text
     assert f"{counts['untested']} are not testable here" in text
+    assert "Besides the records enter the study file" in text and "nothing else" not in text
+    assert "published figures and claims, each with its place" in text
     assert "is not linear, because of communication: *not testable here in all 3 parts*" in text
     assert "**None was tested at the scale it was made at**" in text
     assert "made on 4 V100 with 106 M parameters, tested on 2 CPU ranks of one machine" in text
