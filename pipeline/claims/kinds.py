@@ -21,7 +21,7 @@ from pipeline.claims.quantities import (
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.select import pick, plural
-from pipeline.metrics.statistics import Interval
+from pipeline.metrics.statistics import MIN_REPEATS, Interval
 
 # How a run ends that could have continued: a sign against robustness.
 _BROKEN = ("failed", "oom", "timeout")
@@ -85,7 +85,7 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
     """Worst place of `a` over one and several nodes, over that of the best of the others.
 
     The place at one world is the throughput over that of the world's best cell. A run of `a` that
-    broke settles the claim.
+    broke settles the claim, where that cell had as many runs as any decision needs.
     """
     test = claim.test
     selectors: list[Selector] = [test["a"], *test["others"]]
@@ -118,9 +118,9 @@ def _broken(evidence: Evidence, selector: Selector) -> Found | None:
     places = evidence.places(selector)
     status = pick(evidence.table, "run", "status")
     for place in places:
-        bad = own(status, place)
-        bad = bad[bad["text"].isin(_BROKEN)]
-        if len(bad):
+        ended = own(status, place)
+        bad = ended[ended["text"].isin(_BROKEN)]
+        if len(bad) and len(ended) >= MIN_REPEATS:
             runs = f"{plural(len(bad), 'run')} of {place.cell} on {place.ranks} ranks"
             return Found([place], runs, holds=False, why=f"{runs} ended as {bad['text'].iloc[0]}")
     return None
@@ -181,6 +181,7 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
         other = next((p for p in large if p.nodes == one.nodes and p.ranks == one.ranks), None)
         if other is None or one.nodes > 1:
             continue
+        _require_runs(evidence, one, other)
         ended = tuple(_ends(evidence, place) for place in (one, other))
         what = f"whether {one.cell} finishes and {other.cell} runs out of memory"
         why = f"{one.cell} is {ended[0]}, {other.cell} is {ended[1]}"
@@ -189,6 +190,15 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
         raise NotTestableError(why)
     wanted = (claim.test[key] for key in ("fits", "too_large"))
     raise NotTestableError(f"the study has no pair of {' and '.join(map(str, wanted))} on one node")
+
+
+def _require_runs(evidence: Evidence, *places: Place) -> None:
+    """Raise NotTestableError under as many runs, of any end, as every decision needs."""
+    for place in places:
+        count = len(own(pick(evidence.table, "run", "status"), place))
+        if count < MIN_REPEATS:
+            runs = f"{plural(count, 'run')} of the {MIN_REPEATS} that a decision needs"
+            raise NotTestableError(f"{place.cell} has {runs}")
 
 
 def _ends(evidence: Evidence, place: Place) -> str:

@@ -237,6 +237,21 @@ def test_a_run_that_broke_settles_robustness(world: Evidence) -> None:
     assert "1 run of ring-mixed on 8 ranks ended as timeout" in found.why
 
 
+def test_fewer_than_six_runs_decide_neither_what_fits_nor_what_broke(world: Evidence) -> None:
+    fits, robust = CLAIMS["amp-fits-batch-4"], CLAIMS["horovod-apex-robust"]
+    evidence = copy(world)
+    arrange(evidence, fits, (0.5, 0.6, 0.7))
+    assert judge(fits, evidence).verdict == REPRODUCED
+    table = evidence.table
+    rows = (table["metric"] == "status") & (table["cell"] == "ring-mixed") & (table["repeat"] == 1)
+    table.loc[rows & (table["level"] == "run"), "text"] = "timeout"
+    assert judge(robust, evidence).verdict == NOT_REPRODUCED
+    five = Evidence(evidence.study, table[(table["repeat"] != 5).fillna(True)])
+    found = judge(fits, five)
+    assert found.verdict == NOT_TESTABLE and "has 5 runs of the 6 that a decision" in found.why
+    assert judge(robust, five).verdict not in (REPRODUCED, NOT_REPRODUCED)
+
+
 def test_the_best_must_beat_each_of_the_others(world: Evidence) -> None:
     evidence = copy(world)
     arrange(evidence, BEST, (1.4, 1.5, 1.6))

@@ -332,7 +332,7 @@ def test_claims_have_a_section_of_their_own(
     assert counts["total"] == total(verdicts)
     assert f"{counts['undecided']} came out as undecided (tested, but" in text
     assert f"{counts['untested']} are not testable here" in text
-    assert "Besides the records enter the study file" in text and "nothing else" not in text
+    assert "Besides the records enter the study file" in text and "from nothing" not in text
     assert "published figures and claims, each with its place" in text
     assert "is not linear, because of communication: *not testable here in all 3 parts*" in text
     assert "**None was tested at the scale it was made at**" in text
