@@ -22,3 +22,12 @@ def test_each_of_the_twelve_rules_stands_once_and_what_is_missing_is_said() -> N
     words = ("zero one two three four five six seven eight nine ten eleven twelve").split()
     count = [met for _, met, _ in rows].count("met")
     assert f"So {words[count]} of the twelve rules are met" in STATISTICS
+
+
+def test_tests_that_the_statistics_name_exist() -> None:
+    files = {Path("tests/unit", name) for name in re.findall(r"`(\w+/test_\w+\.py)`", STATISTICS)}
+    assert len(files) > 10
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    named = set(re.findall(r"`(test_\w+)`", STATISTICS))
+    assert len(named) > 8
+    assert [name for name in sorted(named) if f"def {name}(" not in text] == []
