@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.claims.types import NOT_TESTABLE
-from pipeline.claims.write import counted, has_interval, outcome
+from pipeline.claims.write import counted, no_interval, outcome
 from pipeline.files import replace_marked
-from pipeline.metrics.select import plural
 from pipeline.text import markdown
 
 
@@ -42,8 +41,8 @@ def _effect(one: Mapping[str, Any]) -> str:
     effect = one["effect"]
     if effect is None:
         return "-"
-    if not has_interval(one):
-        return f"{effect['value']:.3g} (no interval: {plural(effect['repeats'], 'run')})"
+    if without := no_interval(one):
+        return f"{effect['value']:.3g} {without}"
     return f"{effect['value']:.3g} [{effect['low']:.3g}, {effect['high']:.3g}]"
 
 

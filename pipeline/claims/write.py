@@ -177,6 +177,13 @@ def has_interval(one: Mapping[str, Any]) -> bool:
     return one["effect"] is not None and one["effect"].get("repeats", MIN_REPEATS) >= MIN_REPEATS
 
 
+def no_interval(one: Mapping[str, Any]) -> str:
+    """What stands for the bounds of an effect that has no 95 % interval; empty where it has."""
+    if has_interval(one):
+        return ""
+    return f"(no interval: {plural(one['effect']['repeats'], 'run')})"
+
+
 def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Each sentence that was split into claims, with what became of its parts together.
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from pipeline import figures, tables
 from pipeline.claims.types import NOT_TESTABLE
-from pipeline.claims.write import OUTCOMES, count, outcome
+from pipeline.claims.write import OUTCOMES, count, no_interval, outcome
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
 from pipeline.metrics.format import NONE, significant, with_interval
@@ -223,12 +223,17 @@ def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **one,
         "verdict": outcome(one),
-        "measured": NONE
-        if effect is None
-        else with_interval(effect["value"], effect["low"], effect["high"]),
+        "measured": NONE if effect is None else _effect(one),
         "claimed": NONE if claimed is None else claimed["text"],
         "published": NONE if published is None else significant(published["value"]),
     }
+
+
+def _effect(one: Mapping[str, Any]) -> str:
+    effect = one["effect"]
+    if without := no_interval(one):
+        return f"{significant(effect['value'])} {without}"
+    return with_interval(effect["value"], effect["low"], effect["high"])
 
 
 def _provenance(table: pd.DataFrame) -> list[tuple[str, str]]:

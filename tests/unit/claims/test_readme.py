@@ -41,8 +41,10 @@ def test_a_row_for_each_claim_with_an_effect() -> None:
 
 
 def test_one_profiled_run_shows_a_value_and_no_interval() -> None:
-    few = TESTED | {"verdict": "undecided", "effect": TESTED["effect"] | {"repeats": 1}}
-    six = few | {"effect": few["effect"] | {"repeats": 6}}
+    effect = {"value": 1.2345, "low": 1.1, "high": 1.4}
+    few, six = (
+        TESTED | {"verdict": "undecided", "effect": effect | {"repeats": count}} for count in (1, 6)
+    )
     lines = readme.block("smoke", [few, six], "1 timed run").splitlines()
     assert "| undecided | 1.23 (no interval: 1 run) | above 1 |" in lines[2]
     assert "| undecided | 1.23 [1.1, 1.4] | above 1 |" in lines[3]

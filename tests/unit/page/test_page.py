@@ -229,6 +229,9 @@ def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
     tested = table.split("<details class=")[0]
     assert ">undecided</span>" in tested and ">not testable here</span>" not in tested
     assert count(verdicts)["undecided"] > 0
+    # Under six runs there is a value and no interval.
+    assert "(no interval: 2 runs)" in tested
+    assert "because of communication: <em>not testable here in all 3 parts</em>." in table
     for word, number in count(verdicts).items():
         assert f">{number} {word}</span>" in page
         assert table.count(f">{word}</span>") == [claim_outcome(one) for one in verdicts].count(
