@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
@@ -14,15 +13,15 @@ from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
 from pipeline.emulation import REPORT
 from pipeline.errors import LaunchError
-from pipeline.files import whole_lines
 from pipeline.launch.stalls import stalled
 from pipeline.launch.torchrun import Launch, RunPaths, in_a_job
 from pipeline.machine import processes
 from pipeline.machine.facts import hardware, loaded_versions, provenance
 from pipeline.machine.image import digest_from_within
 from pipeline.parallel.mesh import Layout
-from pipeline.records import RunRecord, Step
+from pipeline.records import RunRecord
 from pipeline.study.spec import RunSpec
+from pipeline.training.step_files import read_steps
 
 
 @dataclass(frozen=True)
@@ -170,17 +169,6 @@ def _image(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
     if len(digests) > 1:
         raise LaunchError(f"the ranks ran in different images: {sorted(map(str, digests))}")
     return {"image_digest": digests.pop() if digests else digest_from_within()}
-
-
-def read_steps(folder: Path) -> list[Step]:
-    """All ranks' step lines, by step and rank; a rank's end where one is cut off or damaged."""
-    steps: list[Step] = []
-    for path in folder.glob("rank*.jsonl"):
-        # Of a failed run alone: where ranks ended well, a step that is missing is an error.
-        with suppress(ValueError, TypeError):
-            for line in whole_lines(path):
-                steps.append(Step(**json.loads(line)))
-    return sorted(steps, key=lambda step: (step.step, step.rank))
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.load import load_spec
 from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence
+from pipeline.training.step_files import path_of
 
 POLL_SECONDS = 0.1
 FENCE_SECONDS = 1.0
@@ -211,7 +212,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails."""
     begun = time.monotonic()
     deadline, next_look = begun + spec.timeout_seconds, begun
-    progress = Progress(spec, paths.ranks / "rank0.jsonl")
+    progress = Progress(spec, path_of(paths.ranks, 0))
     signal.signal(signal.SIGTERM, _raise_interrupt)
     said_before = size_of(paths.log)
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
