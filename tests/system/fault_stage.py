@@ -101,7 +101,7 @@ def run(stage: Stage) -> NoReturn:
         else:
             write_step(steps, step)
 
-    StepFile.write = step_written  # type: ignore[method-assign]
+    StepFile.write = step_written  # type: ignore[method-assign, assignment]
     OF_THE_STAGE.get(stage.fault, lambda stage: None)(stage)
     signal.signal(signal.SIGTERM, _interrupt)
     words = [f"--spec={stage.out}/spec.json", f"--tokens={stage.tokens}", f"--out={stage.out}"]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,9 @@ from pipeline.training.step_files import ROW, StepFile, path_of, read_steps, who
 PHASES = {"forward": 0.1, "backward": 0.2, "rest": 1 / 3, "data": 0.0}
 
 
-def made(step: int, rank: int = 0, **given: object) -> Step:
+def made(step: int, rank: int = 0, **given: Any) -> Step:
     base = Step(step, rank, 0.1 + step / 3, 2**33, 1 / 7, 2.0 / 3, 3e-4, True, cpu_seconds=1 / 9)
-    return replace(base, **given)  # type: ignore[arg-type]
+    return replace(base, **given)
 
 
 def leave(folder: Path, *counts: int) -> None:
@@ -45,7 +46,7 @@ def test_a_row_takes_under_a_third_of_its_line() -> None:
 
 def test_a_profiled_run_has_its_phases_and_passes(tmp_path: Path) -> None:
     passes = [["forward", 0, 0, 0.25], ["backward", 0, 0, 0.5]]
-    profiled = {"phases": PHASES, "cpu_phases": PHASES, "passes": passes}
+    profiled: dict[str, Any] = {"phases": PHASES, "cpu_phases": PHASES, "passes": passes}
     written = [made(0, **profiled), made(1, **profiled, loss=None)]
     with StepFile(tmp_path, 0) as steps:
         for step in written:
