@@ -1,4 +1,4 @@
-"""One function for each thing that a run may need; each looks by itself and may fail by itself."""
+"""One function for each thing that a run may need; each probe may fail without the others."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _image(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Status and reason of an ended run; `lost` where a rank went without saying why."""
+    """Status and reason of an ended run; `lost` where a rank ended without a reason."""
 
     status: str
     reason: str | None
@@ -188,7 +188,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         # The rank that fell first drags others into a lost connection: worst kind first.
         found = [error for error in errors if error["kind"] == kind]
         if kind == "lost" and ended.timed_out:
-            break  # out of time the launchers are stopped, and ranks lose peers that went earlier
+            break  # out of time the launchers are stopped, and ranks lose peers that ended earlier
         if kind == "error" and found:
             raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
         if found and kind == "lost":
@@ -206,7 +206,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         reason = (
             f"launchers ended with exit codes {codes} and no rank said why; see {paths.log.name}"
         )
-        # A scheduler's command says no more than that of a node that went.
+        # A scheduler's command says no more than that of a lost node.
         return killed or Verdict("failed", reason, lost=in_a_job())
     return Verdict("ok", None)
 

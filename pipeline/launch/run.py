@@ -43,7 +43,7 @@ from pipeline.training.step_files import path_of
 
 POLL_SECONDS = 0.1
 FENCE_SECONDS = 1.0
-"""Between two looks whether a later start of the run has taken over."""
+"""Between two polls whether a later start of the run has taken over."""
 
 ATTEMPTS = 3
 """How often a run that was lost (killed, or with a node) is started before that is its result."""
@@ -162,7 +162,7 @@ def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
 def _check_tokens_again(spec: RunSpec, paths: RunPaths, manifest: Manifest) -> None:
     """Raise CorpusError where the tokens are not those of `manifest` after ranks have read them.
 
-    What was trained on other tokens is dropped; tokens that only went were read well before.
+    What was trained on other tokens is dropped; tokens that only disappeared were read well before.
     """
     try:
         if Manifest.load(paths.tokens, verify=True).sha256 == manifest.sha256:

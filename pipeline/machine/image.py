@@ -19,7 +19,7 @@ DIGEST_FILE = Path("/etc/samestep-image-digest")
 RUNTIMES = ("apptainer", "singularity")
 BUILD = "run `make image`"
 PYTHON_PLACES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
-"""Where Python looks for packages beside its own; a runtime carries the host's into the image."""
+"""Where Python finds packages besides its own; a runtime carries the host's into the image."""
 
 FOR_THE_CONTAINER = ("", "APPTAINERENV_", "SINGULARITYENV_")
 """Before a variable's name: what a runtime sets inside."""

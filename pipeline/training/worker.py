@@ -128,7 +128,7 @@ class Places:
     owner: str = ""
 
     def check(self) -> None:
-        """Raise LaunchError where a later launch of the run has taken over, or the folder went."""
+        """Raise LaunchError where a later launch has taken over, or the folder is gone."""
         if (said := fence.lost(self.out, self.launch)) is not None:
             raise LaunchError(f"{said}; this rank leaves nothing")
 
@@ -255,7 +255,7 @@ def _lost_peer(args: argparse.Namespace) -> tuple[str, ...]:
     try:
         spec = read_spec(args)
         return strategies.load(spec.strategy, spec.options).lost_peer
-    except Exception:  # what went wrong first is to be told, whatever is wrong with the file
+    except Exception:  # the first error is reported, whatever is wrong with the file
         return ()
 
 

@@ -1,4 +1,4 @@
-"""How the stage `train` goes on: from a checkpoint, without a port, after a loss."""
+"""How the stage `train` resumes, and starts again where it got no port or was lost."""
 
 from __future__ import annotations
 
