@@ -99,14 +99,12 @@ def test_running_again_does_nothing(finished: Project) -> None:
 
 
 def test_modules_that_move_train_nothing(finished: Project, tmp_path: Path) -> None:
-    """The package of the ranks has another name everywhere, and all code is newer than a record."""
+    """The package of the ranks has another name everywhere, and its code is newer than a record."""
     project = Project(Path(copytree(finished.folder, tmp_path / "moved", symlinks=True)))
     (project.folder / "pipeline/training").rename(project.folder / "pipeline/inside")
     for path in (*project.folder.glob("pipeline/**/*.py"), *project.folder.glob("**/*.smk")):
         path.write_text(path.read_text().replace("pipeline.training", "pipeline.inside"))
-    jobs = project.jobs()
-    assert "metrics" in jobs, "it sees that code has changed"
-    assert not {"tokens", "tokens_spec", "run_spec", "train", "train_on_nodes"} & {*jobs}
+    assert project.jobs() == {}
 
 
 def test_a_removed_record_is_made_again(finished: Project) -> None:
