@@ -39,7 +39,7 @@ from pipeline.machine.facts import hardware, provenance
 from pipeline.schemas import validate
 
 VERSION = 2
-"""Of the results; version 1 had other checks, of nodes whose cores were shared by quotas."""
+"""Version of the results; 1 had other checks, of nodes whose cores were shared by quotas."""
 
 
 @dataclass(frozen=True)

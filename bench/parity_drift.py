@@ -43,7 +43,7 @@ from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 
 STUDY = Path(__file__).resolve().parents[1] / "workflow" / "config" / "smoke" / "study.yaml"
-"""Its text, tokeniser and optimiser; the model is smaller, for thousands of steps."""
+"""The study whose text, tokeniser and optimiser are used; the model is smaller."""
 
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=2, context=16, vocab_size=1024)
 GLOBAL_BATCH = 8
@@ -181,7 +181,7 @@ def spec_of(precision: str, seed: int, steps: int) -> RunSpec:
 
 
 def in_pieces(spec: RunSpec) -> RunSpec:
-    """The same step, its batch in `PIECES` pieces."""
+    """The same run with every batch in `PIECES` micro-batches."""
     return replace(spec, workload=replace(spec.workload, accumulation_steps=PIECES))
 
 

@@ -111,7 +111,7 @@ def compare(setting: Setting, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def contestants(setting: Setting) -> list[Contestant]:
-    """Those that are installed; the Trainer joins in `run_rounds`."""
+    """Contestants that are installed; the Trainer joins in `run_rounds`."""
     makers: list[Callable[[Setting], Contestant]] = [Ours, Plain]
     if find_spec("accelerate"):
         makers.append(Accelerated)

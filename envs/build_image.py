@@ -166,6 +166,7 @@ def build(folder: Path, builder: Builder, recipe: Recipe, inputs: str) -> dict[s
             "file_bytes": temporary[0].stat().st_size,
             "format": form,
             "base_image": recipe.base_image,
+            "base_digest": builder.base_digest(recipe),
             "builder": builder.name,
             "git_commit": recipe.git_commit or None,
             "inputs_sha256": inputs,

@@ -54,7 +54,7 @@ BUG = 70
 
 
 LONGEST_WORD = 500
-"""Of an error, in characters; a longer one, such as a value, is shown by its ends."""
+"""Longest word of an error, in characters; a longer one, such as a value, is cut in its middle."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -24,13 +24,13 @@ from pipeline.yaml_text import Loader
 
 # The largest shipped study has 3 KiB, 250 values and a depth of 4.
 MAX_BYTES = 128 * 1024
-"""Of a file that a person writes."""
+"""Largest size of a file that a person writes."""
 
 MAX_MADE_BYTES = 64 * 2**20
-"""Of a JSON document that a stage wrote: the record of some 100,000 ranks."""
+"""Largest size of a JSON document that a stage wrote: the record of some 100,000 ranks."""
 
 MAX_LINE_BYTES = 64 * 1024
-"""Of one line of JSON lines; a step has some hundred."""
+"""Largest size of one line of JSON lines; the line of a step has some hundred bytes."""
 
 
 def read_document(

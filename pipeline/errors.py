@@ -8,7 +8,7 @@
     |-- ClaimError            a file of published claims or published figures
     |-- ArchiveError          a study that cannot be packed, or an archive that cannot be used
     |-- LaunchError           ranks could not be started, or did not come up as specified
-    |-- LostError             a node of an allocation went in the middle of a run; start it again
+    |-- LostError             an allocated node disappeared; restart the run to resume it
     |-- PeerError             another rank failed, whose own error says why
     `-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
 

@@ -17,7 +17,7 @@ _PACKAGE, _FILE = "notojp_matplotlib", "fonts/NotoSansCJKjp-Regular.otf"
 
 
 def fallback() -> Path | None:
-    """Its file, or None in an environment without it. The package itself is not imported."""
+    """File of the font `FAMILY`, or None where it is not installed; its package is not imported."""
     found = find_spec(_PACKAGE)
     if found is None or found.origin is None:
         return None
@@ -26,7 +26,7 @@ def fallback() -> Path | None:
 
 
 def is_wide(character: str) -> bool:
-    """Whether a character is of the scripts that need it; many emoji are too, and it has none."""
+    """Whether a character is East Asian wide, as those of `FAMILY` are (emoji are, too)."""
     return unicodedata.east_asian_width(character) in ("W", "F")
 
 

@@ -100,7 +100,7 @@ def interval_of(values: Sequence[float]) -> Interval:
 
 
 def shown(interval: Interval) -> dict[str, Any]:
-    """As the results hold it."""
+    """An interval for the results file."""
     return {key: getattr(interval, key) for key in ("value", "low", "high", "n", "how")}
 
 

@@ -30,7 +30,7 @@ class Parts:
         self.least = min(self.least, seconds / cpu_seconds)
 
     def told(self) -> dict[str, Any]:
-        """As the results hold it; `least` is null where nothing was counted."""
+        """These counts for the results file; `least` is null where nothing was counted."""
         return vars(self) | {"least": self.least if self.number else None}
 
 
@@ -53,5 +53,5 @@ class Tally:
                     self.phases.add(step.phases[phase], cpu_seconds)
 
     def told(self) -> dict[str, Any]:
-        """As the results hold it."""
+        """All counts for the results file."""
         return {"runs": self.runs, "steps": self.steps.told(), "phases": self.phases.told()}

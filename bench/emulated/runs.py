@@ -38,7 +38,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Taken:
-    """Of one run: median of its timed steps, each that of its slowest rank, in dilated time.
+    """Times of one run: `seconds` is the median of its timed steps, each that of its slowest rank.
 
     `cpu_seconds` is the median over its timed steps of the most CPU time that a rank spent in one,
     in the machine's own seconds.

@@ -15,7 +15,7 @@ import psutil
 
 T = TypeVar("T")
 MOST_STOLEN, ATTEMPTS, PAUSE_SECONDS = 0.05, 4, 3.0
-"""Of all cores' time; how often a disturbed figure is made at most, and how long between."""
+"""Share of all cores' time that the host may take; attempts at a figure, and the pause between."""
 
 
 class Machine:

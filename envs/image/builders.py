@@ -123,6 +123,13 @@ class Docker:
         self._image = output("docker", "image", "inspect", "--format", "{{.Id}}", TAG)
         return self._image
 
+    def base_digest(self, recipe: Recipe) -> str | None:
+        """Digest under which a registry has the base image; None for one made here."""
+        form = "{{json .RepoDigests}}"
+        found = output("docker", "image", "inspect", "--format", form, recipe.base_image)
+        digests = [name.partition("@")[2] for name in json.loads(found)]
+        return digests[0] if digests else None
+
     def read(self, path: str) -> str:
         """Text of the file `path` inside the image."""
         with self._container() as container, tempfile.TemporaryDirectory() as folder:
@@ -197,6 +204,12 @@ class Buildah:
             self._image = digest.read_text(encoding="utf-8").strip()
         return self._image
 
+    def base_digest(self, recipe: Recipe) -> str | None:
+        """Digest of the base image, under which the registry that gave it has it."""
+        form = ["--digests", "--format", "{{.Digest}}"]
+        found = output("buildah", "images", *form, recipe.base_image).splitlines()
+        return found[0] if found and found[0].startswith("sha256:") else None
+
     def read(self, path: str) -> str:
         """Text of the file `path` inside the image."""
         with self._container() as container:
@@ -256,6 +269,9 @@ class Apptainer:
         command = [*APPTAINER_BUILD, *recipe.arguments, *recipe.options]
         recipe.run([*command, str(target), "envs/samestep.def"], "building the image")
         self._file = target
+
+    def base_digest(self, recipe: Recipe) -> str | None:
+        """None: Apptainer keeps no digest of the image that it builds from."""
 
     def read(self, path: str) -> str:
         """Text of the file `path` inside the image."""

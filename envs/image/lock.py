@@ -1,4 +1,4 @@
-"""The part of envs/requirements.lock that an image needs beside what its base brings.
+"""The part of envs/requirements.lock that an image needs besides what its base brings.
 
     python -m envs.image.lock envs/requirements.lock
 

@@ -16,7 +16,7 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
     `datasets`. The environment is put back on leaving.
     """
     wanted = {
-        # Without this `datasets` looks for torch, which costs seconds and hundreds of megabytes.
+        # Without this `datasets` searches for torch, which costs seconds and hundreds of megabytes.
         "USE_TORCH": "0",
         "USE_TF": "0",
         "USE_JAX": "0",

@@ -40,7 +40,7 @@ class Cables:
         self._poll.register(ear, select.EPOLLIN)
 
     def fault(self, seconds: float) -> str | None:
-        """Wait for so long, or until an interface changes; which one went, None where none did."""
+        """Wait for so long, or until an interface changes; names one that was lost, else None."""
         for number, _ in self._poll.poll(seconds):
             place, ear = self._ears[number]
             # What was too much for the queue is lost, and the rest of it is read the next time.

@@ -18,11 +18,11 @@ from pipeline.machine import session
 from pipeline.study.link import LinkSpec
 
 LEAST_RATE = 0.7
-"""Of a link's rate: other work on the machine may take the rest; the record has what was measured.
+"""Share of a link's rate that must be reached: other work may take the rest, and the record has it.
 Below, the rate is not reached."""
 
 LEAST_SHARE = 0.7
-"""Of a node's cores: with less the machine is busy with something else."""
+"""Share of a node's cores that it must get: with less the machine is busy with something else."""
 
 PATIENCE_SECONDS, PAUSE_SECONDS = 60.0, 1.0
 """How long a busy machine is waited for, and the polling interval meanwhile."""
@@ -146,7 +146,7 @@ def _reached(rates: Sequence[float], least: Sequence[float]) -> bool:
 
 
 def _cores(width: int, nodes: Nodes, shares: Shares, dilation: Dilation) -> list[float]:
-    """Cores of each node of the measured copy, with `width` busy threads on every node of all.
+    """Cores of each node of the measured copy, all nodes of all copies having `width` busy threads.
 
     At most all that it counts as having: headroom is not its own.
     """

@@ -36,7 +36,7 @@ TIMER_SLACK_NS = 1
 """The kernel lets a wait end up to 50 us late by default, to wake several processes at once."""
 
 SMALL_SECONDS = 1e-3
-"""Of the run's time, that a gradient may be sent too early: a wait costs the cache of the core."""
+"""Seconds of the run by which a gradient may be sent too early: a wait costs the core's cache."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Pacer:
     ) -> None:
         self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
         self.machine_speeds: list[float] = []
-        """Of this machine over the yardstick's, at each forward pass so far."""
+        """Speed of this machine over the yardstick's, at each forward pass so far."""
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
         self._factor = dilation
         self._due = self._cpu = self._counted = self._others_from = self._waits = 0.0
@@ -189,7 +189,7 @@ class Pacer:
 
 
 UNPACED = Pacer()
-"""Of a rank whose node is not emulated, or has cores of its own."""
+"""Pacer of a rank whose node is not emulated, or has cores of its own."""
 
 
 VARIABLE = "SAMESTEP_DILATION"

@@ -43,8 +43,8 @@ def measure(
 ) -> list[float]:
     """Run each probe in a process of its own, within `within(i)`, all at once.
 
-    A probe gets the function that waits until all are ready, and returns its figure; what it began
-    goes on until all have theirs.
+    A probe gets the function that waits until all are ready, and returns its figure; the load that
+    it began lasts until all have theirs.
     """
     go_read, go_write = os.pipe()
     stay_read, stay_write = os.pipe()

@@ -59,7 +59,7 @@ COUNTED = (
     "TCPBacklogDrop",
     "TCPRcvQDrop",
 )
-"""Of the kernel's counters of a network, where the kernel has them."""
+"""Counters of a network that are recorded, where the kernel has them."""
 
 OPEN_TIMEOUTS = "OpenTimeouts"
 """Time-outs of the connections that the rank holds open, where the kernel counts them (from 6.7).

@@ -108,7 +108,7 @@ def _sent(connection: socket.socket, request: bytes) -> bytes:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """The exit status, nothing where the other end went; an interrupt is passed on meanwhile."""
+    """The exit status, nothing where the other end is gone; an interrupt is passed on meanwhile."""
     while True:
         try:
             return connection.recv(64)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from pathlib import Path
 
 from pipeline.errors import SamestepError
 from pipeline.launch.torchrun import RunPaths
 from pipeline.parallel.mesh import Layout
-from pipeline.training import checkpoint
+from pipeline.training import checkpoint, step_files
 
 
 def clear(
@@ -22,6 +20,7 @@ def clear(
     be used.
     """
     try:
+        step_files.adopt_lines(paths.ranks)
         done, said = _choose(layout, paths, owner)
         if not done:
             shutil.rmtree(paths.checkpoints, ignore_errors=True)
@@ -33,7 +32,7 @@ def clear(
         for left in paths.ranks.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
-            elif not left.match("rank*.jsonl"):
+            elif not left.match("rank*.steps"):
                 left.unlink()
         return done, said
     except OSError as error:
@@ -45,7 +44,7 @@ def clear(
 def _choose(layout: Layout, paths: RunPaths, owner: str) -> tuple[int, list[str]]:
     """Steps of the newest checkpoint that is good, and why newer ones, which are dropped, are not.
 
-    Good is one that is whole, of `owner`, and has the lines of its steps in every rank's file.
+    Good is one that is whole, of `owner`, and has the rows of its steps in every rank's file.
     """
     said: list[str] = []
     for step in checkpoint.steps(paths.checkpoints):
@@ -60,28 +59,10 @@ def _choose(layout: Layout, paths: RunPaths, owner: str) -> tuple[int, list[str]
 def _torn(paths: RunPaths, layout: Layout, done: int) -> str | None:
     """Which rank's step file lacks one of the first `done` steps; None where all have them.
 
-    A node that loses its power takes the lines with it that a shared folder did not have yet.
+    A node that loses its power takes the rows with it that a shared folder did not have yet.
     """
     for rank in range(layout.num_processes):
-        path = paths.ranks / f"rank{rank}.jsonl"
-        kept = _whole_steps(path, rank, done)
+        kept = step_files.whole_steps(paths.ranks, rank, done)
         if kept < done:
-            return f"{path.name} ends at step {kept}"
+            return f"{step_files.path_of(paths.ranks, rank).name} ends at step {kept}"
     return None
-
-
-def _whole_steps(path: Path, rank: int, most: int) -> int:
-    """How many lines of a step file, at most `most`, are the steps from 0 on of this rank."""
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError:
-        return 0
-    for number, line in enumerate(lines[:most]):
-        try:
-            found = json.loads(line)
-            good = (found["step"], found["rank"]) == (number, rank)
-        except (ValueError, RecursionError, TypeError, KeyError):
-            good = False
-        if not good:
-            return number
-    return min(len(lines), most)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
@@ -14,15 +13,15 @@ from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
 from pipeline.emulation import REPORT
 from pipeline.errors import LaunchError
-from pipeline.files import whole_lines
 from pipeline.launch.stalls import stalled
 from pipeline.launch.torchrun import Launch, RunPaths, in_a_job
 from pipeline.machine import processes
 from pipeline.machine.facts import hardware, loaded_versions, provenance
 from pipeline.machine.image import digest_from_within
 from pipeline.parallel.mesh import Layout
-from pipeline.records import RunRecord, Step
+from pipeline.records import RunRecord
 from pipeline.study.spec import RunSpec
+from pipeline.training.step_files import read_steps
 
 
 @dataclass(frozen=True)
@@ -172,20 +171,9 @@ def _image(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
     return {"image_digest": digests.pop() if digests else digest_from_within()}
 
 
-def read_steps(folder: Path) -> list[Step]:
-    """All ranks' step lines, by step and rank; a rank's end where one is cut off or damaged."""
-    steps: list[Step] = []
-    for path in folder.glob("rank*.jsonl"):
-        # Of a failed run alone: where ranks ended well, a step that is missing is an error.
-        with suppress(ValueError, TypeError):
-            for line in whole_lines(path):
-                steps.append(Step(**json.loads(line)))
-    return sorted(steps, key=lambda step: (step.step, step.rank))
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """Status and reason of an ended run; `lost` where a rank went without saying why."""
+    """Status and reason of an ended run; `lost` where a rank ended without a reason."""
 
     status: str
     reason: str | None
@@ -200,7 +188,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         # The rank that fell first drags others into a lost connection: worst kind first.
         found = [error for error in errors if error["kind"] == kind]
         if kind == "lost" and ended.timed_out:
-            break  # out of time the launchers are stopped, and ranks lose peers that went earlier
+            break  # out of time the launchers are stopped, and ranks lose peers that ended earlier
         if kind == "error" and found:
             raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
         if found and kind == "lost":
@@ -218,7 +206,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         reason = (
             f"launchers ended with exit codes {codes} and no rank said why; see {paths.log.name}"
         )
-        # A scheduler's command says no more than that of a node that went.
+        # A scheduler's command says no more than that of a lost node.
         return killed or Verdict("failed", reason, lost=in_a_job())
     return Verdict("ok", None)
 

@@ -39,10 +39,11 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.load import load_spec
 from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence
+from pipeline.training.step_files import path_of
 
 POLL_SECONDS = 0.1
 FENCE_SECONDS = 1.0
-"""Between two looks whether a later start of the run has taken over."""
+"""Between two polls whether a later start of the run has taken over."""
 
 ATTEMPTS = 3
 """How often a run that was lost (killed, or with a node) is started before that is its result."""
@@ -161,7 +162,7 @@ def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
 def _check_tokens_again(spec: RunSpec, paths: RunPaths, manifest: Manifest) -> None:
     """Raise CorpusError where the tokens are not those of `manifest` after ranks have read them.
 
-    What was trained on other tokens is dropped; tokens that only went were read well before.
+    What was trained on other tokens is dropped; tokens that only disappeared were read well before.
     """
     try:
         if Manifest.load(paths.tokens, verify=True).sha256 == manifest.sha256:
@@ -211,7 +212,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails."""
     begun = time.monotonic()
     deadline, next_look = begun + spec.timeout_seconds, begun
-    progress = Progress(spec, paths.ranks / "rank0.jsonl")
+    progress = Progress(spec, path_of(paths.ranks, 0))
     signal.signal(signal.SIGTERM, _raise_interrupt)
     said_before = size_of(paths.log)
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]

@@ -37,7 +37,7 @@ def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | 
 
 
 def _time_outs(counters: Mapping[str, int]) -> int:
-    """Of the rank's own connections where the kernel counts these, else of its whole node."""
+    """Time-outs of the rank's own connections where the kernel counts these, else of its node."""
     return counters.get(tcp.OPEN_TIMEOUTS, counters.get(tcp.NODE_TIMEOUTS, 0))
 
 

@@ -31,7 +31,7 @@ NODE = ("-m", "pipeline.launch.slurm.node")
 """torchrun too, which asks the scheduler for the node's place."""
 
 RANK_BYTES = 400 * 2**20
-"""Memory of one forked rank beside what it shares with the others, generously."""
+"""Memory of one forked rank besides what it shares with the others, generously."""
 
 EMULATED = ("-m", "pipeline.launch.emulated.start")
 """It builds the nodes and forks their ranks."""
@@ -44,7 +44,7 @@ class Place:
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
     file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
     tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
-    checkpoint of an earlier launch has done: it is told to all ranks, which resume from that step.
+    checkpoint of an earlier launch has done: all ranks get it and resume from that step.
     `owner` is the key of the checkpoints, and `network` what `network_of` says, once it was asked.
     """
 
@@ -74,7 +74,7 @@ class Launch:
     """The network that the nodes really have; `network_reason` says why it is not the spec's."""
     network_reason: str | None = None
     token: str = ""
-    """Of this launch, as the place has it."""
+    """Token of this launch; see `pipeline.training.fence`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class RunPaths:
 
 
 def threads_per_rank(spec: RunSpec, layout: Layout, num_cores: int) -> int:
-    """As the spec states, else so that a machine's ranks do not oversubscribe its cores."""
+    """Threads of each rank: as the spec states, else a machine's cores shared by its ranks."""
     world = spec.world
     if world.threads_per_rank is not None:
         return world.threads_per_rank

@@ -19,7 +19,7 @@ DIGEST_FILE = Path("/etc/samestep-image-digest")
 RUNTIMES = ("apptainer", "singularity")
 BUILD = "run `make image`"
 PYTHON_PLACES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
-"""Where Python looks for packages beside its own; a runtime carries the host's into the image."""
+"""Where Python finds packages besides its own; a runtime carries the host's into the image."""
 
 FOR_THE_CONTAINER = ("", "APPTAINERENV_", "SINGULARITYENV_")
 """Before a variable's name: what a runtime sets inside."""
@@ -52,13 +52,16 @@ def locked_digest(image: Path) -> str:
 
 
 def unpinned_base(image: Path) -> str | None:
-    """The base image where it was named without a digest, so that it may be another one later.
+    """How to pin the base image where it was named without a digest, so that it may change later.
 
     None where it was pinned, or where an earlier version built the image and did not say. Raises
-    LaunchError without the file beside the image.
+    LaunchError without the file next to the image.
     """
-    name = _facts(image).get("base_image")
-    return str(name) if name and "@sha256:" not in str(name) else None
+    facts = _facts(image)
+    name, digest = facts.get("base_image"), facts.get("base_digest") or "sha256:..."
+    if not name or "@sha256:" in str(name):
+        return None
+    return f"its base {name} is not pinned: BASE_IMAGE={name}@{digest} does"
 
 
 def unmet_requirements(image: Path) -> list[str]:

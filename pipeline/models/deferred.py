@@ -44,7 +44,7 @@ class Write:
         return self.operator.overloadpacket.__name__ in OVERWRITES
 
     def apply(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """The same on another tensor of the parameter's shape."""
+        """Repeat the operator on another tensor of the parameter's shape."""
         self.operator(tensor, *self.given, **({"generator": generator} if self.is_random else {}))
 
 

@@ -17,7 +17,7 @@ PIPELINE, TENSOR = "pipeline", "tensor"
 """Axes along which layers are stages, and along which each of them is cut."""
 
 BUCKET_BYTES = 25 * 2**20
-"""Of the messages that average a pipeline's gradients along the data axis, as with DDP."""
+"""Size of the messages that average a pipeline's gradients along the data axis; DDP's own."""
 
 
 @dataclass(frozen=True)

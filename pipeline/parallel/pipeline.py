@@ -237,7 +237,7 @@ def average(gradients: Iterable[Tensor], group: dist.ProcessGroup) -> None:
 
 
 def sum_of_squares(gradients: list[Tensor], device: torch.device) -> Tensor:
-    """Of all their elements, a scalar in float64."""
+    """Sum of the squares of all elements, a scalar in float64."""
     if not gradients:
         return torch.zeros((), dtype=torch.float64, device=device)
     return torch.nn.utils.get_total_norm(gradients).double() ** 2

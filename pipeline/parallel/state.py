@@ -132,7 +132,7 @@ def materialise(
     """Give the parameters memory on `device`, and this rank's parts of their initial values.
 
     `initial` gives the whole values of the names that it is asked for, one after the other, so that
-    beside the parts one whole weight exists at a time. Nothing is sent. A model that has memory
+    besides the parts one whole weight exists at a time. Nothing is sent. A model that has memory
     already stays as it is.
     """
     parameters = dict(model.named_parameters())
@@ -160,7 +160,7 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def sha256_of(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """The same of whole weights, one after the other."""
+    """Hash of whole weights, names and types included, one after the other."""
     digest = hashlib.sha256()
     for name, weight in weights:
         raw = weight.cpu().contiguous().view(torch.uint8).numpy()

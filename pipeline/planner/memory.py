@@ -34,14 +34,14 @@ Measured as above, from 226 to 316 MiB.
 """
 
 FORKED_LOADED_LATER = 41 * MEBIBYTE
-"""The same for a rank of an emulated node, which is forked with most of that loaded.
+"""What a forked rank of an emulated node loads later: most of the above is loaded before the fork.
 
 The median of all strategies with a model of about 20,000 parameters: 35 to 42 MiB in fp32, 53 to 57
 in mixed precision, which takes other kernels.
 """
 
 CUDA_BASE = 1024 * MEBIBYTE
-"""On a GPU beside torch's allocator: CUDA context, NCCL, cuBLAS. Assumed, not measured here."""
+"""On a GPU besides torch's allocator: CUDA context, NCCL, cuBLAS. Assumed, not measured here."""
 
 FORMULA_VALUES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
 """n of formula 24: weight and gradient, one slot of momentum, two of Adam."""
@@ -125,7 +125,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
 
 
 def weight_bytes(spec: RunSpec) -> int:
-    """Of one weight that the passes use, and of its gradient."""
+    """Bytes of one weight that the passes use, and of its gradient."""
     return HALF if spec.precision in _NARROW_WEIGHTS else FP32
 
 

@@ -62,7 +62,7 @@ _Validator = extend(  # type: ignore[no-untyped-call]
 
 
 FORMATS = FormatChecker()
-"""Those of jsonschema, and `visible`."""
+"""Formats that schemas may name: those of jsonschema, and `visible`."""
 
 
 @FORMATS.checks("visible")
@@ -160,7 +160,7 @@ def first_error(instance: object, name: str) -> ValidationError | None:
 
 
 def _of_its_form(error: ValidationError) -> ValidationError:
-    """Of several forms, of which a constant key tells which is meant, what is wrong by that one.
+    """What is wrong by the form that is meant, where a constant key names one of several forms.
 
     jsonschema says of such a value only that it fits none of them.
     """

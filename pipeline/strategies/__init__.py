@@ -18,7 +18,7 @@ from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec,
 
 FOLDER = Path(__file__).parent
 MAX_KNOB = 1_000_000
-"""Of a strategy's numbers: MiB, milliseconds and counts."""
+"""Largest number that a knob takes: MiB, milliseconds and counts."""
 
 
 def names() -> list[str]:

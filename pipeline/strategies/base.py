@@ -120,7 +120,7 @@ class Strategy(ABC):
     """
 
     lossy_wire: ClassVar[tuple[str, ...]] = ()
-    """Those of `changes_the_step` by which gradients lose digits on their way, and nothing else.
+    """Knobs in `changes_the_step` that only make gradients lose digits on their way.
 
     Parity holds such a cell against one without them, in a band of its own.
     """

@@ -43,7 +43,7 @@ class LinkSpec:
 
     @property
     def conditions(self) -> dict[str, float]:
-        """Those that hold, by the names of their fields."""
+        """The conditions of this link that are set, by the names of their fields."""
         return {k: v for k, v in self.to_dict().items() if k not in self.plain.to_dict()}
 
     @property

@@ -21,7 +21,7 @@ MARKED = (FORWARD, BACKWARD, COMMUNICATION, OPTIMISER)
 """What a strategy says that it is doing; see `pipeline.parallel.types.Phases`."""
 
 WEIGHTS = "weights"
-"""Of a schedule that splits it, the half of a backward pass that gives gradients of weights."""
+"""The half of a split backward pass that gives gradients of weights (zero bubble)."""
 
 IN_STEP = (*MARKED, REST)
 """The phases that add up to the time of a step; `rest` is what no mark claims."""

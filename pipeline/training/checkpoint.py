@@ -143,7 +143,7 @@ def drop(folder: Path, step: int) -> None:
 
 
 def load(folder: Path, step: int) -> SavedState:
-    """The state after `step` steps, of which nothing is read yet; look for its `fault` before."""
+    """The state after `step` steps, of which nothing is read yet; call `fault` before."""
     from pipeline.training.shard_files import SavedShards
 
     source = _folder(folder, step)

@@ -38,7 +38,7 @@ class Clock:
     ) -> tuple[T, Spent]:
         """The result of `call` and what passed until the device had finished it.
 
-        `barrier` comes before the clock starts, so that what another rank did beside its step (a
+        `barrier` comes before the clock starts, so that what another rank did outside its step (a
         checkpoint, a read of its batch) is not waited for within this one's.
         """
         self._synchronise()

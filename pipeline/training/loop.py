@@ -72,7 +72,7 @@ class Loop:
         self.tcp: dict[str, int] | None = None
         """What TCP of an emulated node counted over the timed steps."""
         self.weights_sha256 = ""
-        """Of the final weights, once `run` is done."""
+        """Hash of the final weights, once `run` is done."""
         self.counted = Counted(self.layout, rank) if spec.profile else None
         self.sent: dict[str, Any] | None = None
         """What this rank sent in a step of a profiled run, once `run` is done."""

@@ -23,7 +23,7 @@ from pipeline.files import sha256_of_file, to_disk
 from pipeline.parallel.types import Shards, Whole, slot_name, weight_name
 
 OLD_WEIGHTS, OLD_OPTIMISER = "weights.safetensors", "optimiser.safetensors"
-"""Of checkpoints of earlier versions, which one rank wrote: whole tensors."""
+"""Files of a checkpoint of earlier versions, which one rank wrote: whole tensors."""
 
 
 class Stored(NamedTuple):

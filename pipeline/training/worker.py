@@ -1,7 +1,7 @@
 """One rank: `python -m pipeline.training.worker --spec FILE --tokens DIR --out DIR`.
 
 Started by torchrun, or by horovodrun with the same arguments. It leaves below `--out`:
-`rank<r>.jsonl` (one line per step), `rank<r>.json` (what the rank used) or `rank<r>.error.json`.
+the steps (see `step_files.py`), and `rank<r>.json` (what the rank used) or `rank<r>.error.json`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, LostError, PeerError, SamestepError, UnsupportedError
-from pipeline.files import whole_lines, write_text
+from pipeline.files import write_text
 from pipeline.machine import addresses, image
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
@@ -128,7 +128,7 @@ class Places:
     owner: str = ""
 
     def check(self) -> None:
-        """Raise LaunchError where a later launch of the run has taken over, or the folder went."""
+        """Raise LaunchError where a later launch has taken over, or the folder is gone."""
         if (said := fence.lost(self.out, self.launch)) is not None:
             raise LaunchError(f"{said}; this rank leaves nothing")
 
@@ -152,6 +152,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     from pipeline.training import checkpoint
     from pipeline.training.clock import Clock
     from pipeline.training.loop import Hooks, Loop
+    from pipeline.training.step_files import StepFile
 
     _choose_interface(spec)
     keep_freed_memory()
@@ -165,11 +166,11 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     done = places.done
     state = checkpoint.load(places.checkpoints, done) if done else None
 
-    with _open_steps(places.out / f"rank{_rank()}.jsonl", done) as lines:
+    with StepFile(places.out, _rank(), done) as steps:
 
         def keep_checkpoint(step: int, trainable: Trainable) -> None:
-            # A checkpoint is good for nothing without the lines of its steps.
-            os.fsync(lines.fileno())
+            # A checkpoint is good for nothing without the rows of its steps.
+            steps.to_disk()
             # Nothing can be resumed after the last step: a record needs one that is timed.
             if step < spec.workload.steps:
                 places.check()
@@ -179,7 +180,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
                 checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
 
         with machine.share():
-            loop.run(Hooks(lambda s: _write_step(lines, s), keep_checkpoint), done, state)
+            loop.run(Hooks(steps.write, keep_checkpoint), done, state)
     places.check()
     _write_summary(loop, places.out, done)
 
@@ -192,23 +193,6 @@ def _choose_interface(spec: RunSpec) -> None:
     if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
         own = addresses.source_address(os.environ["MASTER_ADDR"])
         os.environ[addresses.INTERFACE] = addresses.interface_of(own)
-
-
-def _write_step(lines: Any, step: Any) -> None:
-    lines.write(json.dumps(step.to_dict()) + "\n")
-    lines.flush()
-
-
-def _open_steps(path: Path, done: int) -> Any:
-    """The rank's step file, cut back to the steps that the checkpoint covers."""
-    kept = whole_lines(path)[:done] if path.is_file() else []
-    if len(kept) < done:
-        raise LaunchError(
-            f"{path.name} has {len(kept)} of the checkpoint's {done} steps as this node sees it; "
-            "start the run again"
-        )
-    write_text(path, "".join(kept))
-    return path.open("a", encoding="utf-8")
 
 
 def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
@@ -271,7 +255,7 @@ def _lost_peer(args: argparse.Namespace) -> tuple[str, ...]:
     try:
         spec = read_spec(args)
         return strategies.load(spec.strategy, spec.options).lost_peer
-    except Exception:  # what went wrong first is to be told, whatever is wrong with the file
+    except Exception:  # the first error is reported, whatever is wrong with the file
         return ()
 
 

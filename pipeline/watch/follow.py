@@ -26,10 +26,10 @@ from pipeline.watch.show import line
 from pipeline.watch.state import Watched
 
 STOPPED_EVERY = 30
-"""Looks between two for processes of the workflow that a signal has stopped."""
+"""Polls of the folder between two searches for processes that a signal has stopped."""
 
 POLL_SECONDS = 1.0
-"""Between two looks at the folder: a fraction of a millisecond of CPU time for each."""
+"""Between two polls of the folder, each a fraction of a millisecond of CPU time."""
 
 LINES = 20
 """About how many lines of progress a study gives where there is no terminal."""

@@ -2,7 +2,7 @@
 
 Loading torch takes longer than these runs, so the stage is forked, and its launchers and ranks are
 forks of it: `torchrun` here stands in for the real one, in its words, which `test_killed` starts.
-All else is the real thing. A fault happens in a rank, after it has written the line of a step.
+All else is the real thing. A fault happens in a rank, after it has written the row of a step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine import processes
 from pipeline.machine.processes import die_with_parent
 from pipeline.parallel.types import Shards
+from pipeline.records import Step
 from pipeline.training import checkpoint, shard_files, worker
+from pipeline.training.step_files import StepFile
 
 PRELOADED = (
     "tests.system.fault_stage",
@@ -86,20 +88,20 @@ def run(stage: Stage) -> NoReturn:
     tempfile.tempdir = None
     processes.start = start  # type: ignore[assignment]
     processes.stop = partial(processes.stop, grace_seconds=1)
-    write_step = worker._write_step
+    write_step = StepFile.write
 
-    def step_written(lines: Any, step: Any) -> None:
+    def step_written(steps: StepFile, step: Step) -> None:
         mine = step.step == AT and step.rank == stage.rank
         if mine and stage.fault in FAULTS and (stage.often or not stage.marker.exists()):
             stage.marker.touch()
-            if stage.fault in BEFORE_THE_LINE:
+            if stage.fault in BEFORE_THE_ROW:
                 FAULTS[stage.fault](stage)
-            write_step(lines, step)
+            write_step(steps, step)
             FAULTS[stage.fault](stage)
         else:
-            write_step(lines, step)
+            write_step(steps, step)
 
-    worker._write_step = step_written
+    StepFile.write = step_written  # type: ignore[method-assign, assignment]
     OF_THE_STAGE.get(stage.fault, lambda stage: None)(stage)
     signal.signal(signal.SIGTERM, _interrupt)
     words = [f"--spec={stage.out}/spec.json", f"--tokens={stage.tokens}", f"--out={stage.out}"]
@@ -175,7 +177,7 @@ FAULTS: Mapping[str, Callable[[Stage], None]] = {
 }
 """What happens in a rank."""
 
-BEFORE_THE_LINE = ("full at a step",)
+BEFORE_THE_ROW = ("full at a step",)
 
 
 def _time_passes(stage: Stage) -> None:

@@ -170,7 +170,7 @@ FAULTS: dict[str, Fault] = {
     "shapes": _damaged("its newest checkpoint has other shapes", "shapes", "damaged"),
     "foreign": _damaged("its newest checkpoint is another file", "foreign", "damaged"),
     "all": _damaged("both of its checkpoints are damaged", "all", "the run starts anew", 0),
-    "steps": _damaged("a line of its steps is damaged", "steps", "rank0.jsonl ends at step 7"),
+    "steps": _damaged("a line of its steps is damaged", "steps", "rank0.steps ends at step 7"),
     "stale-lock": Fault(
         "the stage is killed, and its lock is left", "stage killed", -9, NO_RECORD, damage="lock"
     ),

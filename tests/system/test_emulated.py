@@ -280,7 +280,7 @@ def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
             stderr=said,
         )
     try:
-        steps = tmp_path / "out/ranks/rank0.jsonl"
+        steps = tmp_path / "out/ranks/rank0.steps"
         wait_for(lambda: steps.is_file() and steps.stat().st_size > 0, 60)
         during = left_behind()
         # It, the meeting place, the ranks, and what keeps each core awake.

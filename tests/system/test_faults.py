@@ -21,6 +21,7 @@ import pytest
 
 from pipeline.records import read_record
 from pipeline.study.spec import RunSpec
+from pipeline.training.step_files import ROW, path_of
 from tests.parity.cases import Case
 from tests.system import fault_stage
 from tests.system.fault_stage import Stage
@@ -187,11 +188,11 @@ def every_checkpoint(out: Path) -> None:
         turn_a_bit(path)
 
 
-def a_line(out: Path) -> None:
-    path = out / "ranks" / "rank0.jsonl"
-    lines = path.read_text().splitlines()
-    lines[7] = lines[7].replace('"step"', '"stop"')
-    path.write_text("\n".join(lines) + "\n")
+def a_row(out: Path) -> None:
+    path = path_of(out / "ranks", 0)
+    rows = bytearray(path.read_bytes())
+    rows[7 * ROW.size + 9] ^= 4
+    path.write_bytes(rows)
 
 
 def stale_lock(out: Path) -> None:
@@ -206,7 +207,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "shapes": lambda out: other_shapes(newest(out)),
     "foreign": lambda out: newest(out).write_text("a shopping list\n"),
     "all": every_checkpoint,
-    "steps": a_line,
+    "steps": a_row,
     "lock": stale_lock,
 }
 

@@ -25,6 +25,7 @@ from pipeline.launch.emulated import preloaded
 from pipeline.machine.processes import is_root
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
+from pipeline.training.step_files import ROW, path_of
 from tests.parity.cases import Case
 from tests.system.fault_table import ITSELF, NEXT, REAL
 from tests.system.litter import adopt_orphans, none_left
@@ -90,13 +91,13 @@ class Stage:
 
     def rank(self, number: int) -> psutil.Process:
         """The rank of emulated nodes that writes this step file."""
-        writing = str(self.out / "ranks" / f"rank{number}.jsonl")
+        writing = str(path_of(self.out / "ranks", number))
         (builder,) = psutil.Process(self.process.pid).children()
         ranks = [c for c in builder.children() if writing in [f.path for f in c.open_files()]]
         return ranks[0]
 
     def steps_done(self) -> int:
-        return len((self.out / "ranks" / "rank0.jsonl").read_bytes().splitlines())
+        return path_of(self.out / "ranks", 0).stat().st_size // ROW.size
 
     def has_lost(self, attempts: int) -> bool:
         return self.log().count("lost in attempt") == attempts

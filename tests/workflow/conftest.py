@@ -49,7 +49,7 @@ def kill_while_training(project: Project) -> None:
         start_new_session=True,
     )
     deadline = time.monotonic() + 240
-    while not any(p.stat().st_size for p in project.results.glob("runs/*/*/*/ranks/rank0.jsonl")):
+    while not any(p.stat().st_size for p in project.results.glob("runs/*/*/*/ranks/rank0.steps")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)

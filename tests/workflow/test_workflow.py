@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import yaml
@@ -95,6 +96,15 @@ def test_a_study_without_claims_has_no_verdicts(tmp_path: Path) -> None:
 
 def test_running_again_does_nothing(finished: Project) -> None:
     assert "Nothing to be done" in finished.run("--cores", "2").stderr
+
+
+def test_modules_that_move_train_nothing(finished: Project, tmp_path: Path) -> None:
+    """The package of the ranks has another name everywhere, and its code is newer than a record."""
+    project = Project(Path(copytree(finished.folder, tmp_path / "moved", symlinks=True)))
+    (project.folder / "pipeline/training").rename(project.folder / "pipeline/inside")
+    for path in (*project.folder.glob("pipeline/**/*.py"), *project.folder.glob("**/*.smk")):
+        path.write_text(path.read_text().replace("pipeline.training", "pipeline.inside"))
+    assert project.jobs() == {}
 
 
 def test_a_removed_record_is_made_again(finished: Project) -> None:

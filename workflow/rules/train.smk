@@ -2,7 +2,7 @@
 # on emulated nodes, are forks of processes that have them; inside a container each loads for itself.
 onstart:
     # With its limit of jobs a second Snakemake 9.27 starts, for every job that ends, one more timer that
-    # looks at all waiting jobs each second; after some hundred they took half a core from the runs.
+    # polls all waiting jobs each second; after some hundred they took half a core from the runs.
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     if workflow.local_exec and not CONTAINED:

@@ -30,7 +30,7 @@ PORT = 29500
 """Where the ranks of a copy meet: every port of a new network is free."""
 
 ENDLESS_STEPS = 10**9
-"""Of a copy that fills the machine: it is busy until the measured one has ended."""
+"""Steps of a copy that fills the machine: it is busy until the measured copy has ended."""
 
 GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.02

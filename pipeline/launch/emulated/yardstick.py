@@ -109,7 +109,7 @@ def measured(
 
 
 def _median_of(together: Sequence[Round]) -> Round:
-    """Of a round of all processes; with the forward pass of a step that nothing disturbs."""
+    """Medians over the processes of a round, with the forward pass of an undisturbed step."""
     found = {name: statistics.median(one[name] for one in together) for name in together[0]}
     scaled = found["waited_forward"] * found["step"] / found["waited_step"]
     return found | {"forward_seconds": scaled}

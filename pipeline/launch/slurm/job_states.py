@@ -1,4 +1,4 @@
-"""What Snakemake's SLURM executor is told of jobs that SLURM ended, so that each is sent again.
+"""States of jobs that SLURM ended, in words on which Snakemake's executor sends each job again.
 
 Version 2.8.0 of the executor waits forever for a job that was preempted (SLURM is to resume it,
 which the profile's `slurm-no-requeue` forbids) and for one that sacct calls `CANCELLED by 1000`.
@@ -20,7 +20,7 @@ States = dict[str, str] | None
 Query = Callable[[str, Logger], Awaitable[tuple[States, float | None]]]
 
 ENDED = {"PREEMPTED": "CANCELLED", "NODE_FAIL": "FAILED"}
-"""What the executor is told in place of a state that it would wait for or draw wrong from."""
+"""State of SLURM -> state for the executor, with which it does not wait or exclude nodes."""
 
 
 AGAIN = "it is sent again if retries are left"

@@ -18,7 +18,7 @@ PROCESS_MB = 2 * GIBIBYTE_MB
 """Python and torch of one rank, with the pages of the token shards."""
 
 CUDA_PROCESS_MB = 6 * GIBIBYTE_MB
-"""The same with a CUDA context, NCCL and pinned buffers."""
+"""Python and torch of one rank with a CUDA context, NCCL and pinned buffers."""
 
 COPY_BYTES = 12
 """A parameter, fp32: its weight while it is broadcast, and weight and moments for a checkpoint.

@@ -39,7 +39,7 @@ def flops_per_token(model: ModelSpec) -> float:
 
 
 def recomputed_flops_per_token(model: ModelSpec) -> float:
-    """16 x layers x width^2 + 4 x layers x width x context: the blocks' forward pass once more.
+    """16 x layers x width^2 + 4 x layers x width x context: a second forward pass of the blocks.
 
     Of a block's 12 w^2 weights the last 4 w^2, `mlp.c_proj`, are left out: torch stops a
     recomputation once it has what the backward pass needs. Compiled blocks may recompute less.
@@ -85,7 +85,7 @@ def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
 
 
 def _end_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Of the last layer norm and the output layer, and autocast's copies of all weights."""
+    """Bytes of the last layer norm, the output layer and autocast's copies of all weights."""
     product, norm = formats.product, formats.norm
     last = (norm + product) * model.width + 2 * norm
     copies = product * product_weights(model) if formats.copies_weights else 0

@@ -33,7 +33,10 @@ case $1-$2 in
 version-*) echo "${SERVER-27.0}" ;;
 buildx-version) exit ${BUILDX:-0} ;;
 buildx-build) case "$*" in *broken*) echo "error: it broke" >&2; exit 1 ;; esac ;;
-image-inspect) case $4 in {{*Id*) echo "$SHA" ;; {{*Env*) echo '["PATH=/usr/bin"]' ;; esac
+image-inspect) case $4 in
+    {{*Id*) echo "$SHA" ;; {{*Env*) echo '["PATH=/usr/bin"]' ;;
+    {{*Digests*) [ -z "$LOCAL" ] && echo '["python@'$SHA'"]' || echo '[]' ;;
+    esac
     case $3 in gone) exit 1 ;; esac ;;
 pull-*) echo "Error: no such host" >&2; exit 1 ;;
 create-*) echo c1 ;;
@@ -266,6 +269,18 @@ esac
     validate(facts, "image", "samestep.json")
     assert (facts["builder"], facts["format"], facts["oci_digest"]) == ("apptainer", "sif", None)
     assert "--build-arg BASE_IMAGE=debian:12" in (project / "images" / "samestep.sif").read_text()
+
+
+@pytest.mark.parametrize(("local", "known"), [("", SHA), ("1", None)])
+def test_the_digest_of_a_base_that_a_registry_gave_is_kept(
+    docker: Path, project: Path, monkeypatch: pytest.MonkeyPatch, local: str, known: str | None
+) -> None:
+    """An image that was made on this machine has none."""
+    monkeypatch.setenv("LOCAL", local)
+    assert build_image.main(["--base-image", "python:3.12-bookworm"]) == 0
+    facts = json.loads((project / "images" / "samestep.json").read_text())
+    validate(facts, "image", "samestep.json")
+    assert facts["base_digest"] == known
 
 
 def test_options_reach_the_builder_as_words(

@@ -9,7 +9,9 @@ import torch
 from pipeline import strategies
 from pipeline.launch.leftovers import clear
 from pipeline.launch.torchrun import RunPaths
+from pipeline.records import Step
 from pipeline.training import checkpoint
+from pipeline.training.step_files import packed, path_of
 from tests.parity.cases import Case
 from tests.shards import shards_of
 
@@ -20,7 +22,7 @@ OURS = checkpoint.key("training", "tokens", "the loopback network")
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
-    """A run of two ranks with checkpoints of steps 2 and 3, and the lines of 4 steps."""
+    """A run of two ranks with checkpoints of steps 2 and 3, and the rows of 4 steps."""
     made = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
     made.ranks.mkdir()
     for step in (2, 3):
@@ -29,33 +31,49 @@ def paths(tmp_path: Path) -> RunPaths:
     return made
 
 
-def leave_steps(paths: RunPaths, *counts: int, after: str = "") -> None:
+def step_of(step: int, rank: int) -> Step:
+    return Step(step, rank, 0.1, 8, 1.0, 1.0, 0.1, True)
+
+
+def leave_steps(paths: RunPaths, *counts: int, after: bytes = b"") -> None:
     for rank, count in enumerate(counts):
-        lines = [json.dumps({"step": step, "rank": rank}) + "\n" for step in range(count)]
-        (paths.ranks / f"rank{rank}.jsonl").write_text("".join(lines) + after)
+        rows = [packed(step_of(step, rank)) for step in range(count)]
+        path_of(paths.ranks, rank).write_bytes(b"".join(rows) + after)
 
 
-def test_the_newest_checkpoint_with_the_lines_of_its_steps_is_resumed_from(paths) -> None:
+def test_the_newest_checkpoint_with_the_rows_of_its_steps_is_resumed_from(paths) -> None:
     assert clear(LAYOUT, paths, OURS) == (3, [])
-    assert (paths.ranks / "rank0.jsonl").is_file() and paths.checkpoints.is_dir()
+    assert path_of(paths.ranks, 0).is_file() and paths.checkpoints.is_dir()
 
 
-@pytest.mark.parametrize("after", ["", '{"step": 2', "\0\0\n", '{"step": 9, "rank": 1}\n', "[]\n"])
+@pytest.mark.parametrize(
+    "after", [b"", packed(step_of(2, 1))[:9], bytes(99), packed(step_of(9, 1))]
+)
 def test_one_that_is_ahead_of_its_steps_falls_back_to_the_one_before(paths, after) -> None:
-    """The lines end, are cut off, are damaged, or are of another step."""
+    """The rows end, are cut off, are zeros, or are of another step."""
     leave_steps(paths, 4, 2, after=after)
     done, said = clear(LAYOUT, paths, OURS)
     assert done == 2
-    assert said == ["the checkpoint of step 3 is not used: rank1.jsonl ends at step 2"]
+    assert said == ["the checkpoint of step 3 is not used: rank1.steps ends at step 2"]
     assert [path.name for path in paths.checkpoints.iterdir()] == ["step-00000002"]
+
+
+def test_a_run_that_an_earlier_version_began_is_resumed(paths) -> None:
+    """Its ranks left lines of JSON beside the checkpoints, and one was killed within a line."""
+    for rank in (0, 1):
+        path_of(paths.ranks, rank).unlink()
+        lines = [json.dumps(step_of(step, rank).to_dict()) + "\n" for step in range(3)]
+        (paths.ranks / f"rank{rank}.jsonl").write_text("".join(lines) + '{"st')
+    assert clear(LAYOUT, paths, OURS) == (3, [])
+    assert sorted(path.name for path in paths.ranks.iterdir()) == ["rank0.steps", "rank1.steps"]
 
 
 def test_where_none_is_good_the_run_starts_anew_and_says_so(paths) -> None:
     leave_steps(paths, 4)
-    (paths.ranks / "rank1.jsonl").unlink()
+    path_of(paths.ranks, 1).unlink()
     done, said = clear(LAYOUT, paths, OURS)
     assert (done, len(said)) == (0, 3)
-    assert said[0].endswith("rank1.jsonl ends at step 0")
+    assert said[0].endswith("rank1.steps ends at step 0")
     assert said[2] == "no good checkpoint is left, the run starts anew"
     assert not paths.checkpoints.exists() and not list(paths.ranks.iterdir())
 
@@ -79,10 +97,10 @@ def test_another_run_s_checkpoints_are_dropped(paths, owner, why) -> None:
 def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> None:
     """Of a killed attempt: measurements, folders of copies, errors, half-written files."""
     (paths.ranks / "copy1").mkdir()
-    for name in ("copy1/rank0.jsonl", "emulation.json", "rank0.error.json", "rank1.json"):
+    for name in ("copy1/rank0.steps", "emulation.json", "rank0.error.json", "rank1.json"):
         (paths.ranks / name).write_text("old")
-    (paths.ranks / ".rank0.jsonl.77.tmp.jsonl").write_text("half")
+    (paths.ranks / ".rank0.steps.77.tmp.steps").write_text("half")
     (paths.out / ".run.json.77.tmp.json").write_text("half")
     assert clear(LAYOUT, paths, OURS)[0] == 3
-    assert sorted(path.name for path in paths.ranks.iterdir()) == ["rank0.jsonl", "rank1.jsonl"]
+    assert sorted(path.name for path in paths.ranks.iterdir()) == ["rank0.steps", "rank1.steps"]
     assert sorted(path.name for path in paths.out.iterdir()) == ["checkpoints", "ranks"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.launch.outcome import Ended, Verdict, judge, read_steps
+from pipeline.launch.outcome import Ended, Verdict, judge
 from pipeline.launch.torchrun import RunPaths
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -104,19 +104,3 @@ def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(
     assert judge(run, paths, ended(1)).lost is False
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert judge(run, paths, ended(1)).lost is True
-
-
-def test_a_step_line_cut_off_by_a_kill_is_left_out(paths) -> None:
-    line = {
-        "step": 0,
-        "rank": 0,
-        "seconds": 0.1,
-        "tokens": 8,
-        "loss": 1.0,
-        "grad_norm": 1.0,
-        "learning_rate": 0.1,
-        "timed": True,
-    }
-    text = json.dumps(line) + "\n" + json.dumps(line | {"step": 1})[:30]
-    (paths.ranks / "rank0.jsonl").write_text(text)
-    assert [step.step for step in read_steps(paths.ranks)] == [0]

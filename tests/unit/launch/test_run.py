@@ -1,4 +1,4 @@
-"""How the stage `train` goes on: from a checkpoint, without a port, after a loss."""
+"""How the stage `train` resumes, and starts again where it got no port or was lost."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.training import checkpoint, fence
 from pipeline.training.loop import learning_rate
+from pipeline.training.step_files import packed, path_of
 from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
 from tests.shards import shards_of
@@ -138,7 +139,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
             told.extend(w for w in launch.commands[0] if w.startswith("--resume-from"))
             (owner,) = [w for w in launch.commands[0] if w.startswith("--owner=")]
             checkpoint.save(paths.checkpoints, 3, STATE, owner.partition("=")[2])
-            (paths.ranks / "rank0.jsonl").write_text(LINES)
+            path_of(paths.ranks, 0).write_bytes(ROWS)
             paths.log.touch()
             if isinstance(end, Ended):
                 return end
@@ -169,7 +170,7 @@ def step(number: int, spec: RunSpec = ONE) -> Step:
     return Step(number, 0, 0.1, spec.global_batch_tokens, 1.0, 1.0, rate, timed)
 
 
-LINES = "".join(json.dumps(step(number).to_dict()) + "\n" for number in range(4))
+ROWS = b"".join(packed(step(number)) for number in range(4))
 
 
 def test_a_killed_run_is_started_again_from_its_checkpoint(stage, tmp_path, capsys) -> None:
@@ -286,10 +287,10 @@ def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch
         "settings": {},
     }
 
-    lines = "".join(json.dumps(step(n, spec).to_dict()) + "\n" for n in range(spec.workload.steps))
+    rows = b"".join(packed(step(n, spec)) for n in range(spec.workload.steps))
 
     def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
-        (paths.ranks / "rank0.jsonl").write_text(lines)
+        path_of(paths.ranks, 0).write_bytes(rows)
         (paths.ranks / "rank0.json").write_text(json.dumps(about))
         (paths.ranks / "emulation.json").write_text(json.dumps(emulation))
         return Ended([0], False, NOW, LATER)

@@ -108,6 +108,14 @@ def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> Non
     assert "lower cluster.nodes" in str(launch.unsupported)
 
 
+def test_copies_of_the_nodes_need_memory_too(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: None)
+    monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
+    monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(24)))
+    launch = planned(emulated, Place(num_cores=24, port=1234))
+    assert "12 ranks on emulated nodes need about" in str(launch.unsupported), "4 nodes, 3 copies"
+
+
 SRUN = ("srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1")
 
 

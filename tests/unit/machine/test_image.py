@@ -129,6 +129,10 @@ def test_without_a_runtime_nothing_runs_on_the_host_instead(monkeypatch, tmp_pat
     ("base", "said"),
     [
         ({"base_image": "python:3.12-bookworm"}, "base python:3.12-bookworm is not pinned"),
+        (
+            {"base_image": "python:3.12-bookworm", "base_digest": "sha256:" + "b" * 64},
+            "BASE_IMAGE=python:3.12-bookworm@sha256:" + "b" * 64,
+        ),
         ({"base_image": "python@sha256:" + "a" * 64}, None),
         ({}, None),
     ],

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.errors import UnsupportedError
 from pipeline.models.build import build_model
@@ -106,6 +107,32 @@ def test_no_gradient_of_a_master_outlives_its_step() -> None:
     assert all(master.grad is not None for master in masters)
     precision.zero_grad(optimiser)
     assert all(master.grad is None for master in masters)
+
+
+def test_masters_are_copied_by_as_many_kernels_for_one_weight_as_for_nine() -> None:
+    """A kernel for each tensor takes longer to launch than to run on a GPU."""
+
+    def copies(count: int) -> int:
+        weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(count)]
+        optimiser = MasterWeights.narrow(torch.optim.AdamW(weights, fused=True), torch.bfloat16)
+        for weight in weights:
+            weight.grad = torch.ones(2, dtype=torch.bfloat16)
+        with Copies() as seen:
+            optimiser.widen_gradients()
+            optimiser.publish()
+        return seen.number
+
+    assert copies(1) == copies(9) == 2
+
+
+class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operators that copy tensors."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += "copy" in str(func)
+        return func(*args, **(kwargs or {}))
 
 
 def test_the_masters_optimiser_takes_a_scaler_s_numbers_on_the_device() -> None:

@@ -29,7 +29,7 @@ def a_loop(tokens: Path, **work: Any) -> Loop:
 @pytest.mark.parametrize(
     ("done", "first"),
     [(0, 4), (10, 14), (2, 6), (18, 19)],
-    ids=["from the start", "gone on", "gone on in the warm-up", "gone on near the end"],
+    ids=["from the start", "resumed", "resumed in the warm-up", "resumed near the end"],
 )
 def test_a_run_that_goes_on_warms_up_anew(done: int, first: int) -> None:
     assert first_timed(WORK, done) == first

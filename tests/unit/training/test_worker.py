@@ -6,7 +6,6 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import LaunchError, PeerError, UnsupportedError
-from pipeline.training import worker
 from pipeline.training.worker import kind_of
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]"
@@ -36,13 +35,3 @@ def test_a_strategy_adds_its_backend_s_words_of_a_lost_peer() -> None:
     error = RuntimeError("HorovodInternalError: shut down")
     assert kind_of(error) == "failed"
     assert kind_of(error, strategies.load("horovod", {}).lost_peer) == "lost"
-
-
-def test_a_step_file_is_cut_back_to_the_checkpoint_or_refused(tmp_path) -> None:
-    path = tmp_path / "rank0.jsonl"
-    worker._open_steps(path, 0).close()
-    path.write_text("0\n1\n2\n3")
-    worker._open_steps(path, 2).close()
-    assert path.read_text() == "0\n1\n"
-    with pytest.raises(LaunchError, match=r"rank0\.jsonl has 2 of the checkpoint's 3 steps"):
-        worker._open_steps(path, 3)

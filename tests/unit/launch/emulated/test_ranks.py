@@ -68,7 +68,7 @@ def test_nobody_waits_long_for_a_rank_that_hangs_then(start, monkeypatch) -> Non
 
 def test_the_other_copies_do_not_end_by_themselves(tmp_path) -> None:
     spec = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    left = tmp_path / "copy1" / "rank0.jsonl"
+    left = tmp_path / "copy1" / "rank0.steps"
     left.parent.mkdir()
     left.write_text("of a killed attempt")
     own = emulated_ranks._arguments(spec, Namespace(out=tmp_path, launch="token"), SECOND)
