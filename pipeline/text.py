@@ -56,6 +56,8 @@ def unprintable(text: str) -> str:
     So is one that turns the direction of what follows: it would show a text that is not there; and
     a code point that Unicode gives to no character for ever, of which HTML makes an error.
     """
+    if text.isprintable():  # nearly all texts are, and none of these characters is
+        return ""
     wrong = (
         c
         for c in text

@@ -59,7 +59,7 @@ PRODUCT = re.compile(_PRODUCT, re.ASCII)
 
 def is_needed(name: str) -> bool:
     """Whether a rebuild starts from this file; all others it makes anew or takes from here."""
-    single = (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE, VALIDATION_FILE)
+    single = (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE, VALIDATION_FILE, YARDSTICK_FILE)
     return name in single or name.startswith("runs/")
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 
 from pipeline import options
 from pipeline.figures import catalogue
@@ -28,7 +29,10 @@ def run(args: argparse.Namespace) -> int:
     if processes == 1:
         _draw(args, args.names)
         return 0
-    with ProcessPoolExecutor(processes) as pool:
+    # Loaded once, before the fork. (A table is read in each: its reader has threads.)
+    from pipeline.figures import theme  # noqa: F401
+
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
         list(pool.map(partial(_draw, args), ([name] for name in args.names)))
     return 0
 

@@ -61,7 +61,9 @@ def cells(table: pd.DataFrame) -> pd.DataFrame:
     """One row a cell, in the study's order, with what all its rows share, and its link if any."""
     columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
     columns += ["arm", "arm_label"]
-    known = table.dropna(subset=["cell"])
+    # A figure asks some ten times: of the many rows those few that are a cell's first over a link.
+    firsts = table.loc[~table.duplicated(["cell", "link"]), [*columns, "link"]]
+    known = firsts.dropna(subset=["cell"])
     found = known.drop_duplicates("cell").sort_values("cell_order")[columns]
     over = known.dropna(subset=["link"]).drop_duplicates("cell").set_index("cell")["link"]
     return found.assign(link=found["cell"].map(over)).reset_index(drop=True)

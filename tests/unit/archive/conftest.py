@@ -15,6 +15,7 @@ from pipeline.archive.layout import (
     METRICS_FILE,
     STUDY_FILE,
     VALIDATION_FILE,
+    YARDSTICK_FILE,
     products,
 )
 from pipeline.archive.pack import write_zip
@@ -27,7 +28,7 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
-from tests.fake_bench import make_result
+from tests.fake_bench import make_result, make_yardstick
 from tests.fake_records import make_record, make_study
 
 CELLS = [
@@ -53,7 +54,10 @@ def finished_study(results: Path, **changes: Any) -> Path:
         write_text(folder / "spec.json", spec.to_json())
     for name in products(Study.of(study)):
         write_text(results / name, f"stand-in for {name}\n")
-    bias = load_bias(results / VALIDATION_FILE)
+    yardstick = results / YARDSTICK_FILE if study["cluster"].get("yardstick") else None
+    if yardstick:
+        write_text(yardstick, json.dumps(make_yardstick([0.01, 0.011], [0.02, 0.021])))
+    bias = load_bias(results / VALIDATION_FILE, yardstick)
     table.write(build(Study.of(study), results / "runs", bias), results / METRICS_FILE)
     return results
 

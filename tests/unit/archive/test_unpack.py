@@ -18,6 +18,8 @@ from pipeline.archive.pack import write_zip
 from pipeline.archive.unpack import unpack
 from pipeline.errors import ArchiveError
 from pipeline.files import write_text
+from tests.fake_records import EMULATED
+from tests.unit.archive.conftest import finished_study
 
 Files = dict[str, bytes]
 RUN = "runs/single/n1/r0/run.json"
@@ -67,6 +69,13 @@ def test_the_records_come_back_with_their_bytes(
         assert (folder / path.relative_to(results)).read_bytes() == path.read_bytes()
     names = {path.name for path in folder.iterdir()}
     assert names == {"study.json", "emulation.json", "runs", "tokens", "archive.json", "SHA256SUMS"}
+
+
+def test_the_yardstick_of_a_study_comes_back(tmp_path: Path) -> None:
+    results = finished_study(tmp_path / "fake", cluster=EMULATED | {"yardstick": True})
+    write_zip(contents(results, partial=False), tmp_path / "fake.zip")
+    folder = unpack(tmp_path / "fake.zip", tmp_path / "into")
+    assert (folder / "yardstick.json").read_bytes() == (results / "yardstick.json").read_bytes()
 
 
 def test_unpacked_again_it_replaces_what_was_rebuilt(archive: Path, tmp_path: Path) -> None:

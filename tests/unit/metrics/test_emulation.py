@@ -13,7 +13,7 @@ from pipeline.errors import SamestepError
 from pipeline.metrics.build import build
 from pipeline.metrics.emulation import bias_of, load_bias, load_uncertainty
 from pipeline.study.study import Study
-from tests.fake_bench import FORMER, make_result
+from tests.fake_bench import FORMER, make_result, make_yardstick
 from tests.fake_records import make_study, make_table, write_records
 
 ROUNDS = 40
@@ -21,28 +21,7 @@ ROUNDS = 40
 
 def write(path: Path, *passes: Any) -> Path:
     """A yardstick whose passes took these seconds in its rounds."""
-
-    def shape(number: int, seconds: Any) -> dict[str, Any]:
-        names = ("step", "waited_step", "waited_forward", "forward_seconds")
-        return {
-            "precision": "fp32",
-            "sequences": number,
-            "forward_seconds": float(np.median(seconds)),
-            "step_seconds": 0.1,
-            "rounds": [dict.fromkeys(names, float(one)) for one in seconds],
-        }
-
-    content = {
-        "version": 1,
-        "measured_at": "2026-01-01T00:00:00+00:00",
-        "hardware": {},
-        "git_commit": None,
-        "cores_per_node": 1,
-        "model": {},
-        "compile": False,
-        "passes": [shape(n, seconds) for n, seconds in enumerate(passes, 1)],
-    }
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(make_yardstick(*passes)))
     return path
 
 
