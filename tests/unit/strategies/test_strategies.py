@@ -384,6 +384,26 @@ def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
     assert predict(cut).parameters < predict(replace(run, options={"ranks": 2})).parameters
 
 
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("pipeline_parallel", {}),
+        ("pipeline_parallel", {"ranks": 2, "schedule": "interleaved"}),
+        ("hybrid", {"pipeline": 2, "tensor": 2}),
+        ("hybrid", {"pipeline": 4, "tensor": 1}),
+        ("tensor", {}),
+    ],
+)
+def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -> None:
+    """On each set of ranks that hold the model together; embedding and norms are not narrowed."""
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="bf16", world=sized(4), strategy=strategy, options=options)
+    chosen = strategies.load(strategy, options)
+    layout = chosen.layout(run.world)
+    shares = [chosen.footprint(run, layout, rank, 100).copy_share for rank in range(4)]
+    assert sum(shares) / layout.data_parallel == pytest.approx(1)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
 def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision: str, recompute: bool) -> None:
