@@ -2,7 +2,8 @@
 
 For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
 and an upper bound of the time. `--model-sizes --devices 64 --device a100-80` shows which layouts
-of GPT-2 and GPT-3 fit so many GPUs. Nothing is started and no torch is loaded.
+of GPT-2 and GPT-3 fit so many GPUs, in one table; `--size 175B` has the parts of each. Nothing is
+started and no torch is loaded.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Sequence
 from pipeline import options
 from pipeline.accept import accept
 from pipeline.errors import CorpusError, StudyError
-from pipeline.models import num_parameters
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
-from pipeline.planner.sizes import MOST_DEVICES, Candidate, layouts, sizes
+from pipeline.planner.sizes import MOST_DEVICES, layouts, sizes
+from pipeline.planner.tables import align, best_of, parts_of, which_fit
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.profiling import profiled
@@ -48,6 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --model-sizes: how many GPUs (default 8)",
     )
     parser.add_argument("--precision", choices=PRECISIONS, help="with --model-sizes (default bf16)")
+    parser.add_argument(
+        "--recompute", action="store_true", help="with --model-sizes: activations are recomputed"
+    )
+    parser.add_argument(
+        "--size",
+        choices=[one.id for one in sizes()],
+        help="with --model-sizes: this one alone, and what its memory is made of",
+    )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
         "--device-memory", metavar="SIZE", help="of one GPU, or of a machine of CPUs: 16GiB"
@@ -59,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs."""
     limit = _limit(args)
     if args.model_sizes:
-        return _model_sizes(args.devices or 8, args.precision or "bf16", limit)
-    for option in ("devices", "precision"):
-        if getattr(args, option) is not None:
+        return _model_sizes(args, limit)
+    for option in ("devices", "precision", "size", "recompute"):
+        if getattr(args, option) not in (None, False):
             raise StudyError(f"--{option} belongs to --model-sizes; leave it out, or --study")
     study = load_study(find_study(args.study))
     # A study is planned where its corpus need not be.
@@ -73,24 +82,30 @@ def run(args: argparse.Namespace) -> int:
             "give --device-memory of a machine"
         )
     print(f"{study.name}: {study.title}\n")
-    for line in _align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
+    for line in align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
         print(line)
     notes = [*_notes(plans, limit), *_repeats_note(study), *_corpus_note(study)]
     print("\n" + "\n".join(notes))
     return 0
 
 
-def _model_sizes(devices: int, precision: str, limit: int | None) -> int:
-    """Print every layout of each published size, and which of them fit."""
-    for size in sizes():
-        found = layouts(size, devices, precision)
-        rows = [_SIZE_HEADINGS, *(_layout_row(one, limit) for one in found)]
-        print(f"GPT {size.id} ({num_parameters(size.model):,} parameters): {size.source}\n")
-        print("\n".join(_align(rows)) + "\n")
+def _model_sizes(args: argparse.Namespace, limit: int | None) -> int:
+    """Print which layouts of each published size fit, or the parts of one size's."""
+    devices, precision = args.devices or 8, args.precision or "bf16"
+    asked = [one for one in sizes() if args.size in (None, one.id)]
+    found = {one: layouts(one, devices, precision, recompute=args.recompute) for one in asked}
+    table = which_fit(found, limit) if args.size is None else parts_of(found[asked[0]], limit)
+    print("\n".join([*table, "", *best_of(found, limit), ""]))
+    again = ", activations recomputed" if args.recompute else ""
     print(
-        f"{devices} GPUs, {precision}, one sequence a micro-batch and a device. Memory in GiB of "
-        "the rank that needs most; gradients and activations do not peak together, so the peak is "
-        "less than the sum. Base: context and libraries of a GPU, assumed."
+        f"{devices} GPUs, {precision}{again}, one sequence a micro-batch and a device. Memory in "
+        "GiB of the rank that needs most, by arithmetic"
+        + (
+            "; --size has its parts. A dash: no such layout."
+            if args.size is None
+            else "; gradients and activations do not peak together, so the peak is less than the "
+            "sum. Base: context and libraries of a GPU, assumed."
+        )
     )
     if limit is None:
         print("Whether it fits: give --device-memory or --device.")
@@ -98,20 +113,6 @@ def _model_sizes(devices: int, precision: str, limit: int | None) -> int:
         share = f"{100 * MARGIN['cuda']:g} %"
         print(f"Within {share} of {limit / GIBIBYTE:.4g} GiB is tight.")
     return 0
-
-
-_SIZE_HEADINGS = (
-    "layout", "axes", "weights", "gradients", "optimiser", "buffers", "activations", "loss",
-    "base", "peak", "verdict",
-)  # fmt: skip
-
-
-def _layout_row(one: Candidate, limit: int | None) -> tuple[str, ...]:
-    m = one.plan.memory
-    parts = (m.parameters, m.gradients, m.optimiser, m.buffers,
-             m.activations + m.recomputed, m.logits, m.base, m.peak)  # fmt: skip
-    verdict = "-" if limit is None else one.plan.verdict(limit)
-    return (one.name, one.mesh, *(f"{part / GIBIBYTE:,.1f}" for part in parts), verdict)
 
 
 def parse_size(text: str) -> int:
@@ -152,19 +153,6 @@ def _row(plan: CellPlan, limit: int | None) -> tuple[str, ...]:
         f"{plan.hours:.1f}",
         f"{plan.hours * plan.gpus:.1f}",
     )
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width: words to the left, numbers to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    words = ("cell", "layout", "axes", "verdict")
-    return [
-        "  ".join(
-            cell.ljust(width) if heading in words else cell.rjust(width)
-            for cell, width, heading in zip(row, widths, rows[0], strict=True)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:

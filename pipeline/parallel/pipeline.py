@@ -119,7 +119,8 @@ class PipelineStepper(Stepper):
         one = torch.ones((), device=self.device)
         with self.precision.scaled(one, self.optimiser, last=True) as scale:
             self._scale = scale.detach()
-            with self.waits.everywhere():
+            # Around all passes: a weight is narrowed once, not for each micro-batch in flight.
+            with self.waits.everywhere(), self.precision.autocast():
                 self._runner.step(*given, target=wanted, return_outputs=False)
             self.reduced()
         return self._total

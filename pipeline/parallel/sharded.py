@@ -14,7 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
@@ -36,21 +42,29 @@ def data_mesh(layout: Layout) -> DeviceMesh:
 
 
 def shard(
-    model: nn.Module, mesh: DeviceMesh, phases: Phases, *, reshard: bool, offload: bool = False
+    model: nn.Module,
+    mesh: DeviceMesh,
+    phases: Phases,
+    *,
+    reshard: bool,
+    offload: bool = False,
+    narrow: torch.dtype | None = None,
 ) -> FSDPModule:
     """Cut the weights in place: one group of parameters for each block, one for the rest.
 
     A group's weights are gathered before its forward pass; `reshard` frees them after it and
     gathers them again for the backward pass, after which its gradients are reduced and scattered.
-    `offload`: shards of weights and gradients lie on the host, where the optimiser steps.
+    `offload`: shards of weights and gradients lie on the host, where the optimiser steps. `narrow`:
+    what is gathered, computed and reduced has this type; the shards keep theirs.
     """
     blocks: Any = model.blocks
-    policy = CPUOffloadPolicy() if offload else OffloadPolicy()
+    policies: dict[str, Any] = {
+        "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
+        "mp_policy": MixedPrecisionPolicy(param_dtype=narrow),
+    }
     for block in blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, offload_policy=policy)
-    root: FSDPModule = fully_shard(
-        model, mesh=mesh, reshard_after_forward=False, offload_policy=policy
-    )
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, **policies)
+    root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False, **policies)
     if mesh.device_type == "cpu":
         for module in (*blocks, root):
             module.set_custom_all_gather(Gather(phases))

@@ -65,7 +65,8 @@ def restore(
                 fill(parameter, parameter, state, weight_name(name))
             for name, weight, owner in precision.owners(model, optimiser):
                 kept = set(slots[name])
-                if _is_master(owner, weight):
+                # FSDP2's narrow weights are no parameters: what it saves as weights are masters.
+                if MASTER in kept:
                     kept.remove(MASTER)
                     fill(owner, owner, state, slot_name(name, MASTER))
                 elif owner is not weight:

@@ -45,13 +45,19 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """`sharded stage=1`."""
-        return " ".join([self.strategy, *(f"{k}={v}" for k, v in self.options.items())])
+        """`sharded stage=3`: knobs that are set and by which settings differ; `mesh` has sizes."""
+        strategy = strategies.load(self.strategy, self.options)
+        axes = {name for name, _ in self.axes} | {"ranks", "axes"}
+        varied = dict.fromkeys(k for options in strategy.settings(MOST_DEVICES) for k in options)
+        knobs = {k: getattr(strategy, k) for k in varied if k not in axes}
+        return " ".join(
+            [self.strategy, *(k if v is True else f"{k}={v}" for k, v in knobs.items() if v)]
+        )
 
     @property
     def mesh(self) -> str:
-        """`data 4 x tensor 2`."""
-        return " x ".join(f"{name} {size}" for name, size in self.axes)
+        """`data 4 x tensor 2`, without axes of one rank."""
+        return " x ".join(f"{n} {size}" for n, size in self.axes if size > 1) or "one device"
 
 
 @cache
@@ -80,22 +86,25 @@ def world_of(devices: int) -> WorldSpec:
     return WorldSpec(nodes, devices // nodes, "cuda", "nccl", "real")
 
 
-def layouts(size: Size, devices: int, precision: str) -> list[Candidate]:
+def layouts(
+    size: Size, devices: int, precision: str, *, recompute: bool = False
+) -> list[Candidate]:
     """Every layout of a model that exists on so many devices, in the order of the strategies.
 
     One sequence is a micro-batch, and each device has one in a step. A strategy of one device is
-    planned on one. What cannot train in the precision is left out.
+    planned on one. What cannot train in the precision, or recompute activations where asked to, is
+    left out, and of several settings with one name and mesh all but the first.
     """
-    found = []
+    found: dict[tuple[str, str], Candidate] = {}
     for name in strategies.names():
         for options in strategies.load(name, {}).settings(devices):
             strategy = strategies.load(name, options)
-            spec = _spec(size, strategy, name, options, devices, precision)
+            spec = _spec(size, strategy, name, options, devices, precision, recompute)
             if spec is not None:
                 (plan,) = plan_study([spec])
-                axes = strategy.layout(spec.world).axes
-                found.append(Candidate(size, name, options, axes, plan))
-    return found
+                one = Candidate(size, name, options, strategy.layout(spec.world).axes, plan)
+                found.setdefault((one.name, one.mesh), one)
+    return list(found.values())
 
 
 def _spec(
@@ -105,6 +114,7 @@ def _spec(
     options: Mapping[str, Any],
     devices: int,
     precision: str,
+    recompute: bool,
 ) -> RunSpec | None:
     """The run on all devices, or on one where the strategy has no layout on several.
 
@@ -123,7 +133,7 @@ def _spec(
         world=world,
         model=size.model,
         optimiser=ADAMW,
-        workload=WorkloadSpec(world.size, 1, 2, 1, "strong", 0),
+        workload=WorkloadSpec(world.size, 1, 2, 1, "strong", 0, recompute),
         repeat=0,
         seed=0,
         options=options,

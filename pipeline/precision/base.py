@@ -38,6 +38,12 @@ class Precision(ABC):
 
     info: PrecisionInfo
 
+    narrow_weights: Any = None
+    """The dtype of the weights in the passes, where the optimiser has wider ones (O2 of torch).
+
+    A strategy that narrows them itself leaves `prepare` out.
+    """
+
     @abstractmethod
     def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
         """Cast the weights in place where the precision says so; returns the optimiser to use."""

@@ -33,7 +33,7 @@ class Native(Precision):
         if name == "tf32" and device != "cuda":
             raise UnsupportedError("precision tf32 needs a CUDA device; use fp32 on a CPU")
         self.device, self.dtype = device, dtypes[name]
-        self.low_weights = name == "amp_o2"
+        self.narrow_weights = self.dtype if name == "amp_o2" else None
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         scaled = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device) if scaled else None
@@ -41,14 +41,15 @@ class Native(Precision):
             name=name,
             library="torch",
             compute_dtype="tf32" if name == "tf32" else str(self.dtype).removeprefix("torch."),
-            weights_dtype=str(self.dtype if self.low_weights else torch.float32)[6:],
-            master_weights=self.low_weights,
+            weights_dtype=str(self.narrow_weights or torch.float32)[6:],
+            master_weights=self.narrow_weights is not None,
             loss_scaling=scaled,
         )
 
     def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
         """O2 narrows the weights in place and keeps fp32 masters in the optimiser."""
-        return MasterWeights.narrow(optimiser, self.dtype) if self.low_weights else optimiser
+        narrow = self.narrow_weights
+        return optimiser if narrow is None else MasterWeights.narrow(optimiser, narrow)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """torch's autocast, or nothing where weights and compute share a type (fp32).

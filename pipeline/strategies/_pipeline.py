@@ -97,13 +97,19 @@ class Pipelined(Strategy):
             gradient_share=share,
             optimiser_share=share,
             held_share=share,
-            copy_share=share,
+            copy_share=self._products(spec, layers, is_last),
             activation_share=activations,
             input_share=activations,
             block_share=1 / cut,
             # log-probabilities of the last stage's micro-batches, two gradients of one of them
             logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
         )
+
+    def _products(self, spec: RunSpec, layers: int, is_last: bool) -> float:
+        """Share of the weights of products: those of the layers, and of the output layer."""
+        model, products = spec.model, models.product_weights(spec.model)
+        head = model.vocab_size * model.width
+        return (layers * (products - head) / model.num_layers + head * is_last) / products
 
     @property
     def cuts_weights(self) -> bool:

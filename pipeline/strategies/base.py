@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import DATA, Layout
-from pipeline.parallel.schedule import nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -65,28 +64,6 @@ def along(layout: Layout, axis: str, formula: str, payload: float) -> tuple[Send
     """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone."""
     ranks = dict(layout.axes).get(axis, 1)
     return (Sends(axis, formula, ring(payload, ranks)),) if ranks > 1 else ()
-
-
-def check_tensor_axis(spec: RunSpec, option: str, ranks: int, *, sequence: bool) -> None:
-    """Raise StudyError where a tensor axis does not divide heads, or sequences that it cuts."""
-    wanted = [("attention heads", "num_heads", spec.model.num_heads)]
-    if sequence:
-        wanted.append(("tokens of a sequence", "context", spec.model.context))
-    for what, key, count in wanted:
-        if count % ranks:
-            raise StudyError(
-                f"{spec.run_id}: {ranks} tensor ranks do not divide {count} {what}; the nearest "
-                f"option {option} is {nearest(ranks, count)}, or set model.{key}"
-            )
-
-
-def kept_of_block(ranks: int, *, sequence: bool) -> float:
-    """What a tensor axis leaves on a rank of a block's activations, 16 values of the width a token.
-
-    The 12 between a column and a row cut are parts. Where sequences are cut too, so are the inputs
-    of both layer norms; their outputs are gathered.
-    """
-    return ((2 + 14 / ranks) if sequence else (4 + 12 / ranks)) / 16
 
 
 @dataclass(frozen=True)

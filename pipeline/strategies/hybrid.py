@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.models import FP32, HALF
+from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.schedule import check_name, nearest
 from pipeline.parallel.types import Parts, Prepared
 from pipeline.parallel.wire import Sends
 from pipeline.strategies._pipeline import Pipelined
-from pipeline.strategies.base import Footprint, along, check_tensor_axis, kept_of_block
+from pipeline.strategies._tensor import Part, check_tensor_axis, kept_of_block
+from pipeline.strategies.base import Footprint, along
 
 if TYPE_CHECKING:
     from pipeline.parallel.tensor import TensorAxis
@@ -97,17 +98,15 @@ class Hybrid(Pipelined):
         check_tensor_axis(spec, "tensor", self.tensor, sequence=self.sequence)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """Shares of a stage, cut as with strategy tensor; its products are taken to be the mean."""
+        """Shares of a stage, cut as with strategy tensor."""
         stage = super().footprint(spec, layout, rank, gradients)
-        count = models.num_parameters(spec.model)
-        products = models.product_weights(spec.model)
-        cut = (count - products + products / self.tensor) / count
-        weights = stage.weight_share * cut
+        uncut, cut = self._part(spec, layout, rank).parameters(spec)
+        weights = (uncut + cut / self.tensor) / models.num_parameters(spec.model)
         data = layout.data_parallel if self.zero_stage else 1
         kept = kept_of_block(self.tensor, sequence=self.sequence)
         return replace(
             stage,
-            buffer_bytes=int(stage.buffer_bytes * cut),
+            buffer_bytes=int(min(stage.buffer_bytes, weights * gradients)),
             weight_share=weights,
             gradient_share=weights,
             held_share=weights,
@@ -132,50 +131,32 @@ class Hybrid(Pipelined):
         With sequence parallelism stages send parts of sequences, and a rank all-reduces along the
         tensor axis the gradients of what its stages hold uncut: another number on each stage.
         """
-        model, place = spec.model, layout.coordinate(rank)[PIPELINE]
-        stages = self.schedule_of(spec, layout).stages
-        layers = sum(len(stages.layers_of(stage)) for stage in stages.of_rank(place))
-        is_first, is_last = (place == stages.rank_of(s) for s in (0, stages.count - 1))
+        part, model = self._part(spec, layout, rank), spec.model
         tokens = spec.global_batch_tokens // layout.data_parallel
-        activation = FP32 * tokens * model.width
-        full = spec.precision in ("fp32", "tf32")
-        # what leaves a product is narrow under autocast, what enters it comes from a norm
-        times = 4.0 if full else 3.0
-        product, again = 1 if full else HALF / FP32, 0.0
-        sequence = self.sequence and self.tensor > 1
-        if spec.workload.recompute:  # of a block its first output, or half of that and its inputs
-            times += 1 + product / 2 if sequence else product
-            again = 1.5 if sequence else 1
-        payload = layers * activation * times + is_first * activation
-        payload += is_last * (activation + 3 * FP32 * tokens)
+        payload = part.all_reduced(spec, tokens)
         each = gradients / models.num_parameters(model)
-        uncut, cut = self._own_parameters(spec, layers, is_first, is_last)
+        uncut, cut = part.parameters(spec)
         own = each * (uncut + cut / self.tensor)
         tied = each * model.vocab_size * model.width / self.tensor
+        formula = f"{part.blocks(spec)} A, first stage: + A, last stage: + A + 12 T"
+        if part.sequence:
+            payload += each * uncut
+            formula = formula.replace("A,", "A + R,", 1)
         gathered = own * FP32 / each if self.zero_stage else 0.0
         stated = "2(n-1)/n G + (n-1)/n W" if self.zero_stage else "2(n-1)/n G"
-        formula = f"{4 + again:g}L A, first stage: + A, last stage: + A + 12 T"
-        if sequence:
-            payload += each * uncut
-            formula = f"{4 + again:g}L A + R, first stage: + A, last stage: + A + 12 T"
+        cut_in = self.tensor if part.sequence else 1
         return (
             *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
-            *self.sends_between_stages(spec, layout, rank, tied, self.tensor if sequence else 1),
+            *self.sends_between_stages(spec, layout, rank, tied, cut_in),
             *along(layout, DATA, stated, 2 * own + gathered),
         )
 
-    def _own_parameters(
-        self, spec: RunSpec, layers: int, is_first: bool, is_last: bool
-    ) -> tuple[float, float]:
-        """What the tensor axis leaves whole, and what it cuts, of these layers and ends."""
-        model = spec.model
-        before, after = models.end_parameters(model)
-        tied = model.vocab_size * model.width
-        cut = layers * (models.cut_parameters(model) - tied) / model.num_layers
-        cut += tied * (is_first or is_last)
-        held = layers * models.layer_parameters(model) + before * is_first + after * is_last
-        held -= tied * (is_first and is_last)
-        return held - cut, cut
+    def _part(self, spec: RunSpec, layout: Layout, rank: int) -> Part:
+        """The layers of this rank's stages."""
+        place, stages = layout.coordinate(rank)[PIPELINE], self.schedule_of(spec, layout).stages
+        layers = sum(len(stages.layers_of(stage)) for stage in stages.of_rank(place))
+        is_first, is_last = (place == stages.rank_of(s) for s in (0, stages.count - 1))
+        return Part(layers, is_first, is_last, self.sequence and self.tensor > 1)
 
     def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:
         """Cut the layers that the family names, where the tensor axis has more than one rank."""

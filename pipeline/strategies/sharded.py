@@ -29,10 +29,11 @@ class Sharded(Strategy):
     """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
 
     `offload`: under stages 2 and 3 on CUDA all shards lie on the host, where the optimiser steps.
+    In amp_o2 FSDP2's mixed-precision policy narrows what is gathered; shards are fp32 masters.
     """
 
     modules: ClassVar[tuple[str, ...]] = ("torch.distributed.fsdp", "torch.distributed.tensor")
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
 
     use: ClassVar[str] = "weights, gradients or optimiser state do not fit one device"
@@ -68,9 +69,14 @@ class Sharded(Strategy):
         return super().layout(world)
 
     def check_precision(self, name: str) -> None:
-        """Besides, shards on the host are not combined with a loss scale."""
+        """Besides, shards on the host have no loss scale, and stage 1 no narrow weights."""
         super().check_precision(name)
-        if self.offload and name in ("fp16", "amp_o1"):
+        if self.stage == 1 and name == "amp_o2":
+            raise UnsupportedError(
+                "sharded option stage 1: amp_o2 narrows weights by FSDP2, which stages 2 and 3 "
+                "use; set stage to one of them, or the precision to amp_o1"
+            )
+        if self.offload and name in ("fp16", "amp_o1", "amp_o2"):
             raise UnsupportedError(
                 f"sharded option offload: {name} scales the loss, which is not done here with "
                 "gradients on the CPU; use fp32, tf32 or bf16"
@@ -88,17 +94,19 @@ class Sharded(Strategy):
                 optimiser_share=share,
                 gathered_bytes=rows,
             )
-        count = models.num_parameters(spec.model)
-        block = FP32 * models.layer_parameters(spec.model)
-        rest = FP32 * count - spec.model.num_layers * block
-        whole = FP32 * count if self.stage == 2 else rest + min(2, spec.model.num_layers) * block
+        each = gradients // models.num_parameters(spec.model)
+        block = each * models.layer_parameters(spec.model)
+        rest = gradients - spec.model.num_layers * block
+        whole = gradients if self.stage == 2 else rest + min(2, spec.model.num_layers) * block
+        # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
+        narrow = int(share * gradients) if each < FP32 else 0
         kept = Footprint(
             # the last group's whole gradients and their copy in the order of the ranks
             buffer_bytes=2 * max(rest, block),
             optimiser_share=share,
             weight_share=share,
-            gradient_share=share,
-            gathered_bytes=whole,
+            gradient_share=share * FP32 / (each + FP32) if narrow else share,
+            gathered_bytes=whole - narrow,
         )
         if not self.offload:
             return kept
@@ -110,8 +118,9 @@ class Sharded(Strategy):
         FSDP2 gathers in every micro-batch and reduces in the last one.
         """
         pieces = spec.workload.accumulation_steps
-        blocks = FP32 * spec.model.num_layers * models.layer_parameters(spec.model)
-        weights = FP32 * models.num_parameters(spec.model)
+        each = gradients // models.num_parameters(spec.model)
+        blocks = each * spec.model.num_layers * models.layer_parameters(spec.model)
+        weights = each * models.num_parameters(spec.model)
         if self.stage == 1:
             return along(layout, DATA, "2(n-1)/n G + (n-1)/n W", 2 * gradients + weights)
         if self.stage == 2:
@@ -145,8 +154,17 @@ class Sharded(Strategy):
             # Collectives run on streams of their own, which marks between phases do not see.
             parts = replace(parts, phases=NOT_PROFILED)
         root = sharded.shard(
-            parts.model, mesh, parts.phases, reshard=self.stage == 3, offload=self.offload
+            parts.model,
+            mesh,
+            parts.phases,
+            reshard=self.stage == 3,
+            offload=self.offload,
+            narrow=parts.precision.narrow_weights,
         )
+        parts.materialise()
         return sharded.ShardedStepper(
-            parts.prepare(), group, accumulating=lambda: sharded.without_reduction(root)
+            # The policy narrows, so the precision need not.
+            parts.prepared(parts.make_optimiser(parts.model.parameters())),
+            group,
+            accumulating=lambda: sharded.without_reduction(root),
         )

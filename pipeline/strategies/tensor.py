@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.schedule import nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
-from pipeline.strategies.base import Footprint, Strategy, along, check_tensor_axis, kept_of_block
+from pipeline.strategies._tensor import Part, check_tensor_axis, kept_of_block
+from pipeline.strategies.base import Footprint, Strategy, along
 
 if TYPE_CHECKING:
     from pipeline.study.spec import RunSpec, WorldSpec
@@ -100,39 +100,28 @@ class Tensor(Strategy):
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Activations, all-reduced along the tensor axis; gradients of the parts along the other.
 
-        Each block all-reduces its two inputs' gradients and its two outputs, the embedding its
-        output, the last layer its input's gradient, and the loss three fp32 numbers a token. A
-        block that is recomputed all-reduces the first of its outputs again. Sequence parallelism
-        halves each into an all-gather and a reduce-scatter, gathers both inputs of a recomputed
-        block, and all-reduces the gradients of what no axis cuts.
+        With cut sequences also the gradients of what no axis cuts.
         """
         tokens = spec.global_batch_tokens // layout.data_parallel
-        activation = tokens * spec.model.width
-        full = spec.precision in ("fp32", "tf32")
-        # what leaves a product is narrow under autocast, what enters it comes from a norm
-        product = FP32 if full else HALF
-        again = times = 0.0
-        if spec.workload.recompute:
-            # an all-gather and a reduce-scatter are half an all-reduce each
-            again, times = (FP32 + product / 2, 1.5) if self.sequence else (product, 1.0)
-        block = activation * (2 * (FP32 + product) + again)
-        payload = spec.model.num_layers * block + 2 * FP32 * activation + 3 * FP32 * tokens
-        formula = f"({4 + times:g}L + 2) A + 12 T"
-        size = dict(layout.axes)[TENSOR]
+        part, size = self._part(spec), dict(layout.axes)[TENSOR]
+        payload = part.all_reduced(spec, tokens)
         if self.sequence:
-            uncut = models.num_parameters(spec.model) - models.cut_parameters(spec.model)
-            payload += gradients * uncut / models.num_parameters(spec.model)
-            formula += " + R"
+            payload += gradients * part.parameters(spec)[0] / models.num_parameters(spec.model)
+        formula = f"({part.blocks(spec)} + 2) A + 12 T{' + R' * self.sequence}"
         own = self._share(spec, size) * gradients
         return (
             *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
             *along(layout, DATA, "2(n-1)/n G", 2 * own),
         )
 
+    def _part(self, spec: RunSpec) -> Part:
+        """All layers."""
+        return Part(spec.model.num_layers, True, True, self.sequence)
+
     def _share(self, spec: RunSpec, size: int) -> float:
         """What a rank holds of all parameters."""
-        count, cut = models.num_parameters(spec.model), models.cut_parameters(spec.model)
-        return (count - cut + cut / size) / count
+        whole, cut = self._part(spec).parameters(spec)
+        return (whole + cut / size) / models.num_parameters(spec.model)
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the layers along the tensor axis, wrap what is left along the data axis."""

@@ -314,8 +314,10 @@ def test_a_repeat_that_the_study_has_not(laid: Laid, here: Path) -> None:
     assert "has 1 repeat" in refusal(here, "repeats", *given, "--repeat", "1")
 
 
-@pytest.mark.parametrize("option", [("--devices", "8"), ("--precision", "bf16")])
-def test_an_option_that_would_do_nothing(laid: Laid, here: Path, option: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "option", [("--devices", "8"), ("--precision", "bf16"), ("--size", "13B"), ("--recompute",)]
+)
+def test_an_option_that_would_do_nothing(laid: Laid, here: Path, option: tuple[str, ...]) -> None:
     assert "belongs to --model-sizes" in refusal(here, "plan", "--study", laid.study, *option)
 
 

@@ -19,17 +19,25 @@ STEPS = 8
 OVERFLOW_STEP = 5
 WORLDS = (1, 2, 4)
 WIDE = 8
-"""Ranks of a few cases: three axes of two ranks each, and one launch of all strategies."""
+"""Ranks of one launch of all strategies, and of three axes of two ranks each."""
+MATRIX = [(name, pieces) for name in ("fp32", "bf16", "amp_o1") for pieces in (1, 4)]
+"""Precisions and accumulations that every setting is trained in, on every number of ranks."""
+MATRIX_LAUNCH = "matrix"
+"""In place of a strategy: what of the matrix runs on eight ranks."""
+BRIEF_STEPS, BRIEF_BATCH = 3, 32
+"""Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
 DEEP = ("fp32", "bf16", "fp16", "amp_o1")
 """In which deeper models are trained too."""
 VARIED = ("fp32", "fp16")
-LAYERS = (2, 4)
+LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "amp_o2", "apex_o2")
-MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=4, context=16, vocab_size=302)
-"""Two, three and four ranks do not divide its vocabulary, or not into equal parts."""
+MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=8, context=16, vocab_size=302)
+"""Eight ranks divide its heads; three, four and eight do not divide its vocabulary."""
+MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
+"""Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
 OPTIMISER = OptimiserSpec(
     name="adamw",
     learning_rate=2e-3,
@@ -100,7 +108,8 @@ class Case:
 
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
-    `recompute`: activations are recomputed, which must change no bit.
+    `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
+    sequences.
     """
 
     strategy: str
@@ -113,6 +122,7 @@ class Case:
     resume_variant: int | None = None
     num_layers: int = LAYERS[0]
     recompute: bool = False
+    brief: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -121,7 +131,7 @@ class Case:
 
     def options_of(self, variant: int) -> dict[str, Any]:
         """The defaults, or the variant of that number."""
-        return dict(({}, *strategies.load(self.strategy, {}).variants)[variant])
+        return settings_of(self.strategy)[variant]
 
     @property
     def name(self) -> str:
@@ -129,7 +139,7 @@ class Case:
         parts = [self.strategy, self.precision, f"a{self.accumulation}"]
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
-        parts += ["recompute"] * self.recompute
+        parts += ["recompute"] * self.recompute + ["brief"] * self.brief
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [self.mutation or ""]
@@ -137,6 +147,7 @@ class Case:
 
     def spec(self, world: int) -> RunSpec:
         """The run on that many ranks: the same work for every world."""
+        batch, steps = (BRIEF_BATCH, BRIEF_STEPS) if self.brief else (8, STEPS)
         return RunSpec(
             study="parity",
             cell=self.name.replace("_", "-"),
@@ -146,7 +157,7 @@ class Case:
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=replace(MODEL, num_layers=self.num_layers),
             optimiser=OPTIMISER,
-            workload=WorkloadSpec(8, self.accumulation, STEPS, 2, "strong", 0, self.recompute),
+            workload=WorkloadSpec(batch, self.accumulation, steps, 2, "strong", 0, self.recompute),
             repeat=0,
             seed=11,
             profile=self.profiled,
@@ -168,15 +179,15 @@ class Case:
 
 
 def cases_of(strategy: str, world: int) -> list[Case]:
-    """All trainings of one strategy in one world."""
+    """All trainings of one launch: of a strategy in a world, or of all in the wide one.
+
+    The wide one of `MATRIX_LAUNCH` has the brief cases of all.
+    """
+    if strategy == MATRIX_LAUNCH:
+        return [case for name in wide_strategies() for case in brief_cases(name, world)]
     if world == WIDE:
         return wide_cases()
-    found = [
-        case_of(strategy, world, v, p, a)
-        for v in variants_of(strategy, world)
-        for p in precisions_of(strategy, v)
-        for a in accumulations_of(strategy, world, v)
-    ]
+    found = longer_cases(strategy, world)
     found += [
         case_of(strategy, world, v, p, resume=True)
         for v in variants_of(strategy, world)
@@ -185,15 +196,51 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     ]
     if world == mutated_world(strategy):
         found += [mutant(strategy, name) for s, name in MUTATIONS if s == strategy]
-    found += [
-        case_of(strategy, world, v, "fp16", overflow=True)
-        for v in variants_of(strategy, world)
-        if strategy == REFERENCE or has_pipeline(strategy, world, v)
-    ]
+    found += overflow_cases(strategy, world)
     if strategy == REFERENCE:
-        deep = [replace(case, num_layers=n) for n in LAYERS[1:] for case in found]
+        deep = [replace(case, num_layers=LAYERS[1]) for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
-    return found + recomputed_cases(strategy, world)
+        found += [case for case in references() if case not in found]
+    return found + recomputed_cases(strategy, world) + brief_cases(strategy, world)
+
+
+def longer_cases(strategy: str, world: int) -> list[Case]:
+    """The trainings of all steps that nothing disturbs."""
+    if world == WIDE:
+        return [case for case in wide_cases() if case.strategy == strategy]
+    return [
+        case_of(strategy, world, v, p, a)
+        for v in variants_of(strategy, world)
+        for p in precisions_of(strategy, v)
+        for a in accumulations_of(strategy, world, v)
+    ]
+
+
+def brief_cases(strategy: str, world: int) -> list[Case]:
+    """The cells of the matrix that no longer case trains: settings of the knobs x `MATRIX`."""
+    if world == 1:
+        return []
+    longer, able = longer_cases(strategy, world), precisions_of(strategy, 0)
+    cells = [(v, p, a) for v in variants_of(strategy, world) for p, a in MATRIX if p in able]
+    return [
+        case_of(strategy, world, v, p, a, brief=True)
+        for v, p, a in cells
+        if case_of(strategy, world, v, p, a) not in longer
+    ]
+
+
+def overflow_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting with a step that is skipped, where the strategy scales its loss."""
+    able = "fp16" in precisions_of(strategy, 0) and (world > 1 or strategy == REFERENCE)
+    variants = variants_of(strategy, world) if able else []
+    return [case_of(strategy, world, v, "fp16", overflow=True) for v in variants]
+
+
+def references() -> list[Case]:
+    """What eight ranks and brief cases are held against."""
+    cases = wide_cases()
+    cases += [c for s in strategies.names() for w in (*WORLDS, WIDE) for c in brief_cases(s, w)]
+    return list(dict.fromkeys(case.reference() for case in cases))
 
 
 def recomputed_cases(strategy: str, world: int) -> list[Case]:
@@ -226,12 +273,12 @@ def wide_cases() -> list[Case]:
 
 def wide_places() -> list[tuple[str, int]]:
     """Every strategy that can run here, with those settings of its knobs that fit eight ranks."""
-    return [
-        (strategy, variant)
-        for strategy in strategies.names()
-        if strategy != REFERENCE and runs_here(strategy)
-        for variant in variants_of(strategy, WIDE)
-    ]
+    return [(strategy, v) for strategy in wide_strategies() for v in variants_of(strategy, WIDE)]
+
+
+def wide_strategies() -> list[str]:
+    """Every strategy that can run here."""
+    return [name for name in strategies.names() if name != REFERENCE and runs_here(name)]
 
 
 def runs_here(strategy: str) -> bool:
@@ -285,8 +332,14 @@ def has_pipeline(strategy: str, world: int, variant: int) -> bool:
 
 def variants_of(strategy: str, world: int) -> list[int]:
     """Numbers of the settings of its knobs that fit the world; 0 are the defaults."""
-    numbers = range(1 + len(strategies.load(strategy, {}).variants))
+    numbers = range(len(settings_of(strategy)))
     return [n for n in numbers if fits(case_of(strategy, world, n), world)]
+
+
+def settings_of(strategy: str) -> tuple[dict[str, Any], ...]:
+    """Of its knobs: the defaults, its variants, and what the suite tries besides."""
+    variants = strategies.load(strategy, {}).variants
+    return ({}, *map(dict, variants), *MORE.get(strategy, ()))
 
 
 def fits(case: Case, world: int) -> bool:

@@ -40,6 +40,7 @@ from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.parity import cases
 from tests.parity.cases import (
+    BRIEF_STEPS,
     MUTATIONS,
     OVERFLOW_STEP,
     PRECISIONS,
@@ -47,11 +48,13 @@ from tests.parity.cases import (
     WIDE,
     Case,
     accumulations_of,
+    brief_cases,
     case_of,
-    has_pipeline,
     launches,
+    longer_cases,
     mutant,
     mutated_world,
+    overflow_cases,
     precisions_of,
     recomputed_cases,
     variants_of,
@@ -153,6 +156,50 @@ def test_mixed_precision_follows_its_own_single_device_run(
         reference = launched("single", 1).rank(case.reference())
         assert run["precision"] == reference["precision"]
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
+
+
+BRIEF = [(s, w, c) for s, w in launches() if s != "single" for c in brief_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"),
+    [pytest.param(*one, id=f"{one[2].name}-{one[1]}") for one in BRIEF],
+)
+def test_the_rest_of_the_matrix_takes_the_same_steps(launched, strategy, world, case) -> None:
+    """Settings x fp32, bf16, amp_o1 x 1 and 4 micro-batches, where no longer case has them."""
+    assert_matrix_cell(launched(strategy, world), launched("single", 1), case)
+
+
+def assert_matrix_cell(runs: Runs, single: Runs, case: Case) -> None:
+    """All ranks end with the same bits, and steps are those of one device in this precision."""
+    ranks, reference = runs.ranks(case), single.rank(case.reference())
+    assert len({rank["weights_sha256"] for rank in ranks}) == 1
+    assert len(ranks[0]["steps"]) == BRIEF_STEPS
+    full = case.precision == "fp32"
+    first, later = (FIRST_STEP, ALL_STEPS) if full else (MIXED_FIRST, MIXED)
+    assert_same_steps(ranks[0], reference, first=first, later=later)
+
+
+def test_no_cell_of_the_matrix_is_left_out() -> None:
+    """Every setting that fits 2, 4 and 8 ranks; with several axes, each two of them alone too."""
+    for strategy in {s for s, _ in launches()} - {"single"}:
+        for world in (2, 4, WIDE):
+            run = {*longer_cases(strategy, world), *brief_cases(strategy, world)}
+            for variant in variants_of(strategy, world):
+                found = {(c.precision, c.accumulation) for c in run if c.variant == variant}
+                able = precisions_of(strategy, 0)
+                missing = {cell for cell in cases.MATRIX if cell[0] in able} - found
+                assert not missing, (strategy, world, variant)
+    for world in (4, WIDE):
+        several = {axes_of(s, world, v) for s, _ in launches() for v in variants_of(s, world)}
+        assert {("data", "tensor"), ("pipeline", "data"), ("pipeline", "tensor")} <= several
+
+
+def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
+    """The axes of its layout that have several ranks."""
+    case = case_of(strategy, world, variant)
+    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
+    return tuple(name for name, size in layout.axes if size > 1)
 
 
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
@@ -274,15 +321,15 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
         assert run["sent"]["differing_steps"] == 0
 
 
-PIPELINES = [place for place in PLACES if has_pipeline(*place)]
+OVERFLOWS = [(s, w, c) for s, w in launches() if s != "single" for c in overflow_cases(s, w)]
+OVERFLOWS += [("hybrid", WIDE, Case("hybrid", "fp16", overflow=True))]
 
 
-@pytest.mark.parametrize(("strategy", "world", "variant"), [*PIPELINES, ("hybrid", WIDE, 0)])
-def test_an_overflow_on_one_rank_makes_all_skip_the_step(
-    launched, strategy, world, variant
-) -> None:
-    """Also where another stage, or another part of a layer, holds the infinite gradient."""
-    case = case_of(strategy, world, variant, "fp16", overflow=True)
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*o, id=f"{o[2].name}-{o[1]}") for o in OVERFLOWS]
+)
+def test_an_overflow_on_one_rank_makes_all_skip_the_step(launched, strategy, world, case) -> None:
+    """Also where another stage, another shard or part of a layer holds the infinite gradient."""
     ranks, single = launched(strategy, world).ranks(case), launched("single", 1)
     assert len({rank["weights_sha256"] for rank in ranks}) == 1
     for run in ranks:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model
-from pipeline.parallel.state import restore
+from pipeline.parallel.state import capture, restore
 from pipeline.parallel.types import Parts, Trainable, slot_name, weight_name
 from pipeline.precision import make_precision
 from pipeline.study.spec import ModelSpec, OptimiserSpec, WorldSpec
@@ -135,6 +135,28 @@ def test_a_rank_reads_what_it_holds_and_no_more(group, tmp_path, monkeypatch, na
         assert torch.equal(piece.numbers, box), piece.name
     kept = sum(piece.numbers.numel() for piece in shards.pieces)
     assert kept <= sum(numbers) <= 1.25 * kept
+
+
+@pytest.mark.parametrize("before", ["fp32", "amp_o2"])
+@pytest.mark.parametrize("after", ["fp32", "amp_o2"])
+def test_masters_and_weights_stand_for_each_other(tmp_path, before, after) -> None:
+    """FSDP2 saves the masters of its narrow weights as weights, others save both."""
+    made = []
+    for precision in (before, after):
+        model = torch.nn.Linear(2, 3)
+        chosen = make_precision(precision, "cpu")
+        optimiser = chosen.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.0))
+        for parameter in chosen.clip_parameters(optimiser):
+            parameter.grad = torch.ones_like(parameter)
+        chosen.step(optimiser)
+        made.append((model, optimiser, chosen))
+    saved = capture(*made[0], lambda name, axes: True)
+    tensors = {piece.name: piece.numbers for piece in saved.pieces}
+    checkpoint.save(tmp_path, 1, shards_of(tensors), "a")
+    restore(checkpoint.load(tmp_path, 1), *made[1])
+    owners = [[owner for _, _, owner in one[2].owners(*one[:2])] for one in made]
+    for old, new in zip(*owners, strict=True):
+        assert new.dtype == torch.float32 and torch.equal(old, new)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path) -> None:

@@ -1,14 +1,17 @@
 """The memory model against what torch really keeps, and its arithmetic."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pipeline import models, strategies
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
+from pipeline.parallel.types import Parts
 from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,
@@ -69,6 +72,43 @@ def test_of_recomputed_blocks_torch_keeps_the_inputs(precision) -> None:
     predicted = SIZES.input_bytes(MIDDLE, 2, formats(spec))
     predicted += 4 * 2 * MIDDLE.context * MIDDLE.vocab_size
     assert predicted == pytest.approx(kept_bytes(MIDDLE, precision, 2, True), rel=TOLERANCE)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """A process group of this process alone, which sends nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_pipeline_keeps_one_narrow_copy_for_all_its_micro_batches(one_rank, precision) -> None:
+    """GPipe keeps the activations of all four until the last is through, and copies once."""
+    spec = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision)
+    work = replace(spec.workload, global_batch=4, accumulation_steps=1)
+    options = {"schedule": "gpipe", "microbatches": 4}
+    spec = replace(spec, strategy="pipeline_parallel", options=options, workload=work)
+    strategy, net = strategies.load(spec.strategy, options), build_model(MIDDLE, 0)
+    parts = Parts(
+        net, torch.optim.AdamW, strategy.layout(spec.world), make_precision(precision, "cpu"), 1.0
+    )
+    trainable = strategy.build(parts)
+    weights = {p.untyped_storage().data_ptr() for p in net.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    ids = torch.zeros((4, MIDDLE.context), dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        trainable.step([(ids, ids)])
+    found = sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
+    predicted = predict(spec).activations + 4 * 4 * MIDDLE.context * MIDDLE.vocab_size
+    assert predicted == pytest.approx(found, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", strategies.names())

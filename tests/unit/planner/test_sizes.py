@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from pipeline import strategies
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.models import num_parameters
-from pipeline.planner.sizes import layouts, sizes, world_of
+from pipeline.planner.plan import GIBIBYTE, plan_study
+from pipeline.planner.sizes import ADAMW, layouts, sizes, world_of
+from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
 
 SIZES = {one.id: one for one in sizes()}
 
@@ -25,13 +31,13 @@ def test_the_sizes_have_the_parameters_that_they_are_named_after() -> None:
 def test_the_parts_of_a_rank_are_those_by_hand() -> None:
     """124,439,808 parameters, on eight GPUs in fp32: 8 bytes of AdamW for each, sharded or not."""
     count = 124_439_808
-    found = {one.name: one for one in layouts(SIZES["124M"], 8, "fp32")}
-    whole, sharded = found["ddp"].plan.memory, found["sharded"].plan.memory
+    found = {(one.name, one.mesh): one for one in layouts(SIZES["124M"], 8, "fp32")}
+    whole, sharded = (found[name, "data 8"].plan.memory for name in ("ddp", "sharded stage=3"))
     assert (whole.parameters, whole.gradients, whole.optimiser) == (4 * count, 4 * count, 8 * count)
     assert (sharded.gradients, sharded.optimiser) == (count // 2, count)
     assert whole.activations == sharded.activations
-    tensor = found["tensor ranks=4"]
-    assert tensor.axes == (("data", 2), ("tensor", 4)) and tensor.mesh == "data 2 x tensor 4"
+    tensor = found["tensor", "data 2 x tensor 4"]
+    assert tensor.axes == (("data", 2), ("tensor", 4))
     # 12 of 16 values of a block are parts: of one sequence, as with every other layout
     assert tensor.plan.memory.activations == int((4 + 12 / 4) / 16 * whole.activations)
 
@@ -39,20 +45,83 @@ def test_the_parts_of_a_rank_are_those_by_hand() -> None:
 def test_every_strategy_is_among_them_and_what_cannot_be_laid_out_is_not() -> None:
     found = layouts(SIZES["1.5B"], 8, "fp32")
     assert {one.strategy for one in found} == {*strategies.names()} - {"tensor"}  # 25 heads
-    assert [one.mesh for one in found if one.strategy == "single"] == ["data 1"]
-    assert not any(one.strategy == "sharded" for one in layouts(SIZES["124M"], 8, "amp_o2"))
+    assert [one.mesh for one in found if one.strategy == "single"] == ["one device"]
+    narrow = {one.name for one in layouts(SIZES["124M"], 8, "amp_o2")}
+    assert {"sharded stage=2", "sharded stage=3", "ddp"} < narrow and "tensor" not in narrow
+    assert "sharded stage=1" not in narrow
 
 
 def test_a_strategy_that_refuses_the_model_on_all_devices_is_not_planned_on_one() -> None:
     found = layouts(SIZES["124M"], 64, "fp32")  # 12 layers
-    assert not [one.mesh for one in found if one.name == "pipeline_parallel"]
+    assert not [one.mesh for one in found if one.name == "pipeline_parallel schedule=1f1b"]
     assert {one.strategy for one in found if one.plan.spec.world.size == 1} == {"single"}
 
 
 def test_the_largest_is_tried_with_tensor_axes_of_a_node_and_long_pipelines() -> None:
+    """By hand: 12 layers of 8 parts; embeddings in 8 parts; 8 micro-batches are in flight."""
     found = {one.mesh: one.plan.memory for one in layouts(SIZES["175B"], 64, "bf16")}
-    deep = found["pipeline 8 x data 1 x tensor 8"]
-    assert deep.peak < min(m.peak for mesh, m in found.items() if "tensor 8" not in mesh)
+    memory = found["pipeline 8 x tensor 8"]
+    width, tokens = 12288, 2048
+    products = 12 * width**2 * 12 // 8
+    # Norms (4 w), the biases of row cuts (2 w) and positions are whole, those of column cuts (7 w)
+    # parts; ZeRO 1 over one data rank keeps rows of all.
+    weights = products + 12 * (6 * width + 7 * width // 8) + (50257 * width // 8 + tokens * width)
+    assert memory.optimiser == pytest.approx(8 * weights, rel=1e-3)
+    assert memory.gradients == pytest.approx(4 * weights, rel=1e-3)
+    # A block keeps 34 bytes for each token and value of the width, two inputs of norms and 14
+    # halves, of which 2 are whole and 14 parts; and autocast one copy of each product, two bytes.
+    assert memory.activations == pytest.approx(
+        8 * 12 * tokens * width * 36 * (2 + 14 / 8) / 16 + 2 * products, rel=0.05
+    )
+
+
+PTDP = json.loads(Path("workflow/config/ptdp/published.json").read_text())["tables"][0]
+ROWS = [dict(zip([c["name"] for c in PTDP["columns"]], row, strict=True)) for row in PTDP["rows"]]
+
+
+def of_ptdp(row: dict[str, Any], tensor: int, stages: int) -> RunSpec:
+    """A published model on one data rank of such a layout, as it was trained: see `of_megatron`."""
+    shape = {"num_layers": row["layers"], "width": row["width"], "num_heads": row["heads"]}
+    return of_megatron(ModelSpec("gpt2", **shape, context=2048, vocab_size=51200), tensor, stages)
+
+
+def of_megatron(model: ModelSpec, tensor: int, stages: int) -> RunSpec:
+    """Recomputed activations, mixed precision, more micro-batches than stages."""
+    options = {"tensor": tensor, "pipeline": stages}
+    ranks, pieces = tensor * stages, 2 * stages
+    nodes = max(1, ranks // 8)
+    return RunSpec(
+        study="published",
+        cell="hybrid",
+        strategy="hybrid",
+        options=options,
+        precision="bf16",
+        world=WorldSpec(nodes, ranks // nodes, "cuda", "nccl", "real"),
+        model=model,
+        optimiser=ADAMW,
+        workload=WorkloadSpec(pieces, pieces, 2, 1, "strong", 0, True),
+        repeat=0,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['parameters']}B")
+def test_what_ptdp_trained_on_80_gib_fits_and_half_of_its_ranks_would_be_full(row) -> None:
+    """Table 1 of Narayanan et al. 2021: parameters, and the least layout that held the model."""
+    tensor, stages = row["tensor_parallel"], row["pipeline_parallel"]
+    published = of_ptdp(row, tensor, stages)
+    assert num_parameters(published.model) == pytest.approx(1e9 * row["parameters"], abs=6e7)
+    assert plan_study([published])[0].verdict(80 * GIBIBYTE) == "fits"
+    if tensor * stages > 1:
+        fewer = (tensor, stages // 2) if stages > 1 else (tensor // 2, 1)
+        assert plan_study([of_ptdp(row, *fewer)])[0].needed_bytes > 0.75 * 80 * GIBIBYTE
+
+
+def test_what_mt_nlg_trained_on_80_gib_fits() -> None:
+    """Smith et al. 2022: 530 billion parameters, tensor 8 x pipeline 35, 105 layers."""
+    model = ModelSpec("gpt2", 105, 20480, 128, 2048, 51200)
+    assert num_parameters(model) == pytest.approx(530e9, rel=0.01)
+    assert plan_study([of_megatron(model, 8, 35)])[0].verdict(80 * GIBIBYTE) == "fits"
 
 
 @pytest.mark.parametrize(("devices", "nodes"), [(1, 1), (6, 1), (8, 1), (64, 8)])
@@ -70,6 +139,12 @@ def test_the_command_shows_every_size_and_what_fits(capsys: pytest.CaptureFixtur
     assert main(["plan", "--model-sizes", "--device", "a100-80"]) == 0
     said = capsys.readouterr().out
     assert all(f"GPT {name} (" in said for name in SIZES)
-    assert "does not fit" in said and "fits" in said
+    assert said.startswith("layout") and " no " in said and " fits " in said
+    assert main(["plan", "--model-sizes", "--device", "a100-80", "--size", "175B"]) == 0
+    parts = capsys.readouterr().out
+    assert "optimiser" in parts and "does not fit" in parts and "GPT 13B" not in parts
+    assert main(["plan", "--model-sizes", "--device", "a100-80", "--recompute"]) == 0
+    again = capsys.readouterr().out
+    assert "activations recomputed" in again and "zero_bubble" not in again
     assert "Within 10 % of 80 GiB is tight." in said
     assert main(["plan", "--model-sizes", "--devices", "12"]) == 2

@@ -152,6 +152,26 @@ def test_an_offload_that_moves_nothing_is_refused() -> None:
     strategy.check_precision("bf16")
 
 
+def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    count = models.num_parameters(run.model)
+    for stage in (2, 3):
+        strategies.load("sharded", {"stage": stage}).check_precision("amp_o2")
+        cut = replace(run, strategy="sharded", options={"stage": stage}, world=sized(4))
+        [full], [narrow] = (predict_sent(replace(cut, precision=p)) for p in ("bf16", "amp_o2"))
+        assert (narrow.wire_bytes, narrow.formula) == (full.wire_bytes / 2, full.formula)
+        held = [predict(replace(cut, precision=p)) for p in ("fp32", "amp_o2")]
+        # A quarter of fp32 weights, gradients and slots; what is gathered is narrow.
+        assert held[0].gradients == pytest.approx(held[1].gradients, abs=4)
+        gathered = [one.parameters - count for one in held]
+        assert gathered[0] == pytest.approx(2 * gathered[1], rel=1e-6)
+        assert held[0].optimiser == held[1].optimiser
+    with pytest.raises(UnsupportedError, match="stage 1: amp_o2 narrows weights by FSDP2"):
+        strategies.load("sharded", {"stage": 1}).check_precision("amp_o2")
+    with pytest.raises(UnsupportedError, match="amp_o2 scales the loss"):
+        strategies.load("sharded", {"offload": True}).check_precision("amp_o2")
+
+
 def test_offloaded_shards_are_no_memory_of_the_device() -> None:
     run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
     run = replace(run, precision="fp32", strategy="sharded", world=replace(run.world, nodes=2))
@@ -382,6 +402,26 @@ def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
     assert predict(all_at_once, 3).activations > 4 * predict(one_by_one, 3).activations
     cut = replace(run, strategy="hybrid", options={"pipeline": 2, "tensor": 2})
     assert predict(cut).parameters < predict(replace(run, options={"ranks": 2})).parameters
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("pipeline_parallel", {}),
+        ("pipeline_parallel", {"ranks": 2, "schedule": "interleaved"}),
+        ("hybrid", {"pipeline": 2, "tensor": 2}),
+        ("hybrid", {"pipeline": 4, "tensor": 1}),
+        ("tensor", {}),
+    ],
+)
+def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -> None:
+    """On each set of ranks that hold the model together; embedding and norms are not narrowed."""
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, precision="bf16", world=sized(4), strategy=strategy, options=options)
+    chosen = strategies.load(strategy, options)
+    layout = chosen.layout(run.world)
+    shares = [chosen.footprint(run, layout, rank, 100).copy_share for rank in range(4)]
+    assert sum(shares) / layout.data_parallel == pytest.approx(1)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
