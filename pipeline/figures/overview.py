@@ -17,10 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from pipeline.claims.write import count
-from pipeline.figures import scales, theme
+from pipeline.figures import points, scales, sheets, theme
 from pipeline.figures.against_nodes import draw_arms, name_ends
+from pipeline.metrics.format import with_interval
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
+from pipeline.metrics.select import interval_notes, links, over, over_link, pick, plural, records
 from pipeline.tables import summary
 
 CAPTION = (
@@ -47,18 +48,23 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure
     compared = list(dict.fromkeys([compared[0], compared[-1]])) if compared else []
     values = pick(table, "cell", "tokens_per_second")
     heights = (_THROUGHPUT_INCHES, max(_LEAST_INCHES, _ROW_INCHES * values["arm"].nunique()))
-    figure = plt.figure(figsize=(theme.WIDTH_INCHES, sum(heights)), layout="constrained")
+    upper, lower = (1, max(len(compared), 1)), (1, 3)
+    if sheets.current().narrow:
+        upper, lower = upper[::-1], lower[::-1]
+        heights = (upper[0] * heights[0], lower[0] * heights[1])
+    figure = plt.figure(figsize=(sheets.current().width, sum(heights)), layout="constrained")
     whole = figure.add_gridspec(2, 1, height_ratios=heights)
     if values.empty:
         return theme.empty(figure, figure.add_subplot(whole[:]), table)
-    above, below = whole[0].subgridspec(1, len(compared)), whole[1].subgridspec(1, 3)
+    above, below = whole[0].subgridspec(*upper), whole[1].subgridspec(*lower)
     first: Axes | None = None
     for place, link in enumerate(compared):
         axes = figure.add_subplot(above[place], sharey=first)
         _throughput(axes, values, table, link)
         first = first or axes
-        axes.set_ylabel("Throughput [tokens/s]" if axes is first else "")
-        axes.tick_params(labelleft=axes is first)
+        begins = axes is first or sheets.current().narrow
+        axes.set_ylabel("Throughput [tokens/s]" if begins else "")
+        axes.tick_params(labelleft=begins)
     assert first is not None
     scales.rate_axis(first, float(values["low"].min()) / 1.2, float(values["high"].max()) * 1.3)
     for axes, link in zip(figure.axes, compared, strict=True):
@@ -90,6 +96,9 @@ def _parity(axes: Axes, table: pd.DataFrame) -> None:
     arms, look = list(dict.fromkeys(found["arm"])), theme.styles(table)
     cell_of = dict(zip(found["arm"], found["cell"], strict=True))
     for place, arm in enumerate(arms):
+        loss, norm = (float(worst[arm, f"parity_{what}_early"]) for what in ("loss", "norm"))
+        told = f"{arm}: loss at {loss:.2g}, gradient norm at {norm:.2g} of the tolerance"
+        axes.add_artist(points.Point(loss, place, told))
         for metric, filled in (("parity_loss_early", True), ("parity_norm_early", False)):
             colour = look[cell_of[arm]].colour
             axes.plot(
@@ -121,6 +130,9 @@ def _communication(axes: Axes, table: pd.DataFrame) -> None:
         value, low, high = (100 * row[f"communication_share{end}"] for end in ("", "_low", "_high"))
         axes.barh(place, value, height=0.62, color=look[row["cell"]].colour, alpha=0.85)
         axes.plot([low, high], [place, place], color="#222222", lw=1.1, marker="|", ms=4)
+        told = f"{row['label']}, {plural(int(row['nodes']), 'node')}: "
+        told += f"{with_interval(value, low, high)} % of a step"
+        axes.add_artist(points.Point(value, place, told))
         axes.text(max(value, high) + 2, place, f"{value:.0f} %", va="center", fontsize=7)
     axes.set_xlim(0, 112)
     axes.set_xticks([0, 50, 100])

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.figures import scales, theme
+from pipeline.figures import scales, sheets, theme
 from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
 from pipeline.metrics.select import (
     interval_notes,
@@ -40,7 +40,7 @@ _ROOM = 8
 def draw(table: pd.DataFrame) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
     compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 2.2, sharey=True)
+    figure, [panels] = sheets.grid(len(compared), 2.2, sharey=True)
     values, ideals = pick(table, "cell", "speedup"), pick(table, "cell", "ideal_speedup")
     if values.empty:
         return theme.empty(figure, panels[0], table)
@@ -62,7 +62,8 @@ def draw(table: pd.DataFrame) -> Figure:
     first.yaxis.set_minor_locator(NullLocator())
     first.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     name = speedup_name(table)
-    first.set_ylabel(f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder"))
+    for axes in sheets.leftmost(panels):
+        axes.set_ylabel(f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder"))
     for link, axes in zip(compared, panels, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
     what = f"Bases: {_bases(table)}. Bars: {interval_notes(values)}."

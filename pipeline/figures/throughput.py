@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.figures import scales, theme
+from pipeline.figures import scales, sheets, theme
 from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
 from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
@@ -27,7 +27,7 @@ COMPARES = {"precision"}
 def draw(table: pd.DataFrame) -> Figure:
     """Tokens per second of every cell at every node count, a panel for each link."""
     compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 2.2, sharey=True)
+    figure, [panels] = sheets.grid(len(compared), 2.2, sharey=True)
     values = pick(table, "cell", "tokens_per_second")
     if values.empty:
         return theme.empty(figure, panels[0], table)
@@ -47,7 +47,8 @@ def draw(table: pd.DataFrame) -> Figure:
     # The ideal may lie far above everything measured; the measurements set the scale.
     low, high = float(values["low"].min()), max([float(values["high"].max()), *published])
     scales.rate_axis(panels[0], low / 1.2, high * 1.3)
-    panels[0].set_ylabel("Throughput [tokens/s]")
+    for axes in sheets.leftmost(panels):
+        axes.set_ylabel("Throughput [tokens/s]")
     for link, axes in zip(compared, panels, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
     what = f"Bars: {interval_notes(values)}."
