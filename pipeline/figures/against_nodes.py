@@ -43,12 +43,12 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
             x, y, yerr=spread, fmt="none", ecolor=style.colour, elinewidth=1.3, capsize=3, zorder=4
         )
         for place_x, row in zip(x, records(rows), strict=True):
-            axes.add_artist(points.Point(place_x, float(row["value"]), _words(row)))
+            axes.add_artist(points.Point(place_x, float(row["value"]), words(row)))
     scales.node_axis(axes, node_counts(table))
     return shown
 
 
-def _words(row: Mapping[str, Any]) -> str:
+def words(row: Mapping[str, Any]) -> str:
     """Cell, nodes, value with its interval and the number of runs, as a title over the point."""
     unit = "" if row["unit"] == "1" else f" {row['unit']}"
     value = with_interval(row["value"], row["low"], row["high"])

@@ -34,7 +34,7 @@ _NO_RATIO = ("utilisation", "fits", "absolute")
 _COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
             "not testable here": "#777777"}  # fmt: skip
 _BAND = "#DADADA"
-_LETTERS, _LETTERS_ABOVE = 44, 56
+_LETTERS, _LETTERS_ABOVE = 44, 64
 # How a sentence is read, and its figures: these stand in the table of claims.
 _BRACKETS = re.compile(r"\s*\([^()]*\)")
 _TICKS = [2.0**power for power in range(-6, 8)]

@@ -212,7 +212,8 @@ def _stack(figure: Figure, box: Legend, note: Text) -> None:
     height = panels + sum(inches) + 0.16
     figure.set_figheight(height)
     below = (height - panels) / height
-    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
+    # Letters drawn at another resolution take a little more room than they were laid out with.
+    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below), w_pad=0.07)
     box.set_in_layout(False)
     note.set_in_layout(False)
     box.set_bbox_to_anchor((0.5, below), transform=figure.transFigure)

@@ -76,7 +76,11 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
             see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
             see_table=lambda name: f"Table {_place(order['table'], name)}",
         )
-        return _BREAKABLE.sub(_FIXED, text)
+        # Code is copied, and keeps its spaces.
+        parts = text.split("```")
+        return "```".join(
+            part if place % 2 else _BREAKABLE.sub(_FIXED, part) for place, part in enumerate(parts)
+        )
     except TemplateError as error:
         line = getattr(error, "lineno", None)
         where = f"paper/manuscript.md:{line}" if line else "paper/manuscript.md"
