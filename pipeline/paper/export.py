@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SamestepError
+from pipeline.figures import NARROW
 from pipeline.files import atomic_path, write_text
 from pipeline.fonts import FAMILY, fallback, is_wide
 from pipeline.paper.manuscript import SOURCES, read_table
@@ -32,6 +34,7 @@ _LONG_TABLE = re.compile(
     r".*?\\endlastfoot\n(?P<rows>.*?)\\end\{longtable\}",
     re.DOTALL,
 )
+_FIGURE = re.compile(r'(?P<before><figure id="fig:(?P<name>\w+)"[^>]*>\s*)(?P<image><img [^>]*>)')
 _APPENDIX = "\n\\onecolumn\n"
 
 
@@ -144,6 +147,20 @@ def write_html(generated: Path, final: Path) -> None:
             f"--css={SOURCES / 'style.css'}",
         ],
         images="svg",
+    )
+    text = final.read_text(encoding="utf-8")
+    write_text(final, _FIGURE.sub(lambda found: _stacked(found, generated / "figures"), text))
+
+
+def _stacked(figure: re.Match[str], folder: Path) -> str:
+    """A figure of the page, with its drawing for a narrow screen where the results have one."""
+    narrow = folder / f"{figure['name']}{NARROW}.svg"
+    if not narrow.is_file():
+        return figure[0]
+    drawing = base64.b64encode(narrow.read_bytes()).decode("ascii")
+    return (
+        f'{figure["before"]}<picture><source media="screen and (max-width: 46rem)" '
+        f'srcset="data:image/svg+xml;base64,{drawing}">{figure["image"]}</picture>'
     )
 
 
