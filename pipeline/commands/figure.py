@@ -9,9 +9,9 @@ from functools import partial
 from multiprocessing import get_context
 
 from pipeline import options
-from pipeline.figures import catalogue
+from pipeline.figures import NARROW, catalogue
 
-SUMMARY = "figures as PDF, SVG and PNG from the table of metrics"
+SUMMARY = "figures as PDF, PNG and SVG, for a wide and a narrow screen, from the table of metrics"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw(args: argparse.Namespace, names: list[str]) -> None:
-    from pipeline.figures import theme
+    from pipeline.figures import sheets, theme
 
     theme.apply()
     for name, module, inputs in catalogue.load(names, args.metrics, args.verdicts):
         theme.save(module.draw(*inputs), args.out, name)
+        with sheets.narrow():
+            theme.save(module.draw(*inputs), args.out, name + NARROW, formats=["svg"])

@@ -10,7 +10,10 @@ and draws these too, `draw(table, verdicts)`, and one that can do without says `
 
 from pipeline.catalogue import Catalogue
 
-__all__ = ["captions", "catalogue", "names", "needing_verdicts"]
+__all__ = ["NARROW", "captions", "catalogue", "names", "needing_verdicts"]
+
+NARROW = "_narrow"
+"""After the name of a figure, its drawing for a narrow screen, with its panels stacked."""
 
 catalogue = Catalogue("figure", __name__, __path__[0])
 captions = catalogue.captions

@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from pipeline.figures import scales, theme
+from pipeline.figures import points, scales, theme
 from pipeline.metrics.format import with_interval
 from pipeline.metrics.select import cells, node_counts, plural, records
 
@@ -43,12 +43,12 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
             x, y, yerr=spread, fmt="none", ecolor=style.colour, elinewidth=1.3, capsize=3, zorder=4
         )
         for place_x, row in zip(x, records(rows), strict=True):
-            axes.add_artist(theme.Point(place_x, float(row["value"]), _words(row)))
+            axes.add_artist(points.Point(place_x, float(row["value"]), words(row)))
     scales.node_axis(axes, node_counts(table))
     return shown
 
 
-def _words(row: Mapping[str, Any]) -> str:
+def words(row: Mapping[str, Any]) -> str:
     """Cell, nodes, value with its interval and the number of runs, as a title over the point."""
     unit = "" if row["unit"] == "1" else f" {row['unit']}"
     value = with_interval(row["value"], row["low"], row["high"])
@@ -60,7 +60,8 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
     """Write each arm's short name at the end of its line; call it when the y axis is settled.
 
     Names beside the last number of nodes stand outside of the panel, moved apart where lines end
-    close together; that of a line that ends before stands above all points at its last number.
+    close together, each by as little as can be and then joined to its end by a thin line; that of
+    a line that ends before stands above all points at its last number.
     """
     look, last = theme.styles(table), int(values["nodes"].max())
     ends = records(values.sort_values("nodes").drop_duplicates("arm", keep="last"))
@@ -74,28 +75,40 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
             above = float(values.loc[values["nodes"] == row["nodes"], "high"].max())
             axes.annotate(
                 row["arm"], (float(row["nodes"]), above), (0, 5), ha="center",
-                textcoords="offset points", fontsize=7, color=look[row["cell"]].colour,
+                textcoords="offset points", fontsize=7, color=theme.ink(look[row["cell"]].colour),
             )  # fmt: skip
     beside.sort(key=lambda one: one[0])
-    points = axes.bbox.height / axes.figure.dpi * 72
-    heights = _apart([height for height, _ in beside], _LINE_POINTS / points)
-    for (_, row), height in zip(beside, heights, strict=True):
+    height_points = axes.bbox.height / axes.figure.dpi * 72
+    heights = _apart([height for height, _ in beside], _LINE_POINTS / height_points)
+    for (end, row), height in zip(beside, heights, strict=True):
+        colour = theme.ink(look[row["cell"]].colour)
+        if abs(height - end) > _LINE_POINTS / height_points / 4:
+            axes.plot(
+                [0.945, 1.01], [end, height], transform=axes.transAxes, color=colour, lw=0.5,
+                clip_on=False, zorder=2,
+            )  # fmt: skip
         axes.text(
-            1.015, height, row["arm"], transform=axes.transAxes, fontsize=7, va="center",
-            color=look[row["cell"]].colour,
+            1.02, height, row["arm"], transform=axes.transAxes, fontsize=7, va="center",
+            color=colour,
         )  # fmt: skip
 
 
 def _apart(heights: list[float], gap: float) -> list[float]:
-    """Ascending heights, from 0 to 1, each at least `gap` above the one before."""
-    found: list[float] = []
-    for height in heights:
-        found.append(max(height, found[-1] + gap) if found else height)
-    limit = 1.0
-    for place in reversed(range(len(found))):
-        found[place] = min(found[place], limit)
-        limit = found[place] - gap
-    return found
+    """Ascending heights, from 0 to 1 where they fit, each at least `gap` above the one before.
+
+    They are those nearest to the given ones by least squares: isotonic regression of what is left
+    of each height without the gaps below it, by pooling neighbours that are in the wrong order.
+    """
+    pools: list[tuple[float, int]] = []
+    for place, height in enumerate(heights):
+        mean, number = height - place * gap, 1
+        while pools and pools[-1][0] > mean:
+            below, many = pools.pop()
+            mean, number = (mean * number + below * many) / (number + many), number + many
+        pools.append((mean, number))
+    most = max(1.0 - (len(heights) - 1) * gap, 0.0)
+    flat = [min(max(mean, 0.0), most) for mean, number in pools for _ in range(number)]
+    return [height + place * gap for place, height in enumerate(flat)]
 
 
 def ideal_lines(

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pipeline.figures import scales, theme
+from pipeline.figures import scales, sheets, theme
 from pipeline.figures.loss_curves import draw_lines, over_repeats, panel_title
 from pipeline.metrics.format import limit
 from pipeline.metrics.select import node_counts, pick
@@ -28,7 +28,7 @@ def draw(table: pd.DataFrame) -> Figure:
     nodes = node_counts(table)
     deviation = over_repeats(pick(table, "step", "loss_deviation"))
     compared = [count for count in nodes if count in set(deviation["nodes"])]
-    figure, [[first, *others]] = theme.grid(1 + len(compared), 1.85, per_line=5)
+    figure, [[first, *others]] = sheets.grid(1 + len(compared), 1.85, per_line=5)
     loss = over_repeats(pick(table, "step", "loss"))
     if loss.empty:
         for axes in others:

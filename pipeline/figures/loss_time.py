@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pipeline.figures import theme
+from pipeline.figures import sheets, theme
 from pipeline.figures.loss_curves import draw_lines, over_repeats
 from pipeline.figures.panels import outer, panels
 from pipeline.metrics.select import pick
@@ -22,7 +22,7 @@ def draw(table: pd.DataFrame) -> Figure:
     """One panel for each node count and link; the panels of a row share a time axis."""
     loss = over_repeats(pick(table, "step", "loss"))
     if loss.empty:
-        figure, [[axes]] = theme.grid(1, 2.9)
+        figure, [[axes]] = sheets.grid(1, 2.9)
         return theme.empty(figure, axes, table)
     time = over_repeats(pick(table, "step", "elapsed_seconds"))
     keys = ["cell", "nodes", "step"]

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.figures import theme
+from pipeline.figures import points, sheets, theme
 from pipeline.figures.panels import arms_of, name_cells, outer, panels
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import pick, plural
 
 CAPTION = (
     "Peak memory of each rank: resident set of the process on a CPU, memory allocated on the "
@@ -25,7 +25,7 @@ def draw(table: pd.DataFrame) -> Figure:
     """A panel for each node count and link, one line of points for each cell."""
     peaks = pick(table, "rank", "peak_memory_bytes")
     if peaks.empty:
-        figure, [[axes]] = theme.grid(1, 2.0)
+        figure, [[axes]] = sheets.grid(1, 2.0)
         return theme.empty(figure, axes, table)
     keys = ["cell", "arm", "nodes", "rank"]
     over = peaks.groupby(keys, sort=True)["value"].median().reset_index()
@@ -58,6 +58,11 @@ def _panel(axes: Axes, peaks: pd.DataFrame, order: list[str], table: pd.DataFram
         spread = 0.66 / max(len(own), 4)
         y = [place + (i - (len(own) - 1) / 2) * spread for i in range(len(own))]
         axes.plot([x.min(), x.max()], [place, place], color=style.colour, lw=3, alpha=0.18)
+        told = (
+            f"{arm}, {plural(int(own['nodes'].iloc[0]), 'node')}: largest rank {x.max():,.0f} MiB"
+        )
+        told += f", smallest {x.min():,.0f} MiB" if len(own) > 1 else ""
+        axes.add_artist(points.Point(float(x.max()), place, told))
         for first in (False, True):
             chosen = own["rank"].to_numpy() == 0
             keep = chosen if first else ~chosen

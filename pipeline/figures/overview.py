@@ -14,13 +14,15 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import LogLocator, NullLocator
 
 from pipeline.claims.write import count
-from pipeline.figures import scales, theme
+from pipeline.figures import points, ranked, scales, sheets, theme
 from pipeline.figures.against_nodes import draw_arms, name_ends
+from pipeline.metrics.format import with_interval
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
+from pipeline.metrics.select import interval_notes, links, over, over_link, pick, plural, records
 from pipeline.tables import summary
 
 CAPTION = (
@@ -46,34 +48,57 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure
     compared = links(table)
     compared = list(dict.fromkeys([compared[0], compared[-1]])) if compared else []
     values = pick(table, "cell", "tokens_per_second")
-    heights = (_THROUGHPUT_INCHES, max(_LEAST_INCHES, _ROW_INCHES * values["arm"].nunique()))
-    figure = plt.figure(figsize=(theme.WIDTH_INCHES, sum(heights)), layout="constrained")
+    in_order = ranked.fits(values)
+    upper_inches = max(_LEAST_INCHES, ranked.inches(values)) if in_order else _THROUGHPUT_INCHES
+    heights = (upper_inches, max(_LEAST_INCHES, _ROW_INCHES * values["arm"].nunique()))
+    # A study that names no publication has no panel of claims.
+    upper, lower = (1, max(len(compared), 1)), (1, 3 if verdicts else 2)
+    if sheets.current().narrow:
+        upper, lower = upper[::-1], lower[::-1]
+        heights = (upper[0] * heights[0], lower[0] * heights[1])
+    figure = plt.figure(figsize=(sheets.current().width, sum(heights)), layout="constrained")
     whole = figure.add_gridspec(2, 1, height_ratios=heights)
     if values.empty:
         return theme.empty(figure, figure.add_subplot(whole[:]), table)
-    above, below = whole[0].subgridspec(1, len(compared)), whole[1].subgridspec(1, 3)
-    first: Axes | None = None
-    for place, link in enumerate(compared):
-        axes = figure.add_subplot(above[place], sharey=first)
-        _throughput(axes, values, table, link)
-        first = first or axes
-        axes.set_ylabel("Throughput [tokens/s]" if axes is first else "")
-        axes.tick_params(labelleft=axes is first)
-    assert first is not None
-    scales.rate_axis(first, float(values["low"].min()) / 1.2, float(values["high"].max()) * 1.3)
-    for axes, link in zip(figure.axes, compared, strict=True):
-        name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
+    above, below = whole[0].subgridspec(*upper), whole[1].subgridspec(*lower)
+    places = [above[place] for place in range(len(compared))]
+    if in_order:
+        for place, link in zip(places, compared, strict=True):
+            here = values[values["cell"].isin(over_link(table, link))]
+            ranked.panel(figure.add_subplot(place), here, table, "Throughput [tokens/s]")
+            scales.name_panel(figure.axes[-1], over(link))
+    else:
+        _throughput(figure, places, values, table, compared)
     _parity(figure.add_subplot(below[0]), table)
     _communication(figure.add_subplot(below[1]), table)
-    _claims(figure.add_subplot(below[2]), verdicts)
+    if verdicts:
+        _claims(figure.add_subplot(below[2]), verdicts)
     shown = {cell for link in compared for cell in over_link(table, link)}
     what = f"Bars: {interval_notes(values)}."
     return theme.finish(figure, table, shown & set(values["cell"]), what, named=True)
 
 
-def _throughput(axes: Axes, values: pd.DataFrame, table: pd.DataFrame, link: str) -> None:
-    draw_arms(axes, values[values["cell"].isin(over_link(table, link))], table)
-    scales.name_panel(axes, over(link) or "Throughput")
+def _throughput(
+    figure: Figure,
+    places: Sequence[SubplotSpec],
+    values: pd.DataFrame,
+    table: pd.DataFrame,
+    compared: Sequence[str],
+) -> None:
+    """Throughput against nodes over each of these links; the panels share their scale."""
+    panels: list[Axes] = []
+    for place, link in zip(places, compared, strict=True):
+        axes = figure.add_subplot(place, sharey=panels[0] if panels else None)
+        panels.append(axes)
+        draw_arms(axes, values[values["cell"].isin(over_link(table, link))], table)
+        scales.name_panel(axes, over(link) or "Throughput")
+        axes.tick_params(labelleft=axes in sheets.leftmost(panels))
+    for axes in sheets.leftmost(panels):
+        axes.set_ylabel("Throughput [tokens/s]")
+    low, high = float(values["low"].min()) / 1.2, float(values["high"].max()) * 1.3
+    scales.rate_axis(panels[0], low, high)
+    for axes, link in zip(panels, compared, strict=True):
+        name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
 
 
 def _parity(axes: Axes, table: pd.DataFrame) -> None:
@@ -90,6 +115,9 @@ def _parity(axes: Axes, table: pd.DataFrame) -> None:
     arms, look = list(dict.fromkeys(found["arm"])), theme.styles(table)
     cell_of = dict(zip(found["arm"], found["cell"], strict=True))
     for place, arm in enumerate(arms):
+        loss, norm = (float(worst[arm, f"parity_{what}_early"]) for what in ("loss", "norm"))
+        told = f"{arm}: loss at {loss:.2g}, gradient norm at {norm:.2g} of the tolerance"
+        axes.add_artist(points.Point(loss, place, told))
         for metric, filled in (("parity_loss_early", True), ("parity_norm_early", False)):
             colour = look[cell_of[arm]].colour
             axes.plot(
@@ -121,6 +149,9 @@ def _communication(axes: Axes, table: pd.DataFrame) -> None:
         value, low, high = (100 * row[f"communication_share{end}"] for end in ("", "_low", "_high"))
         axes.barh(place, value, height=0.62, color=look[row["cell"]].colour, alpha=0.85)
         axes.plot([low, high], [place, place], color="#222222", lw=1.1, marker="|", ms=4)
+        told = f"{row['label']}, {plural(int(row['nodes']), 'node')}: "
+        told += f"{with_interval(value, low, high)} % of a step"
+        axes.add_artist(points.Point(value, place, told))
         axes.text(max(value, high) + 2, place, f"{value:.0f} %", va="center", fontsize=7)
     axes.set_xlim(0, 112)
     axes.set_xticks([0, 50, 100])
@@ -134,9 +165,6 @@ def _communication(axes: Axes, table: pd.DataFrame) -> None:
 def _claims(axes: Axes, verdicts: Sequence[dict[str, Any]]) -> None:
     """How many claims have each of the four verdicts, one effect counted once."""
     axes.set_title("Published claims")
-    if not verdicts:
-        _say(axes, "the study names none")
-        return
     counts = count(verdicts)
     for place, (word, number) in enumerate(counts.items()):
         axes.barh(place, number, height=0.62, color=_WORDS[word])

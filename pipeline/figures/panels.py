@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.figures import scales, theme
+from pipeline.figures import scales, sheets
 from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.select import cells, links, node_counts, over_link
 
@@ -42,9 +42,9 @@ def panels(
         shown |= set(own["cell"])
     if len(compared) > len(nodes):
         places = [place for place in places if not place[-1].empty]
-        figure, blocks = theme.grid(len(places), height, **share)
+        figure, blocks = sheets.grid(len(places), height, **share)
     else:
-        figure, blocks = theme.grid(len(nodes), height, rows=len(compared), **share)
+        figure, blocks = sheets.grid(len(nodes), height, rows=len(compared), **share)
     on_link, found = cells(table).set_index("cell")["link"], []
     for axes, (count, link, rows) in zip(chain.from_iterable(blocks), places, strict=True):
         axes.set_visible(not rows.empty)

@@ -14,7 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.claims.write import counted, has_interval, outcome
-from pipeline.figures import scales, theme
+from pipeline.figures import points, scales, sheets, theme
+from pipeline.metrics.format import significant, with_interval
+from pipeline.metrics.select import plural
 
 CAPTION = (
     "Effects measured here, with their intervals, beside what was published; under six runs there "
@@ -33,7 +35,7 @@ _NO_RATIO = ("utilisation", "fits", "absolute")
 _COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
             "not testable here": "#777777"}  # fmt: skip
 _BAND = "#DADADA"
-_LETTERS = 44
+_LETTERS, _LETTERS_ABOVE = 44, 64
 # How a sentence is read, and its figures: these stand in the table of claims.
 _BRACKETS = re.compile(r"\s*\([^()]*\)")
 _TICKS = [2.0**power for power in range(-6, 8)]
@@ -47,14 +49,24 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
         if one["kind"] not in _NO_RATIO and (one["effect"] or one["published"])
     ]
     shown.sort(key=lambda one: one["effect"] is None)
-    figure, [[axes]] = theme.grid(1, 0.75 + 0.38 * max(len(shown), 4))
+    figure, [[axes]] = sheets.grid(
+        1, 0.75 + (0.6 if sheets.current().narrow else 0.38) * max(len(shown), 4)
+    )
     if not shown:
         axes.text(0.5, 0.5, "no claim has a ratio to show", ha="center", transform=axes.transAxes)
         return theme.finish(figure, table, (), "")
     _scale(axes, shown)
     for place, one in enumerate(shown):
         _row(axes, place, one)
-    scales.cell_axis(axes, [_words(one["sentence"]) for one in shown])
+    if sheets.current().narrow:
+        axes.set_yticks([])
+        for place, one in enumerate(shown):
+            axes.text(
+                0, place - 0.22, _words(one["sentence"]), fontsize=7, va="bottom", in_layout=False,
+                transform=axes.get_yaxis_transform(),
+            )  # fmt: skip
+    else:
+        scales.cell_axis(axes, [_words(one["sentence"]) for one in shown])
     axes.tick_params(axis="y", labelsize=7)
     entries = [
         theme.provenance_entry(theme.MEASURED, "measured here, with its interval"),
@@ -70,7 +82,21 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
 
 def _words(sentence: str) -> str:
     """A sentence without what stands in brackets, whole, in short lines."""
-    return textwrap.fill(_BRACKETS.sub("", sentence), _LETTERS)
+    return textwrap.fill(
+        _BRACKETS.sub("", sentence), _LETTERS_ABOVE if sheets.current().narrow else _LETTERS
+    )
+
+
+def _told(one: dict[str, Any]) -> str:
+    """Measured effect with its interval and runs, and what was published, over its point."""
+    effect, published = one["effect"], one["published"]
+    said = [outcome(one)]
+    if effect:
+        measured = with_interval(effect["value"], effect["low"], effect["high"])
+        said.append(f"measured {measured} in {plural(len(one['runs']), 'run')}")
+    if published:
+        said.append(f"published {significant(published['value'])}")
+    return f"{_BRACKETS.sub('', one['sentence'])} {'; '.join(said)}"
 
 
 def _scale(axes: Axes, shown: Sequence[dict[str, Any]]) -> None:
@@ -84,7 +110,7 @@ def _scale(axes: Axes, shown: Sequence[dict[str, Any]]) -> None:
     values = [value for value in values if value > 0]
     axes.set_xscale("log", base=2)
     axes.set_xlim(min(values) / 1.25, max(values) * 1.25)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_ylim(len(shown) - 0.4, -0.9 if sheets.current().narrow else -0.6)
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -101,16 +127,20 @@ def _row(axes: Axes, place: int, one: dict[str, Any]) -> None:
     low = left if claimed["low"] is None else max(claimed["low"], left)
     high = right if claimed["high"] is None else min(claimed["high"], right)
     if low < high:
-        axes.fill_betweenx([place - 0.36, place + 0.36], low, high, color=_BAND, lw=0, zorder=0)
+        half = 0.2 if sheets.current().narrow else 0.36
+        axes.fill_betweenx([place - half, place + half], low, high, color=_BAND, lw=0, zorder=0)
     word = outcome(one)
     colour = _COLOURS[word]
     # Side by side where a line has both, so that neither hides the other.
-    apart = 0.17 if effect and one["published"] else 0.0
+    apart = (0.1 if sheets.current().narrow else 0.17) if effect and one["published"] else 0.0
     if effect is not None and effect["value"] > 0:
         ends, y = [max(effect["low"], left), effect["high"]], place - apart
         if has_interval(one):
             axes.plot(ends, [y, y], color=colour, lw=1.4, marker="|", ms=6, zorder=6)
         axes.plot([effect["value"]], [y], **theme.provenance(theme.MEASURED, colour))
+    if effect is not None or one["published"] is not None:
+        at = effect or one["published"]
+        axes.add_artist(points.Point(at["value"], place, _told(one)))
     if one["published"] is not None:
         axes.plot([one["published"]["value"]], [place + apart], **theme.provenance(theme.PUBLISHED))
     axes.text(

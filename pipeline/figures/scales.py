@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatterSciNotation, NullLocator
 
+from pipeline.figures import sheets
+
 _TITLE_WRAP = 92
 _FIXED = "\N{NO-BREAK SPACE}"
 
@@ -31,7 +33,9 @@ def name_panel(axes: Axes, text: str) -> None:
     assert place is not None
     columns = place.get_gridspec().ncols
     whole = text.replace(" ", _FIXED).replace(f",{_FIXED}", ", ")
-    folded = textwrap.fill(whole, _TITLE_WRAP // columns, break_long_words=False)
+    folded = textwrap.fill(
+        whole, sheets.current().share(_TITLE_WRAP) // columns, break_long_words=False
+    )
     axes.set_title(folded.replace(_FIXED, " "))
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.figures import scales, theme
+from pipeline.figures import ranked, scales, sheets, theme
 from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
 from pipeline.metrics.select import (
     interval_notes,
@@ -22,13 +22,13 @@ from pipeline.metrics.select import (
 )
 
 CAPTION = (
-    "Speedup against the number of nodes: throughput over that of the base, with the interval of "
-    "the ratio. The base is the single-device run of the same precision, or the cell's own run "
-    "on one node where there is none; the line below the figure gives it in absolute terms and "
-    "says what the intervals cover. The dashed grey line is ideal speedup. Both axes are "
-    "logarithmic, so equal distances are equal factors. Where the batch grows with the devices "
-    "(weak scaling), the ratio is called scaled speedup. Lines join the node counts of a "
-    "cell; between them nothing was measured."
+    "Speedup: throughput over that of the base, with the interval of the ratio. The base is the "
+    "single-device run of the same precision, or the cell's own run on one node where there is "
+    "none; the line below the figure gives it in absolute terms and says what the intervals cover. "
+    "Where the batch grows with the devices (weak scaling), the ratio is called scaled speedup. "
+    "Against the number of nodes both axes are logarithmic, so equal distances are equal factors, "
+    "and the dashed grey line is ideal speedup; between the points that a line joins nothing was "
+    "measured."
 )
 COMPARES = {"precision"}
 _POWERS = [2.0**power for power in range(-8, 12)]
@@ -39,9 +39,13 @@ _ROOM = 8
 
 def draw(table: pd.DataFrame) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
-    compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 2.2, sharey=True)
     values, ideals = pick(table, "cell", "speedup"), pick(table, "cell", "ideal_speedup")
+    name = speedup_name(table)
+    name = f"{name[0].upper()}{name[1:]} over the base"
+    if ranked.fits(values):
+        return ranked.draw(table, values, name, _remark(table, values))
+    compared = links(table)
+    figure, [panels] = sheets.grid(len(compared), 2.2, sharey=True)
     if values.empty:
         return theme.empty(figure, panels[0], table)
     shown: set[str] = set()
@@ -61,12 +65,16 @@ def draw(table: pd.DataFrame) -> Figure:
     first.yaxis.set_major_locator(FixedLocator(ticks))
     first.yaxis.set_minor_locator(NullLocator())
     first.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    name = speedup_name(table)
-    first.set_ylabel(f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder"))
+    for axes in sheets.leftmost(panels):
+        axes.set_ylabel(name.replace(", under", ",\nunder"))
     for link, axes in zip(compared, panels, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
-    what = f"Bases: {_bases(table)}. Bars: {interval_notes(values)}."
+    what = _remark(table, values)
     return theme.finish(figure, table, shown, what, extra=entries, named=True)
+
+
+def _remark(table: pd.DataFrame, values: pd.DataFrame) -> str:
+    return f"Bases: {_bases(table)}. Bars: {interval_notes(values)}."
 
 
 def _bases(table: pd.DataFrame) -> str:

@@ -6,10 +6,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from pipeline.figures import scales, theme
+from pipeline.figures import points, scales, sheets, theme
 from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.figures.panels import Panel, arms_of, name_cells, outer, panels
-from pipeline.metrics.select import pick
+from pipeline.metrics.format import significant
+from pipeline.metrics.select import pick, plural
 
 CAPTION = (
     "Distribution of the timed step times over all repeats. Boxes hold the middle half with the "
@@ -25,7 +26,7 @@ def draw(table: pd.DataFrame) -> Figure:
     steps = pick(table, "step", "step_seconds")
     steps = steps[steps["timed"].fillna(False).astype(bool)]
     if steps.empty:
-        figure, [[axes]] = theme.grid(1, 2.0)
+        figure, [[axes]] = sheets.grid(1, 2.0)
         return theme.empty(figure, axes, table)
     arms = arms_of(table, steps)
     height = 0.5 + 0.2 * len(arms)
@@ -55,6 +56,17 @@ def _arm(rows: pd.DataFrame, cell: str) -> str:
     return str(rows.loc[rows["cell"] == cell, "arm"].iloc[0])
 
 
+def _told(steps: pd.DataFrame) -> str:
+    """Median and middle half of the steps that a box holds, over it."""
+    low, middle, high = (1000 * float(steps["value"].quantile(at)) for at in (0.25, 0.5, 0.75))
+    place = f"{steps['label'].iloc[0]}, {plural(int(steps['nodes'].iloc[0]), 'node')}"
+    return (
+        f"{place}: half of {plural(len(steps), 'step')} in "
+        f"{plural(steps['repeat'].nunique(), 'run')} took "
+        f"{significant(low)} to {significant(high)} ms, median {significant(middle)} ms"
+    )
+
+
 def _panel(panel: Panel, order: list[str], table: pd.DataFrame) -> None:
     look, steps = theme.styles(table), panel.rows
     cell_of = dict(zip(steps["arm"], steps["cell"], strict=True))
@@ -71,6 +83,7 @@ def _panel(panel: Panel, order: list[str], table: pd.DataFrame) -> None:
         # One line of dots a repeat, inside the box: a slow repeat stands out as a line.
         offset = (repeats - repeats.max() / 2) * 0.5 / (repeats.max() + 1) if len(own) else repeats
         if len(own):
+            panel.axes.add_artist(points.Point(1000 * own["value"].median(), place, _told(own)))
             sns.scatterplot(
                 x=own["value"] * 1000, y=place + offset, ax=panel.axes, s=6, alpha=0.45,
                 linewidth=0, color=palette[arm], marker=look[cell_of[arm]].marker, legend=False,

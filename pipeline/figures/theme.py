@@ -7,7 +7,6 @@ and Ito, which stays apart under the common kinds of colour blindness.
 
 from __future__ import annotations
 
-import html
 import logging
 import textwrap
 import warnings
@@ -20,27 +19,28 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import MatplotlibDeprecationWarning, font_manager
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from pipeline.figures import points, sheets
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, fallback
 from pipeline.metrics.select import cells, missing_notes, mixed_notes, records, repeats, setting
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
-WIDTH_INCHES = 6.38
-"""Width of the text in paper/template.typ, so that a point of a figure is a point in print."""
 LEAST_POINTS = 7.0
 """No text of a figure is smaller."""
-_WRAP = 120
+_LEAST_CONTRAST = 4.5
 
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
@@ -120,6 +120,19 @@ def styles(table: pd.DataFrame) -> dict[str, Style]:
     return found
 
 
+def ink(colour: str) -> str:
+    """The colour for words: darkened until it stands out from white by 4.5 to 1 (WCAG 1.4.3)."""
+    shades = np.array(to_rgb(colour))
+    while 1.05 / (_luminance(shades) + 0.05) < _LEAST_CONTRAST:
+        shades = 0.96 * shades
+    return str(to_hex(shades))
+
+
+def _luminance(shades: np.ndarray) -> float:
+    linear = np.where(shades <= 0.04045, shades / 12.92, ((shades + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
 def provenance(kind: str, colour: str = "#000000") -> dict[str, Any]:
     """How a point of this origin is drawn: filled where it was measured here, else open."""
     return {
@@ -131,32 +144,6 @@ def provenance(kind: str, colour: str = "#000000") -> dict[str, Any]:
 def provenance_entry(kind: str, label: str | None = None) -> Line2D:
     """The legend's entry for points of this origin."""
     return Line2D([], [], label=label or kind, **provenance(kind))
-
-
-class Point(Artist):
-    """What a point of a figure says in words: drawn in no format, a title over it in the SVG.
-
-    `x` and `y` are in data of the axes that it is added to by `add_artist`.
-    """
-
-    def __init__(self, x: float, y: float, text: str) -> None:
-        super().__init__()
-        self.x, self.y, self.text = x, y, text
-        self.set_in_layout(False)
-
-    def draw(self, renderer: Any) -> None:
-        """Draw nothing."""
-
-    def circle(self, figure: Figure) -> str:
-        """An SVG circle that is not seen, at shares of the figure's width and height."""
-        assert isinstance(self.axes, Axes)
-        width, height = figure.bbox.size
-        x, y = self.axes.transData.transform((self.x, self.y))
-        left, top = 100 * x / width, 100 - 100 * y / height
-        return (
-            f'<circle class="point" cx="{left:.2f}%" cy="{top:.2f}%" r="6" fill="none" '
-            f'pointer-events="all"><title>{html.escape(self.text)}</title></circle>'
-        )
 
 
 def dodge(nodes: Sequence[int], order: int, count: int) -> list[float]:
@@ -182,16 +169,17 @@ def finish(
     True where each line has its cell's short name beside it, so that the notes say what these mean
     and no legend is needed for them.
     """
+    sheet = sheets.current()
     handles = [*([] if named else _entries(table, shown, lines)), *extra]
     box = figure.legend(
-        handles=handles, loc="upper center", ncol=2, frameon=False, handlelength=3.2,
-        columnspacing=1.5,
+        handles=handles, loc="upper center", ncol=1 if sheet.narrow else 2, frameon=False,
+        handlelength=3.2, columnspacing=1.5,
     )  # fmt: skip
     notes = [f"Not shown or incomplete: {note}." for note in missing_notes(table)]
     notes += [f"Mixed runs: {note}." for note in mixed_notes(table)]
     key = f" {key_of_names(table, shown)}" if named else ""
     remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}{key}"]
-    text = "\n".join(textwrap.fill(one_line(remark), _WRAP) for remark in remarks)
+    text = "\n".join(textwrap.fill(one_line(remark), sheet.letters) for remark in remarks)
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
     _stack(figure, box, note)
     return figure
@@ -224,32 +212,12 @@ def _stack(figure: Figure, box: Legend, note: Text) -> None:
     height = panels + sum(inches) + 0.16
     figure.set_figheight(height)
     below = (height - panels) / height
-    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below))
+    # Letters drawn at another resolution take a little more room than they were laid out with.
+    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below), w_pad=0.07)
     box.set_in_layout(False)
     note.set_in_layout(False)
     box.set_bbox_to_anchor((0.5, below), transform=figure.transFigure)
     note.set_y((inches[1] + 0.05) / height)
-
-
-def grid(
-    count: int, height: float, *, rows: int = 1, per_line: int = 4, **share: Any
-) -> tuple[Figure, list[Any]]:
-    """A figure with `count` panels (at most `per_line`) times `rows`, and the used axes by row."""
-    lines = -(-count // per_line)
-    columns = -(-count // lines)
-    figure, axes = plt.subplots(
-        lines * rows, columns, figsize=(WIDTH_INCHES, height * lines * rows), squeeze=False,
-        layout="constrained", **share,
-    )  # fmt: skip
-    blocks = []
-    for row in range(rows):
-        block = [
-            axes[line * rows + row][column] for line in range(lines) for column in range(columns)
-        ]
-        for spare in block[count:]:
-            spare.set_visible(False)
-        blocks.append(block[:count])
-    return figure, blocks
 
 
 def empty(figure: Figure, axes: Axes, table: pd.DataFrame) -> Figure:
@@ -271,14 +239,7 @@ def _settle(figure: Figure) -> None:
         axes.set_position((left, bottom, width, height))
 
 
-def _add_points(figure: Figure, drawing: Path) -> None:
-    """Put the words of its points over an SVG that was just written; a browser shows them."""
-    points = [one.circle(figure) for one in figure.findobj(Point) if isinstance(one, Point)]
-    whole, end, after = drawing.read_text(encoding="utf-8").rpartition("</svg>")
-    drawing.write_text(f"{whole}{''.join(points)}{end}{after}", encoding="utf-8")
-
-
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None, "Producer": "matplotlib"},
@@ -287,12 +248,12 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     }
     _settle(figure)
     written = []
-    for kind in FORMATS:
+    for kind in formats:
         final = folder / f"{name}.{kind}"
         with atomic_path(final) as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
             if kind == "svg":
-                _add_points(figure, temporary)
+                points.add(figure, temporary)
         written.append(final)
     plt.close(figure)
     return written

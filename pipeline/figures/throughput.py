@@ -9,26 +9,28 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.figures import scales, theme
+from pipeline.figures import ranked, scales, sheets, theme
 from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
 from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
 
 CAPTION = (
-    "Training throughput against the number of nodes. Each point is the tokens of one step divided "
-    "by the median step time, with its interval; the line below says how that was made and what it "
-    "covers. Dashed grey lines show ideal scaling from each base. Points are moved sideways a "
-    "little so that none hides another. Both axes are logarithmic. Lines join the node counts of a "
-    "cell; between them nothing was measured."
+    "Training throughput: the tokens of one step divided by the median step time, with its "
+    "interval; the line below says how that was made and what it covers. Where cells ran at "
+    "several numbers of nodes, both axes are logarithmic, dashed grey lines show ideal scaling "
+    "from each base, points are moved sideways a little so that none hides another, and between "
+    "the points that a line joins nothing was measured."
 )
 COMPARES = {"precision"}
 
 
 def draw(table: pd.DataFrame) -> Figure:
     """Tokens per second of every cell at every node count, a panel for each link."""
-    compared = links(table)
-    figure, [panels] = theme.grid(len(compared), 2.2, sharey=True)
     values = pick(table, "cell", "tokens_per_second")
+    if ranked.fits(values) and not published_step_seconds(table):
+        return ranked.draw(table, values, "Throughput [tokens/s]", _remark(values))
+    compared = links(table)
+    figure, [panels] = sheets.grid(len(compared), 2.2, sharey=True)
     if values.empty:
         return theme.empty(figure, panels[0], table)
     bases = pick(table, "cell", "base_tokens_per_second")
@@ -47,12 +49,17 @@ def draw(table: pd.DataFrame) -> Figure:
     # The ideal may lie far above everything measured; the measurements set the scale.
     low, high = float(values["low"].min()), max([float(values["high"].max()), *published])
     scales.rate_axis(panels[0], low / 1.2, high * 1.3)
-    panels[0].set_ylabel("Throughput [tokens/s]")
+    for axes in sheets.leftmost(panels):
+        axes.set_ylabel("Throughput [tokens/s]")
     for link, axes in zip(compared, panels, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
-    what = f"Bars: {interval_notes(values)}."
+    what = _remark(values)
     stars = [theme.provenance_entry(theme.PUBLISHED, label) for label in published.values()]
     return theme.finish(figure, table, shown, what, extra=[*entries, *stars[:1]], named=True)
+
+
+def _remark(values: pd.DataFrame) -> str:
+    return f"Bars: {interval_notes(values)}."
 
 
 def _published(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipeline.figures import theme
+from pipeline.figures import points, sheets, theme
 from pipeline.figures.panels import arms_of, name_cells, outer, panels
 from pipeline.metrics.format import significant
 from pipeline.metrics.network_bound import least_milliseconds
-from pipeline.metrics.select import listed, not_profiled, pick, records, unmarked
+from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.study.profiling import (
     BACKWARD,
     COMMUNICATION,
@@ -66,9 +67,10 @@ def draw(table: pd.DataFrame) -> Figure:
             place = (panel.nodes, row["cell"])
             own, share = spent.loc[place], float(shares.loc[place, "value"])
             _bar(panel.axes, arms.index(row["arm"]), own, share)
+            panel.axes.add_artist(points.Point(50, arms.index(row["arm"]), _told(row, own)))
             if place in bounds:
                 _bound(panel.axes, arms.index(row["arm"]), own, bounds[place])
-        _finish_panel(panel.axes, len(arms), 100 + 26 * len(found[:4]))
+        _finish_panel(panel.axes, len(arms), 100 + 26 * min(len(found), 4))
     name_cells(found, arms)
     for axes in outer(found)[1]:
         axes.set_xlabel("Share of the step [%]")
@@ -87,6 +89,13 @@ def _data(spent: pd.DataFrame) -> str:
     )
 
 
+def _told(row: Mapping[str, Any], own: pd.Series) -> str:
+    """Milliseconds of every part of the step, over its bar."""
+    parts = [f"{_LOOK[name]['label']} {significant(own[name])} ms" for name in IN_STEP]
+    steps = plural(int(row["n"]), "step")
+    return f"{row['label']}, {plural(int(row['nodes']), 'node')}, {steps}: {', '.join(parts)}"
+
+
 def _bar(axes: Axes, place: int, own: pd.Series, share: float) -> None:
     left, whole = 0.0, float(own[list(IN_STEP)].sum())
     for name in IN_STEP:
@@ -94,7 +103,7 @@ def _bar(axes: Axes, place: int, own: pd.Series, share: float) -> None:
         axes.barh(place, width, left=left, height=0.66, **_LOOK[name], **_EDGE)
         left += width
     text = f"{100 * share:.0f} %, {significant(whole, 2)} ms"
-    axes.text(103, place, text, va="center", ha="left", fontsize=7, color="#A04000")
+    axes.text(105, place, text, va="center", ha="left", fontsize=7, color="#A04000")
 
 
 def _bound(axes: Axes, place: int, own: pd.Series, least: float) -> None:
@@ -116,7 +125,7 @@ def _finish_panel(axes: Axes, num_arms: int, right: float) -> None:
 
 def _nothing(table: pd.DataFrame) -> Figure:
     """Without profiled runs, or where none of them finished."""
-    figure, [[axes]] = theme.grid(1, 2.0)
+    figure, [[axes]] = sheets.grid(1, 2.0)
     if pick(table, "profile", "status").empty:
         text = "the study asks for no profiled runs (key profile)"
         axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)

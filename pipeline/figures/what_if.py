@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.figures import theme
+from pipeline.figures import points, sheets, theme
 from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.contrasts import against_plain
-from pipeline.metrics.format import significant
-from pipeline.metrics.select import cells, interval_notes, listed, records
+from pipeline.metrics.format import significant, with_interval
+from pipeline.metrics.select import cells, interval_notes, listed, plural, records
 
 CAPTION = (
     "Step time under a condition over the step time of the same cell, on as many nodes, over the "
@@ -48,7 +48,7 @@ def draw(table: pd.DataFrame) -> Figure:
     bands = list(dict.fromkeys(found["condition"]))
     arms = [arm for arm in cells(table)["arm"].unique() if arm in set(found["arm"])]
     height = 0.8 + max(len(bands), 1) * (0.2 + 0.14 * max(len(arms), 1))
-    figure, [panels] = theme.grid(len(nodes), height, sharex=True, sharey=True)
+    figure, [panels] = sheets.grid(len(nodes), height, sharex=True, sharey=True)
     if found.empty:
         return _nothing(figure, panels[0], table)
     for count, axes in zip(nodes, panels, strict=True):
@@ -58,7 +58,8 @@ def draw(table: pd.DataFrame) -> Figure:
     panels[0].set_yticks([])
     panels[0].set_ylim(len(bands) - 0.5, -0.5)
     for place, band in enumerate(bands):
-        _name(panels[0], place, found[found["condition"] == band], found)
+        for axes in sheets.leftmost(panels):
+            _name(axes, place, found[found["condition"] == band], found)
     return theme.finish(figure, table, set(found["cell"]), _remarks(found), lines=False)
 
 
@@ -72,6 +73,9 @@ def _panel(
         y = bands.index(row["condition"]) + step * above
         ends = [row["low"], row["high"]]
         axes.plot(ends, [y, y], color=style.colour, lw=1.3, marker="|", ms=5.5, zorder=4)
+        value = with_interval(row["ratio"], row["low"], row["high"])
+        told = f"{row['arm_label']} under {row['condition']}, {plural(int(row['nodes']), 'node')}"
+        axes.add_artist(points.Point(row["ratio"], y, f"{told}: {value} times as long"))
         axes.plot([row["ratio"]], [y], color=style.colour, marker=style.marker, ms=5, zorder=5)
     for place in range(1, len(bands)):
         axes.axhline(place - 0.5, color="#E2E2E2", lw=0.6, zorder=0)

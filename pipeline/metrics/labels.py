@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pandas as pd
+
+from pipeline.metrics.select import cells, records
 from pipeline.records import RunRecord
 from pipeline.study.equal_work import model_text, schedule_text, updates_per_step
 from pipeline.study.expansion import FALLBACK, cells_of, fallback_name
@@ -72,6 +75,37 @@ def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
         names = {"cell": fallback_name(arm), "label": f"{arm_label}, {FALLBACK}"}
         labels[one.name, True] = names | shared | {"cell_order": order}
     return labels
+
+
+def spoken(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` with labels for sentences: without library and type where the label says the former.
+
+    What is in a figure or a table keeps both, and so does a label that another cell would share.
+    """
+    names = cells(table).drop_duplicates("arm")
+    plain = {}
+    for row in records(names):
+        label, ran = row["arm_label"], row["precision_ran"]
+        short = label.removesuffix(f" [{ran}]")
+        if short != label and _says(short, ran):
+            plain[label] = short
+    others = set(names["arm_label"]) - set(plain)
+    kept = {label: short for label, short in plain.items()
+            if short not in others and list(plain.values()).count(short) == 1}  # fmt: skip
+
+    def shortened(label: str) -> str:
+        longest = max((long for long in kept if label.startswith(long)), key=len, default="")
+        return kept[longest] + label[len(longest) :] if longest else label
+
+    said = {label: shortened(label) for label in table["label"].dropna().unique()}
+    arms = table["arm_label"].map(lambda label: kept.get(label, label), na_action="ignore")
+    return table.assign(label=table["label"].map(said), arm_label=arms)
+
+
+def _says(label: str, ran: str) -> bool:
+    """Whether a label names the library of mixed precision that ran, and no other."""
+    named = [name for name in ("apex", "amp") if name in label.lower()]
+    return named == ["apex" if ran.startswith("apex") else "amp"]
 
 
 def _link(record: RunRecord) -> dict[str, str]:

@@ -24,6 +24,7 @@ from pipeline.errors import SamestepError
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, repeats, setting
 from pipeline.page.runs import LOG_LINES, groups_of, run_rows
+from pipeline.paper.claim_facts import by_reason
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from pipeline.tables.status import STATUSES
@@ -41,7 +42,7 @@ _SECTIONS = (
      ("what_if",)),
     ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),
 )  # fmt: skip
-_SCRIPTS = ("runs.js", "tables.js", "cues.js")
+_SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
 # What the first screen, the verdicts and the runs show; claims are told with their verdicts.
 _RESULT = (("overview",), ("summary",))
 _PUBLISHED = ("published",)
@@ -95,7 +96,7 @@ def render(
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
         verdicts=told,
         tested=tested,
-        untested=_by_reason(told),
+        untested=by_reason([one for one in told if one["verdict"] == NOT_TESTABLE]),
         verdict_counts=list(count(verdicts).items()),
         result=dict(zip(("figures", "tables"), parts.of(*_RESULT), strict=True)),
         published=parts.of(_PUBLISHED, ())[0],
@@ -111,7 +112,7 @@ def render(
         constant="; ".join(
             f"{name.lower()} {getattr(rows[0], key)}"
             for key, name in _OPTIONAL
-            if (key, name) not in columns
+            if (key, name) not in columns and getattr(rows[0], key) != NONE
         ),
         exceptions=any(row.status != "ok" for row in rows),
         log_lines=LOG_LINES,
@@ -161,20 +162,29 @@ def _unnamed() -> tuple[list[str], list[str]]:
 
 
 def _figure(folder: Path, name: str) -> dict[str, Any]:
-    """A figure as a data URI, and its points; an SVG in an image runs no script and shows no title.
-
-    The points are those that the figure's own file names (`pipeline.figures.theme.Point`).
-    """
-    path = folder / f"{name}.svg"
+    """A figure for both kinds of screens, with its words."""
+    path, narrow = folder / f"{name}.svg", folder / f"{name}{figures.NARROW}.svg"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
-    drawing = path.read_bytes()
     caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
         "caption": caption,
         "alt": f"{title}: {caption.split('. ')[0]}",
+        **_drawing(path),
+        # Results of an earlier version have the wide one alone, which then scrolls sideways.
+        "narrow": _drawing(narrow) if narrow.is_file() else None,
+    }
+
+
+def _drawing(path: Path) -> dict[str, Any]:
+    """An SVG as a data URI, and its points; in an image it runs no script and shows no title.
+
+    The points are those that the file itself names (`pipeline.figures.points.Point`).
+    """
+    drawing = path.read_bytes()
+    return {
         "source": f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode('ascii')}",
         "points": [
             {"left": left, "top": top, "text": html.unescape(text)}
@@ -206,15 +216,6 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
 def _interest(one: Mapping[str, Any]) -> int:
     """Decided claims come first, then what was measured and left open, then the rest."""
     return (0, 0, 1, 2)[OUTCOMES.index(outcome(one))]
-
-
-def _by_reason(told: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """Claims that are not testable here, by the reason, the most frequent one first."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for one in told:
-        if one["verdict"] == NOT_TESTABLE:
-            found.setdefault(one["why"], []).append(one)
-    return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
 def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for whole, became in compound(verdicts)
         ],
         "reasons": reasons(verdicts),
+        "untested_claims": sum(outcome(one) == NOT_TESTABLE for one in verdicts),
     }
 
 
@@ -49,9 +50,34 @@ def _outcome(number: Mapping[str, int]) -> str:
 
 
 def reasons(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Why claims are not testable here, the most frequent reason first, with how many have it."""
-    why = Counter(one["why"] for one in verdicts if outcome(one) == NOT_TESTABLE)
-    return [{"why": text, "count": number} for text, number in why.most_common()]
+    """Why claims are not testable here, the most frequent reason first, with how many have it.
+
+    `parts` are the details of a reason that several details share, as in `needs a GPU: <detail>`.
+    """
+    untested = [one for one in verdicts if outcome(one) == NOT_TESTABLE]
+    return [
+        {"why": why, "count": len(group), "parts": _parts(why, group)}
+        for why, group in by_reason(untested)
+    ]
+
+
+def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """These claims by why they are not testable, what is before a colon where several share it."""
+    heads = Counter(head for head, colon, _ in {_split(one["why"]) for one in untested} if colon)
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for one in untested:
+        head, colon, _ = _split(one["why"])
+        found.setdefault(head if colon and heads[head] > 1 else one["why"], []).append(one)
+    return sorted(found.items(), key=lambda item: -len(item[1]))
+
+
+def _split(why: str) -> tuple[str, str, str]:
+    return why.partition(": ")
+
+
+def _parts(why: str, group: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    details = Counter(_split(one["why"])[2] for one in group if one["why"] != why)
+    return [{"why": text, "count": number} for text, number in details.most_common()]
 
 
 def _at_its_scale(one: dict[str, Any]) -> bool:

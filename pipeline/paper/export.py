@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SamestepError
+from pipeline.figures import NARROW
 from pipeline.files import atomic_path, write_text
 from pipeline.fonts import FAMILY, fallback, is_wide
 from pipeline.paper.manuscript import SOURCES, read_table
@@ -20,6 +22,8 @@ from pipeline.paper.manuscript import SOURCES, read_table
 TYPST = "typst-smart"
 # At the size of type in paper/template.typ, with room for a caption.
 _LINES_OF_A_PAGE, _LINES_OF_A_SHORT_ONE, _LETTERS_OF_A_CELL = 46, 14, 40
+_LINES_BELOW_A_FIGURE = 9
+"""Rows with which the summary still fits below the figure of the first page."""
 # The command alone: a title may say `{figures/` too.
 _INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
 # A table as pandoc writes it: columns, caption, head, rows. No cell can hold such a command, since
@@ -30,6 +34,7 @@ _LONG_TABLE = re.compile(
     r".*?\\endlastfoot\n(?P<rows>.*?)\\end\{longtable\}",
     re.DOTALL,
 )
+_FIGURE = re.compile(r'(?P<before><figure id="fig:(?P<name>\w+)"[^>]*>\s*)(?P<image><img [^>]*>)')
 _APPENDIX = "\n\\onecolumn\n"
 
 
@@ -53,7 +58,9 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     for name, lines in _table_lines(generated / "tables").items():
         if lines > _LINES_OF_A_PAGE:
             options.append(f"--variable=long-table:{name}")
-        elif lines <= _LINES_OF_A_SHORT_ONE:
+        elif name == "summary" and lines > _LINES_BELOW_A_FIGURE:
+            options.append(f"--variable=floating-table:{name}")
+        if lines <= _LINES_OF_A_SHORT_ONE:
             options.append(f"--variable=short-table:{name}")
     _pandoc(generated, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
@@ -140,6 +147,20 @@ def write_html(generated: Path, final: Path) -> None:
             f"--css={SOURCES / 'style.css'}",
         ],
         images="svg",
+    )
+    text = final.read_text(encoding="utf-8")
+    write_text(final, _FIGURE.sub(lambda found: _stacked(found, generated / "figures"), text))
+
+
+def _stacked(figure: re.Match[str], folder: Path) -> str:
+    """A figure of the page, with its drawing for a narrow screen where the results have one."""
+    narrow = folder / f"{figure['name']}{NARROW}.svg"
+    if not narrow.is_file():
+        return figure[0]
+    drawing = base64.b64encode(narrow.read_bytes()).decode("ascii")
+    return (
+        f'{figure["before"]}<picture><source media="screen and (max-width: 46rem)" '
+        f'srcset="data:image/svg+xml;base64,{drawing}">{figure["image"]}</picture>'
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -29,6 +28,7 @@ def findings(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "throughput": rankings,
         "leaders": _leaders(several),
+        "several": len(several),
         "decided": sum(one["fastest"] for one in several),
         "largest": summary.largest(table),
         "headline": ([one for one in rankings if not one["condition"]] or [{}])[-1],
@@ -53,10 +53,10 @@ def _spread(table: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _leaders(rankings: list[dict[str, Any]]) -> str:
-    """`A in 4 and B in 3`: how often each cell had the highest median, where it had others."""
+def _leaders(rankings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How often each cell had the highest median, where it had others; the most often first."""
     firsts = Counter(one["arm"] for one in rankings)
-    return listed(f"{label} in {number}" for label, number in firsts.most_common())
+    return [{"label": label, "number": number} for label, number in firsts.most_common()]
 
 
 def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -133,9 +133,13 @@ def _scaling(table: pd.DataFrame) -> dict[str, Any]:
     bases = pick(table, "cell", "base_tokens_per_second").drop_duplicates("base")
     return {
         "cells": described,
-        "faster": _named(described, {FASTER}),
-        "slower": _named(described, {SLOWER}),
-        "unclear": _named(described, {c["verdict"] for c in described} - {FASTER, SLOWER}),
+        "links": [
+            {
+                "link": link,
+                **_by_verdict([cell for cell in described if cell["over"] == link]),
+            }
+            for link in dict.fromkeys(cell["over"] for cell in described)
+        ],
         "too_few": any(c["verdict"] == TOO_FEW for c in described),
         "bases": [
             {"name": row["base"], "rate": significant(row["value"])} for row in records(bases)
@@ -143,19 +147,18 @@ def _scaling(table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _named(described: list[dict[str, Any]], verdicts: Collection[str]) -> str:
-    """The cells of these verdicts, link by link: `all 5 cells over 1 Gbit/s; A and B over ...`."""
-    parts = []
-    for link in dict.fromkeys(cell["over"] for cell in described):
-        there = [cell for cell in described if cell["over"] == link]
-        chosen = [cell for cell in there if cell["verdict"] in verdicts]
-        if not link:
-            parts.append(listed(cell["label"] for cell in chosen))
-        elif chosen and len(chosen) == len(there) > 2:
-            parts.append(f"all {len(there)} cells over {link}")
-        elif chosen:
-            parts.append(f"{listed(cell['arm'] for cell in chosen)} over {link}")
-    return "; ".join(filter(None, parts))
+def _by_verdict(there: list[dict[str, Any]]) -> dict[str, str]:
+    """The cells over one link by whether more nodes paid; `all 5 cells` where all are alike."""
+
+    def named(chosen: list[dict[str, Any]]) -> str:
+        if len(chosen) == len(there) > 2:
+            return f"all {len(there)} cells"
+        return listed(cell["arm"] for cell in chosen)
+
+    faster = [cell for cell in there if cell["verdict"] == FASTER]
+    slower = [cell for cell in there if cell["verdict"] == SLOWER]
+    unclear = [cell for cell in there if cell["verdict"] not in (FASTER, SLOWER)]
+    return {"faster": named(faster), "slower": named(slower), "unclear": named(unclear)}
 
 
 def _verdict(table: pd.DataFrame, row: dict[str, Any]) -> str:

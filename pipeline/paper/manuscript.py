@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,15 @@ from pipeline.errors import SamestepError
 from pipeline.text import markdown, markdown_code, prose
 
 SOURCES = Path(__file__).parents[2] / "paper"
+
+
+_FIXED = "\N{NO-BREAK SPACE}"
+_UNITS = "%|ms|s|MiB|GiB|Mbit/s|Gbit/s|nodes?|GFLOP/s"
+# Between a number and its unit or interval, and inside of the latter, no line ends.
+_BREAKABLE = re.compile(
+    rf"(?<=\d) (?=(?:{_UNITS})(?![\w/]))|(?<=[\d%]) (?=\\?\[\d[\d.,]*, [\d.,]+\\?\])"
+    rf"|(?<=\d,) (?=[\d.,]+\\?\])|(?<=Figure) (?=\d)|(?<=Table) (?=\d)"
+)
 
 
 class _Markdown(str):
@@ -58,13 +68,18 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
             see_table=lambda name: "",
         )
         order = {kind: list(dict.fromkeys(names)) for kind, names in shown.items()}
-        return template.render(
+        text = template.render(
             **numbers,
             figure=lambda name: _Markdown(_figure(name)),
             table=lambda name: _Markdown(_table(name, table_folder)),
             caption=lambda name, text: _Markdown(_caption(name, text)),
             see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
             see_table=lambda name: f"Table {_place(order['table'], name)}",
+        )
+        # Code is copied, and keeps its spaces.
+        parts = text.split("```")
+        return "```".join(
+            part if place % 2 else _BREAKABLE.sub(_FIXED, part) for place, part in enumerate(parts)
         )
     except TemplateError as error:
         line = getattr(error, "lineno", None)

@@ -18,6 +18,7 @@ from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
 from pipeline.metrics.format import NONE
+from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
     cells,
     fact,
@@ -59,6 +60,7 @@ def collect(
 
     `manifest` is that of the token shards, `validation` what the bench of the emulation wrote.
     """
+    said = spoken(table)
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -71,9 +73,9 @@ def collect(
         "measurement": measurement(table),
         "environment": _environment(table),
         "parity": parity_facts(table),
-        "findings": findings(table),
-        "what_if": what_if_facts(table),
-        "split": split_facts(table),
+        "findings": findings(said),
+        "what_if": what_if_facts(said),
+        "split": split_facts(said),
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, verdicts, manifest),
         "date": _date(table),

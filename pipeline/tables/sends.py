@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE
 from pipeline.metrics.select import pick
-from pipeline.tables.write import PLACE, places
+from pipeline.tables.write import PLACE, places, same_over_links
 
 CAPTION = (
     "What the rank that sends most sends in a step along each axis of the layout, in bytes on the "
@@ -66,7 +66,7 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     def words(values: pd.Series) -> list[str]:
         return [NONE if pd.isna(v) else str(v) for v in values]
 
-    return pd.DataFrame(
+    shown = pd.DataFrame(
         {
             **places(frame),
             "Axis": frame["axis"],
@@ -77,3 +77,4 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
             "Calls": words(frame["calls"]),
         }
     )
+    return same_over_links(shown)

@@ -64,7 +64,7 @@ def largest(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _said(row: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:
-    """Label, tokens per second, speedup with its interval and the base with its label."""
+    """Label, tokens per second, speedup with its interval, and whose throughput that is over."""
     labels = cells(table).set_index("cell")["arm_label"]
     base, _, nodes = str(row["base"]).partition(", ")
     value = ratio_interval(row["speedup"], row["speedup_low"], row["speedup_high"])
@@ -72,7 +72,7 @@ def _said(row: dict[str, Any], table: pd.DataFrame) -> dict[str, str]:
         "label": row["arm_label"],
         "rate": f"{row['tokens_per_second']:,.0f}",
         "speedup": value,
-        "base": f"{labels[base]} on {nodes}",
+        "base": ("its own" if base == row["arm"] else f"that of {labels[base]}") + f" on {nodes}",
     }
 
 

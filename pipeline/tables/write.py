@@ -121,6 +121,21 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
     return {**found, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
 
 
+def same_over_links(shown: pd.DataFrame) -> pd.DataFrame:
+    """`shown` with the rows of a cell once, of `every` link, where each link has the same ones."""
+    if "Link" not in shown or shown["Link"].nunique() < 2:
+        return shown
+    kept = []
+    for _, rows in shown.groupby("Cell", sort=False):
+        over = [part.drop(columns="Link") for _, part in rows.groupby("Link", sort=False)]
+        if len(over) == shown["Link"].nunique() and all(
+            part.to_numpy().tolist() == over[0].to_numpy().tolist() for part in over
+        ):
+            rows = rows.loc[over[0].index].assign(Link="every")
+        kept.append(rows)
+    return pd.concat(kept, ignore_index=True)
+
+
 def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """`shown` with a repeated value left blank below its first row, in each of `columns`.
 

@@ -104,7 +104,18 @@ def test_text_is_large_enough_to_be_read(page: Page) -> None:
         .map(e => parseFloat(getComputedStyle(e).fontSize))"""
     )
     assert min(sizes) >= 12
-    assert page.evaluate("Math.min(...Array.from(document.images).map(i => i.width))") >= 600
+    # A figure's letters have at least 7 points, which are 9.3 pixels of its own size.
+    scale = "Math.min(...Array.from(document.images).map(i => i.width / i.naturalWidth))"
+    assert page.evaluate(scale) >= 0.98
+
+
+def test_a_narrow_screen_gets_stacked_panels_and_scrolls_no_figure(page: Page) -> None:
+    narrow = page.evaluate("innerWidth") < 700
+    ratios = page.evaluate("Array.from(document.images, i => i.naturalHeight / i.naturalWidth)")
+    assert (min(ratios) > 1) is narrow
+    wider = """Array.from(document.querySelectorAll("figure .scroll"))
+        .filter(b => b.scrollWidth > b.clientWidth + 1).map(b => b.ariaLabel)"""
+    assert page.evaluate(wider) == []
 
 
 def test_runs_are_filtered_and_sorted(page: Page) -> None:
@@ -302,10 +313,28 @@ def test_tables_are_sorted_and_filtered(page: Page) -> None:
 
 
 def test_points_of_a_figure_say_their_value(page: Page, results: Path) -> None:
-    """A title over each point, where the figure shows it; the figure's own file has it too."""
-    found = page.evaluate("""Array.from(document.querySelectorAll("#figure-throughput .plate i"),
-        e => [e.title, e.offsetLeft, e.offsetTop, e.parentElement.clientWidth])""")
-    drawn = (results / "figures/throughput.svg").read_text()
+    """By pointer and by keys, each where the figure shows it; the figure's file has a title."""
+    sheet = "_narrow" if page.evaluate("innerWidth") < 700 else ""
+    found = page.evaluate("""Array.from(document.querySelectorAll("#figure-throughput .plate i"))
+        .filter(e => e.offsetWidth > 0).map(
+        e => [e.dataset.says, e.offsetLeft, e.offsetTop, e.parentElement.clientWidth])""")
+    drawn = (results / f"figures/throughput{sheet}.svg").read_text()
     assert len(found) > 10 and drawn.count('<circle class="point"') == len(found)
     assert all(" tokens/s, " in title and "node" in title for title, *_ in found)
     assert all(0 < left < width for _, left, _, width in found)
+    tip = "document.querySelector('#figure-throughput .tip').textContent"
+    assert page.evaluate(tip) == ""
+    place = page.evaluate("""(() => { const point = Array.from(
+        document.querySelectorAll("#figure-throughput .plate i")).filter(e => e.offsetWidth > 0)[3];
+        point.scrollIntoView({block: "center"}); const box = point.getBoundingClientRect();
+        return [box.left + box.width / 2, box.top + box.height / 2]; })()""")
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
+    assert page.evaluate(tip) in [title for title, *_ in found]
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    assert page.evaluate(tip) == ""
+    page.evaluate("document.querySelector('#figure-throughput .scroll').focus()")
+    for number in range(2):
+        press(page, "ArrowRight", 39)
+        assert page.evaluate(tip) == found[number][0]
+    press(page, "Escape", 27)
+    assert page.evaluate(tip) == ""

@@ -1,8 +1,11 @@
 # All figures in one job: starting Python for each takes longer than drawing most of them.
+from pipeline.figures import NARROW
 from pipeline.figures import catalogue as figure_catalogue
 
 FIGURE_NAMES = figure_catalogue.shown(STUDY)
 VECTORS = {name: f"{RESULTS}/figures/{name}.svg" for name in FIGURE_NAMES}
+# For a narrow screen, in the report alone.
+STACKED = expand(f"{RESULTS}/figures/{{name}}{NARROW}.svg", name=FIGURE_NAMES)
 FIGURES = [path for path in VECTORS.values()] + expand(
     f"{RESULTS}/figures/{{name}}.{{kind}}", name=FIGURE_NAMES, kind=["pdf", "png"]
 )
@@ -35,7 +38,7 @@ rule figures:
             )
             for name, path in VECTORS.items()
         ],
-        FIGURES[len(VECTORS) :],
+        FIGURES[len(VECTORS) :] + STACKED,
     log:
         f"{RESULTS}/logs/figures.txt",
     threads: EVERY_CORE

@@ -11,7 +11,7 @@ rule page:
         study=STUDY_FILE,
         metrics=METRICS,
         verdicts=VERDICTS if CLAIM_FILES else [],
-        figures=list(VECTORS.values()),
+        figures=[*VECTORS.values(), *STACKED],
         tables=list(PAGES.values()),
         code=files("pipeline/page/*"),
     output:

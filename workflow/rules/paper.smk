@@ -6,7 +6,7 @@ rule manuscript:
     input:
         study=STUDY_FILE,
         metrics=METRICS,
-        figures=FIGURES,
+        figures=FIGURES + STACKED,
         tables=TABLES,
         manifest=f"{TOKENS}/manifest.json",
         verdicts=VERDICTS if CLAIM_FILES else [],

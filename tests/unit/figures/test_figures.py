@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 from pipeline import figures
 from pipeline.__main__ import main
-from pipeline.figures import scales, theme
+from pipeline.figures import scales, sheets, theme
 from pipeline.metrics import table as tidy
 from tests.fake_records import make_study, make_table, write_table
 
@@ -202,9 +202,9 @@ def test_no_text_of_a_figure_is_smaller_than_seven_points_in_print(
     template = Path("paper/template.typ").read_text(encoding="utf-8")
     margin = float(re.findall(r"margin: \(x: (\d+)mm", template)[0])
     assert "#set image(width: 100%)" in template
-    assert pytest.approx((210 - 2 * margin) / 25.4, abs=0.01) == theme.WIDTH_INCHES
+    assert pytest.approx((210 - 2 * margin) / 25.4, abs=0.01) == sheets.WIDTH_INCHES
     theme.apply()
     figure = draw(name, table)
-    assert figure.get_figwidth() == theme.WIDTH_INCHES
+    assert figure.get_figwidth() == sheets.WIDTH_INCHES
     shown = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text().strip()]
     assert min(float(text.get_fontsize()) for text in shown) >= theme.LEAST_POINTS

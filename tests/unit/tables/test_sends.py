@@ -15,7 +15,7 @@ from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables import sends
-from pipeline.tables.write import write_all
+from pipeline.tables.write import same_over_links, write_all
 from tests.fake_records import make_record, make_study
 
 
@@ -74,3 +74,14 @@ def test_a_study_of_one_rank_has_no_rows(tmp_path: Path) -> None:
 
 def test_the_caption_explains_every_symbol() -> None:
     assert all(f" {symbol} " in sends.CAPTION.replace(",", " ") for symbol in SYMBOLS)
+
+
+def test_a_cell_that_sends_the_same_over_every_link_stands_once() -> None:
+    columns = ["Cell", "Link", "Nodes", "Predicted"]
+    rows = [["ddp", "slow", "2", "8"], ["ddp", "slow", "4", "9"], ["ddp", "fast", "2", "8"],
+            ["ddp", "fast", "4", "9"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
+            ["half", "slow", "2", "8"]]  # fmt: skip
+    found = same_over_links(pd.DataFrame(rows, columns=columns)).to_numpy().tolist()
+    assert found == [["ddp", "every", "2", "8"], ["ddp", "every", "4", "9"], *rows[4:]]
+    one = pd.DataFrame(rows[:2], columns=columns)
+    assert same_over_links(one) is one

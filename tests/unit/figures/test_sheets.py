@@ -1,0 +1,116 @@
+"""Figures drawn for a narrow screen, what their points say, and names at the ends of lines."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from pipeline import figures
+from pipeline.figures import points, ranked, sheets, theme
+from pipeline.figures.against_nodes import _apart
+from pipeline.metrics.select import pick
+from tests.fake_records import EMULATED, make_table
+
+NAMES = sorted(set(figures.names()) - {"published", "what_if"})
+WITH_POINTS = sorted({*NAMES} - {"loss_step", "loss_time"})
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=2, cluster=EMULATED, profile={"steps": 2})
+
+
+@pytest.fixture(scope="module")
+def ranking() -> pd.DataFrame:
+    """Every cell at one number of nodes alone."""
+    table = make_table(repeats=2)
+    single = table["cell"] == "single"
+    return table[table["cell"].isna() | single | (table["nodes"] == 4)]
+
+
+def draw(name: str, table: pd.DataFrame) -> Figure:
+    module = __import__(f"pipeline.figures.{name}", fromlist=["draw"])
+    theme.apply()
+    plt.close("all")
+    figure: Figure = module.draw(table)
+    figure.draw_without_rendering()
+    return figure
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_narrow_sheet_panels_are_stacked_and_nothing_is_cut(
+    name: str, table: pd.DataFrame
+) -> None:
+    wide = draw(name, table)
+    with sheets.narrow():
+        figure = draw(name, table)
+    assert figure.get_figwidth() == sheets.NARROW.width
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(shown) == len([axes for axes in wide.axes if axes.get_visible()])
+    beside = max(len({axes.get_subplotspec().colspan.start for axes in shown}), 1)  # type: ignore[union-attr]
+    assert beside <= 2
+    said = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text().strip()]
+    assert min(float(text.get_fontsize()) for text in said) >= theme.LEAST_POINTS
+    width = figure.bbox.width
+    for text in said:
+        if text.get_visible() and all(axes is None or axes.get_visible() for axes in [text.axes]):
+            box = text.get_window_extent()
+            assert box.x0 > -2 and box.x1 < width + 2, text.get_text()
+
+
+def test_outside_of_it_the_sheet_is_wide_again() -> None:
+    with pytest.raises(KeyError), sheets.narrow():
+        raise KeyError
+    assert sheets.current() is sheets.WIDE
+
+
+@pytest.mark.parametrize("name", WITH_POINTS)
+def test_points_say_a_number_and_what_it_is_of(name: str, table: pd.DataFrame) -> None:
+    found = [one for one in draw(name, table).findobj(points.Point)]
+    assert len(found) > 4
+    said = [one.text for one in found if isinstance(one, points.Point)]
+    assert all(re.search(r"\d", text) and "nan" not in text for text in said)
+
+
+@pytest.mark.parametrize("name", ["throughput", "speedup", "overview"])
+def test_cells_at_one_number_of_nodes_each_are_ranked(name: str, ranking: pd.DataFrame) -> None:
+    values = pick(ranking, "cell", "tokens_per_second")
+    assert ranked.fits(values)
+    first = draw(name, ranking).axes[0]
+    assert first.get_xlim()[0] == 0
+    labels = [text.get_text() for text in first.get_yticklabels()]
+    best = values.sort_values("value", ascending=False)["arm"]
+    if name != "speedup":
+        assert [label.partition(", ")[0] for label in labels] == list(best)
+    assert "single, 1 node" in labels
+    assert not ranked.fits(pick(make_table(repeats=2), "cell", "tokens_per_second"))
+
+
+@pytest.mark.parametrize("heights", [
+    [0.1, 0.5, 0.9], [0.5, 0.5, 0.5], [0.99, 0.99, 1.0], [0.0, 0.01], [0.3, 0.32, 0.8, 0.82], [],
+])  # fmt: skip
+def test_names_are_moved_apart_by_as_little_as_can_be(heights: list[float]) -> None:
+    found = _apart(heights, 0.1)
+    assert all(b - a >= 0.1 - 1e-9 for a, b in pairwise(found))
+    assert all(-1e-9 <= height <= 1 + 1e-9 for height in found)
+    if heights == [0.5, 0.5, 0.5]:
+        assert found == pytest.approx([0.4, 0.5, 0.6])
+    if heights == [0.1, 0.5, 0.9]:
+        assert found == heights
+
+
+def test_more_names_than_there_is_room_for_keep_their_distance() -> None:
+    found = _apart([0.5] * 14, 0.1)
+    assert found == pytest.approx([0.1 * place for place in range(14)])
+
+
+def test_words_in_the_colour_of_a_line_stand_out_from_white() -> None:
+    for colour in theme._COLOURS:
+        assert 1.05 / (theme._luminance(np.array(to_rgb(theme.ink(colour)))) + 0.05) >= 4.5
+    assert theme.ink("#000000") == "#000000"
