@@ -15,8 +15,8 @@ from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 REFERENCE = "single"
-STEPS = 8
-OVERFLOW_STEP = 5
+STEPS = 6
+OVERFLOW_STEP = 4
 WORLDS = (1, 2, 4)
 WIDE = 8
 """Ranks of one launch of all strategies, and of three axes of two ranks each."""
@@ -47,7 +47,7 @@ OPTIMISER = OptimiserSpec(
     weight_decay=0.01,
     max_grad_norm=1.0,
     schedule="linear",
-    warmup_steps=4,
+    warmup_steps=3,
 )
 
 # Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.

@@ -51,10 +51,9 @@ class Runs:
 
 def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
     """Train all cases of a strategy; raises LaunchFailed."""
-    script = str(Path(__file__).with_name("rank.py"))
     try:
         done = subprocess.run(
-            [sys.executable, script, strategy, str(world), str(tokens), str(out)],
+            [sys.executable, "-m", "tests.parity.ask", strategy, str(world), str(tokens), str(out)],
             env=_environment(world),
             capture_output=True,
             text=True,

@@ -1,15 +1,14 @@
 """The ranks of the parity suite: each trains every case of a strategy through the real loop.
 
-`python rank.py STRATEGY WORLD TOKENS OUT` forks them, as runs on emulated nodes are, with what
-torchrun would set; torch is loaded once. A rank that fails leaves `rank<r>.error.json`: when, how,
-and whether it only lost a peer.
+`start` forks them, as runs on emulated nodes are, with what torchrun would set; `ask.py` calls it
+where torch is loaded already. A rank that fails leaves `rank<r>.error.json`: when, how, and whether
+it only lost a peer.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.launch.torchrun import free_port
-from pipeline.machine.processes import die_with_parent
 from pipeline.parallel import state, tensor
 from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.mesh import Layout
@@ -371,9 +369,3 @@ def summed() -> Callable[..., Any]:
 
     real = Native.scaled
     return lambda self, loss, optimiser, *, last: real(self, loss * 2, optimiser, last=last)
-
-
-if __name__ == "__main__":
-    die_with_parent()
-    reuse_groups()
-    sys.exit(start(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])))

@@ -38,7 +38,7 @@ from pipeline.parallel.types import SavedState
 from pipeline.planner.memory import predict, predict_sent
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
-from tests.parity import cases
+from tests.parity import ask, cases
 from tests.parity.cases import (
     BRIEF_STEPS,
     MUTATIONS,
@@ -76,6 +76,7 @@ SENT = 1e-2
 @pytest.fixture(scope="session")
 def launched(tmp_path_factory: pytest.TempPathFactory, small_tokens: Path) -> Any:
     """Start a strategy's ranks once a session, and hand out what they left, or why they failed."""
+    ask.start()
 
     @cache
     def outcome(strategy: str, world: int) -> Runs | str:

@@ -1,0 +1,48 @@
+"""Asks for the ranks of a launch: `python -m tests.parity.ask STRATEGY WORLD TOKENS OUT`.
+
+They are forked by the session's own process, which has torch loaded once for all launches; where
+it does not answer, by this one. It imports little, so that asking takes no time.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pipeline.launch import fork_server
+from pipeline.machine.processes import die_with_parent
+
+VARIABLE = "SAMESTEP_PARITY"
+"""Name of that process's socket, in the environment of the tests."""
+READ_AT_LOAD = ("OMP_NUM_THREADS",)
+
+
+def start() -> None:
+    """Start the process that has torch loaded; it ends with this one."""
+    fork_server.start("tests.parity.ask", VARIABLE, {"OMP_NUM_THREADS": "1"})
+
+
+def load() -> fork_server.Work:
+    """What a launch does, with all that it imports loaded."""
+    from tests.parity import rank
+
+    rank.reuse_groups()
+
+    def work() -> int:
+        strategy, world, tokens, out = sys.argv[1:]
+        return rank.start(strategy, int(world), Path(tokens), Path(out))
+
+    return work
+
+
+def main() -> int:
+    """Serve, or ask."""
+    die_with_parent()
+    if len(sys.argv) == 2:
+        fork_server.serve(sys.argv[1], load, READ_AT_LOAD)
+    code = fork_server.ask(VARIABLE, sys.argv[1:])
+    return load()() if code is None else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
