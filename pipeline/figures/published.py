@@ -88,11 +88,13 @@ def _words(sentence: str) -> str:
 
 
 def _told(one: dict[str, Any]) -> str:
-    """Measured effect with its interval and runs, and what was published, over its point."""
+    """Measured effect with its runs and, from six on, its interval, and what was published, over its point."""
     effect, published = one["effect"], one["published"]
     said = [outcome(one)]
     if effect:
-        measured = with_interval(effect["value"], effect["low"], effect["high"])
+        measured = significant(effect["value"])
+        if has_interval(one):
+            measured = with_interval(effect["value"], effect["low"], effect["high"])
         said.append(f"measured {measured} in {plural(len(one['runs']), 'run')}")
     if published:
         said.append(f"published {significant(published['value'])}")
