@@ -88,7 +88,7 @@ def _words(sentence: str) -> str:
 
 
 def _told(one: dict[str, Any]) -> str:
-    """Measured effect with its runs and, from six on, its interval, and what was published, over its point."""
+    """Measured effect with its runs (from six on its interval) and what was published."""
     effect, published = one["effect"], one["published"]
     said = [outcome(one)]
     if effect:
