@@ -32,7 +32,7 @@ def clear(
         for left in paths.ranks.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
-            elif not left.match("rank*.steps"):
+            elif not step_files.is_one(left):
                 left.unlink()
         return done, said
     except OSError as error:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError
 from types import TracebackType
 from typing import Any, TextIO
 from zlib import crc32
@@ -47,6 +48,11 @@ _OF_A_PROFILE = ("phases", "cpu_phases", "passes")
 def path_of(folder: Path, rank: int) -> Path:
     """The rows of a rank."""
     return folder / f"rank{rank}.steps"
+
+
+def is_one(path: Path) -> bool:
+    """Whether a file in the folder of the ranks is one that a `StepFile` keeps."""
+    return path.match("rank*.steps") or path.match("rank*.profile.jsonl")
 
 
 class StepFile:
@@ -87,8 +93,10 @@ class StepFile:
 
     def to_disk(self) -> None:
         """Wait until all rows are on the disk: a checkpoint is good for nothing without them."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        for stream in (self._stream, self._lines):
+            if stream is not None:
+                stream.flush()
+                os.fsync(stream.fileno())
 
     def __enter__(self) -> StepFile:
         return self
@@ -153,7 +161,7 @@ def adopt_lines(folder: Path) -> None:
         if match is None:
             continue
         rows = b""
-        with suppress(ValueError, TypeError, AttributeError, RecursionError, OSError):
+        with suppress(ValueError, TypeError, RecursionError, StructError, OSError):
             for line in whole_lines(path):
                 step = Step(**json.loads(line))
                 if step.rank != int(match[1]):
@@ -192,7 +200,7 @@ def _step(row: tuple[Any, ...], rank: int) -> Step:
 
 def _profiles(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
     """What stands in the profile of a rank, up to the first line that is damaged."""
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError, TypeError, RecursionError):
         for line in whole_lines(_profile(folder, rank)):
             yield dict(json.loads(line))
 

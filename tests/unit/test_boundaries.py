@@ -122,7 +122,6 @@ READERS = {
     "pipeline.commands.artifact": "the lock of this checkout",
     "pipeline.launch.emulated.yardstick": "what its own processes send",
     "pipeline.launch.fork_server": "what its own process sends",
-    "pipeline.launch.leftovers": "what ranks of this run left",
     "pipeline.launch.log": "the log of this launch",
     "pipeline.launch.outcome": "what ranks of this launch left",
     "pipeline.launch.progress": "what ranks of this launch write",
@@ -133,7 +132,8 @@ READERS = {
     "pipeline.training.checkpoint": "checkpoints of this run",
     "pipeline.training.fence": "the token of this launch",
     "pipeline.training.shard_files": "pieces of checkpoints of this run",
-    "pipeline.training.worker": "a spec that the launcher has read, and steps, to write them",
+    "pipeline.training.step_files": "what ranks of this run write and left",
+    "pipeline.training.worker": "a spec that the launcher has read",
 }
 
 

@@ -125,7 +125,7 @@ def test_masters_are_copied_by_as_many_kernels_for_one_weight_as_for_nine() -> N
     assert copies(1) == copies(9) == 2
 
 
-class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Copies(TorchDispatchMode):
     """Counts operators that copy tensors."""
 
     number = 0

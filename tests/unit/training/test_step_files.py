@@ -101,6 +101,18 @@ def test_a_resume_cuts_back_to_the_checkpoint_or_is_refused(tmp_path: Path) -> N
         steps.to_disk()
 
 
+def test_a_profiled_run_is_cut_back_too(tmp_path: Path) -> None:
+    written = [made(n, phases=PHASES) for n in range(3)]
+    with StepFile(tmp_path, 0) as steps:
+        for step in written:
+            steps.write(step)
+        steps.to_disk()
+    assert all(step_files.is_one(path) for path in tmp_path.iterdir())
+    with StepFile(tmp_path, 0, done=1) as steps:
+        steps.write(made(1, phases=PHASES, loss=5.0))
+    assert read_steps(tmp_path) == [written[0], made(1, phases=PHASES, loss=5.0)]
+
+
 def test_a_rank_of_an_earlier_start_does_not_write_into_the_new_file(tmp_path: Path) -> None:
     with StepFile(tmp_path, 0) as old:
         old.write(made(0))
@@ -120,12 +132,13 @@ def test_rank_0_is_seen_at_once_and_others_when_a_checkpoint_needs_them(tmp_path
 
 
 def test_lines_of_an_earlier_version_become_rows(tmp_path: Path) -> None:
-    for rank, tail in ((0, '{"step": 2'), (1, "[]\n")):
+    damaged = json.dumps(made(2, 2).to_dict() | {"step": -1}) + "\n"
+    for rank, tail in ((0, '{"step": 2'), (1, "[]\n"), (2, damaged)):
         lines = "".join(json.dumps(made(n, rank).to_dict()) + "\n" for n in range(2))
         (tmp_path / f"rank{rank}.jsonl").write_text(lines + tail)
     (tmp_path / "rank0.profile.jsonl").write_text("")
     step_files.adopt_lines(tmp_path)
-    assert [whole_steps(tmp_path, rank, 9) for rank in (0, 1)] == [2, 2]
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".jsonl", ".steps", ".steps"]
+    assert [whole_steps(tmp_path, rank, 9) for rank in (0, 1, 2)] == [2, 2, 2]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".jsonl", *[".steps"] * 3]
     (tmp_path / "rank0.profile.jsonl").unlink()
-    assert read_steps(tmp_path) == [made(n, rank) for n in range(2) for rank in (0, 1)]
+    assert read_steps(tmp_path) == [made(n, rank) for n in range(2) for rank in (0, 1, 2)]
