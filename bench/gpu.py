@@ -12,13 +12,15 @@ phases      where a step's time goes
 tests       tests/system/test_gpu.py, where pytest is installed
 
 It needs torch, numpy and PyYAML, and for `pairs` transformers; no network and no other package of
-this project. A part that fails is a result with its error, and no part begins after `--minutes`.
+this project. A part that fails is a result with its error, and no part, precision or pair begins
+after `--minutes`; what matters most comes first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -44,16 +46,25 @@ from pipeline.training.peak import measured_flops_per_second
 from pipeline.training.phases import PhaseTimer
 
 ROOT = Path(__file__).resolve().parents[1]
-PRECISIONS = ("fp32", "tf32", "bf16", "amp_o1", "amp_o2", "apex_o1", "apex_o2")
+PRECISIONS = ("bf16", "fp32", "tf32", "amp_o1", "amp_o2", "apex_o1", "apex_o2")
 BATCH = {"tiny": 2, "124M": 8}
 PARITY_STEPS = 20
+LATE = {"left_out": "its turn came after the bench's minutes"}
 Found = dict[str, Any]
 
 
 class Bench:
     """The parts, on one device and at one size; each returns its results."""
 
-    def __init__(self, device: str, size: str, rounds: int, compiled: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        device: str,
+        size: str,
+        rounds: int,
+        compiled: Sequence[bool],
+        ends: float = math.inf,
+    ) -> None:
+        self.ends = ends
         self.device, self.rounds, self.compiled = torch.device(device), rounds, compiled
         self.base = Setting(size, BATCH.get(size, 8), "fp32", compiled=False, device=device)
         self.peaks: Found = {}
@@ -71,10 +82,13 @@ class Bench:
         """Seconds of a step of every contestant in every round."""
         from bench.peers import contestants
 
-        found = {}
+        found: Found = {}
         for precision in ("bf16", "fp32"):
             for compiled in self.compiled:
                 setting = replace(self.base, precision=precision, compiled=compiled)
+                if self._is_late():
+                    found[_name(setting)] = dict(LATE)
+                    continue
                 seconds = run_rounds(contestants(setting), setting, self.rounds, steps=3)
                 ours = seconds[Ours.name]
                 found[_name(setting)] = {
@@ -94,6 +108,9 @@ class Bench:
         for precision in PRECISIONS:
             for compiled in self.compiled:
                 setting = replace(self.base, precision=precision, compiled=compiled)
+                if self._is_late():
+                    found[_name(setting)] = dict(LATE)
+                    continue
                 try:
                     found[_name(setting)] = self._alone(setting)
                 except Exception as error:
@@ -123,14 +140,19 @@ class Bench:
         return found
 
     def parity(self) -> Found:
-        """Losses of a small model from the same weights and batches, here and on the CPU."""
+        """Losses and norms of a small model from the same weights and batches, here and there."""
         small = Setting("5M", 4, "fp32", compiled=False, device=str(self.device))
         small = small if self.base.size != "tiny" else self.base
         here, there = Ours(small), Ours(replace(small, device="cpu"))
-        losses = [(here.train(1), there.train(1)) for _ in range(PARITY_STEPS)]
+        losses, norms = [], []
+        for _ in range(PARITY_STEPS):
+            losses.append((here.train(1), there.train(1)))
+            norms.append([one.trainable.report().grad_norm for one in (here, there)])
         return {
             "losses": losses,
+            "grad_norms": norms,
             "largest_relative_deviation": max(abs(a - b) / abs(b) for a, b in losses),
+            "largest_relative_deviation_of_norms": max(abs(a - b) / abs(b) for a, b in norms),
         }
 
     def phases(self) -> Found:
@@ -153,6 +175,9 @@ class Bench:
             [*command, "tests/system/test_gpu.py"], cwd=ROOT, capture_output=True, text=True
         )
         return {"returncode": done.returncode, "output": (done.stdout + done.stderr)[-6000:]}
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self.ends
 
     def _forget(self) -> None:
         torch.compiler.reset()
@@ -224,13 +249,14 @@ def main() -> int:
     if args.device == "cuda" and not torch.cuda.is_available():
         print("error: torch sees no CUDA device; --device cpu tries the bench", file=sys.stderr)
         return 1
-    started = time.monotonic()
-    bench = Bench(args.device, args.size, args.rounds, (False,) if args.eager else (False, True))
+    ends = time.monotonic() + 60 * args.minutes
+    compiled = (False,) if args.eager else (False, True)
+    bench = Bench(args.device, args.size, args.rounds, compiled, ends)
     results: Found = {"about": about(bench.device)}
     for name, part in bench.parts():
         begun = time.monotonic()
-        if begun - started > 60 * args.minutes:
-            results[name] = {"left_out": f"begun after {args.minutes} minutes"}
+        if begun > ends:
+            results[name] = dict(LATE)
             continue
         try:
             results[name] = part()

@@ -349,3 +349,23 @@ def a_verdict() -> dict[str, Any]:
         "published": {"value": 1.5, "source": "figure 1"}, "runs": ["fake/single/n1/r0"],
     }  # fmt: skip
     return {"schema_version": 1, "study": "fake", "verdicts": [one]}
+
+
+def make_manifest() -> dict[str, Any]:
+    """The content of a manifest.json of tokens that nobody made."""
+    sha = "0" * 64
+    return {
+        "schema_version": 1,
+        "source": {"source": "text", "files": ["text.txt"], "document": "block"},
+        "tokenizer": {"kind": "bpe", "separator": "<|endoftext|>", "sha256": sha,
+                      "trained_on_every_nth_piece": 1},
+        "num_documents": 1,
+        "num_characters": 9,
+        "num_tokens": 9,
+        "vocab_size": 257,
+        "separator_id": 256,
+        "dtype": "uint16",
+        "text_sha256": sha,
+        "shards": [{"file": "shard-00000.bin", "num_tokens": 9, "sha256": sha}],
+        "versions": {"datasets": "5", "python": "3", "tokenizers": "0"},
+    }  # fmt: skip

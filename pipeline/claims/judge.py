@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeline.claims.choose import world_of
 from pipeline.claims.decide import corrected, settle
@@ -83,7 +83,7 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
     judged: set[tuple[int, int, str]] = set()
     while True:
         try:
-            found = KINDS[claim.kind](claim, replace(evidence, judged=frozenset(judged)))
+            found = KINDS[claim.kind](claim, evidence.after(judged))
             _require_speed(claim, evidence, found)
         except NotTestableError:
             if not worlds:

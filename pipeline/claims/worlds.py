@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -84,9 +85,23 @@ class Evidence:
         """Each link, by its text."""
         return {link.text: link for link in self.study.cluster.links}
 
+    @cached_property
+    def least(self) -> dict[str, float]:
+        """The smallest value of each fact of the runs."""
+        runs = self.table[self.table["level"] == "run"]
+        least = runs.groupby("metric", sort=False)["value"].min()
+        return {str(metric): float(value) for metric, value in least.items()}
+
     def fact(self, metric: str) -> float:
         """The smallest value of a fact over all runs; NaN where no run has it."""
-        return float(pick(self.table, "run", metric)["value"].min())
+        return self.least.get(metric, math.nan)
+
+    def after(self, judged: Iterable[World]) -> Evidence:
+        """This evidence where these worlds were judged; what was found in the table is kept."""
+        _ = self.groups, self.options, self.links, self.least, self.axes, self.parameters
+        other = copy(self)
+        object.__setattr__(other, "judged", frozenset(judged))
+        return other
 
     @cached_property
     def axes(self) -> dict[tuple[str, int], dict[str, int]]:

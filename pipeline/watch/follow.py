@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import count
@@ -21,7 +20,7 @@ from typing import TextIO
 
 from pipeline.errors import SamestepError
 from pipeline.files import made_folder
-from pipeline.machine.processes import stopped_below
+from pipeline.machine.processes import stopped_below, wait_for_one
 from pipeline.watch.show import line
 from pipeline.watch.state import Watched
 
@@ -158,7 +157,7 @@ def _wait(child: subprocess.Popen[bytes], shown: Follower) -> int:
                 shown.update()
                 if looked % STOPPED_EVERY == 0:
                     shown.tell_stopped(child.pid)
-                time.sleep(POLL_SECONDS)
+                wait_for_one([child], POLL_SECONDS)
             shown.update()
             break
         except KeyboardInterrupt as error:

@@ -29,7 +29,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from tests.fake_bench import make_result, make_yardstick
-from tests.fake_records import make_record, make_study
+from tests.fake_records import make_manifest, make_record, make_study
 
 CELLS = [
     {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32"},
@@ -42,7 +42,7 @@ def finished_study(results: Path, **changes: Any) -> Path:
     study = make_study(**{"cells": CELLS, "repeats": 1, **changes})
     study["cluster"] = study["cluster"] | {"nodes": [1]}
     write_text(results / STUDY_FILE, json.dumps(study, sort_keys=True) + "\n")
-    write_text(results / MANIFEST_FILE, json.dumps(_manifest()))
+    write_text(results / MANIFEST_FILE, json.dumps(make_manifest()))
     write_text(results / VALIDATION_FILE, json.dumps(make_result()))
     tokens = sha256_of_file(results / MANIFEST_FILE)
     for spec in [*expand(Study.of(study)), *profiled(Study.of(study))]:
@@ -60,25 +60,6 @@ def finished_study(results: Path, **changes: Any) -> Path:
     bias = load_bias(results / VALIDATION_FILE, yardstick)
     table.write(build(Study.of(study), results / "runs", bias), results / METRICS_FILE)
     return results
-
-
-def _manifest() -> dict[str, Any]:
-    sha = "0" * 64
-    return {
-        "schema_version": 1,
-        "source": {"source": "text", "files": ["text.txt"], "document": "block"},
-        "tokenizer": {"kind": "bpe", "separator": "<|endoftext|>", "sha256": sha,
-                      "trained_on_every_nth_piece": 1},
-        "num_documents": 1,
-        "num_characters": 9,
-        "num_tokens": 9,
-        "vocab_size": 257,
-        "separator_id": 256,
-        "dtype": "uint16",
-        "text_sha256": sha,
-        "shards": [{"file": "shard-00000.bin", "num_tokens": 9, "sha256": sha}],
-        "versions": {"datasets": "5", "python": "3", "tokenizers": "0"},
-    }  # fmt: skip
 
 
 @pytest.fixture(scope="session")

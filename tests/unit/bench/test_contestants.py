@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench import peers
+from bench.contestants.apart import Apart
 from bench.contestants.libraries import gpt2
 from bench.contestants.ours import Ours
 from bench.contestants.plain import Plain
 from bench.contestants.setting import SIZES, Contestant, Setting, Tokens
 from bench.peers import run_rounds
+from pipeline.machine.processes import keep_freed_memory
 from pipeline.models.gpt2.model import Gpt2, load_transformers
 
 SETTING = Setting("tiny", 2, "fp32", compiled=False)
@@ -91,3 +94,19 @@ def test_every_round_trains_each_and_the_first_is_not_counted(
     seconds = run_rounds(contestants, SETTING, rounds=3, steps=2)
     assert [one.taken for one in counted] == [8, 8]
     assert {name: len(taken) for name, taken in seconds.items()} == {"a": 3, "b": 3}
+
+
+def test_out_of_time_a_setting_has_the_least_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.peers.find_spec", lambda _: None)
+    contestants: list[Contestant] = [Counted("a")]
+    seconds = run_rounds(contestants, SETTING, rounds=50, steps=1, ends=0.0)
+    assert len(seconds["a"]) == peers.LEAST_ROUNDS
+
+
+def test_apart_it_takes_the_same_steps_after_what_it_begins_with() -> None:
+    apart = Apart(Plain, "plain", SETTING, keep_freed_memory)
+    here = Plain(SETTING)
+    assert [apart.train(2), apart.train(1)] == [here.train(2), here.train(1)]
+    apart.close()
+    with pytest.raises(OSError, match="closed"):
+        apart.train(1)

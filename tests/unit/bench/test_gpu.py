@@ -8,6 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from bench.gpu import Bench
+
 ROOT = Path(__file__).resolve().parents[3]
 BARE = """
 import sys
@@ -45,11 +47,19 @@ def test_it_needs_no_other_package_and_every_part_has_a_result(tmp_path: Path) -
         found = json.loads(archive.read("gpu.json"))
     assert {name: part.get("error") for name, part in found.items() if "error" in part} == {}
     assert found["parity"]["largest_relative_deviation"] == 0
+    assert found["parity"]["largest_relative_deviation_of_norms"] == 0
+    assert len(found["parity"]["grad_norms"]) == len(found["parity"]["losses"])
     alone = found["precisions"]
     assert alone["fp32"]["over_measured_peak"] > 0
     assert "CUDA" in alone["tf32"]["error"]
     assert set(found["pairs"]["bf16"]["median_ratio"]) == {"plain"}
     assert found["phases"]["backward"] > 0
+
+
+def test_out_of_time_no_precision_and_no_pair_begins() -> None:
+    late = Bench("cpu", "tiny", 2, (False,), ends=0.0)
+    for found in (late.precisions(), late.pairs()):
+        assert found and all("left_out" in one for one in found.values())
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
