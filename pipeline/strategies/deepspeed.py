@@ -32,6 +32,10 @@ stage3_max_reuse_distance, as they are by default).
 """
 
 
+BUCKET = 500_000_000
+"""Numbers: gradients are reduced in buckets of at most so many (reduce_bucket_size)."""
+
+
 @dataclass(frozen=True)
 class Deepspeed(Strategy):
     """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
@@ -68,15 +72,18 @@ class Deepspeed(Strategy):
             raise UnsupportedError(f"DeepSpeed is {reason}; run `{self.install}`")
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """Shares of what is sharded; the optimiser steps on a copy of this rank's weights."""
+        """Shares of what is sharded; the optimiser steps on a copy of this rank's weights.
+
+        Of a large model stage 3 has no more weights gathered at a time than it says.
+        """
         share = 1 / layout.num_processes
         rows = int(gradients * share)
         return Footprint(
-            buffer_bytes=gradients + rows,
+            buffer_bytes=min(gradients, FP32 * BUCKET) + rows,
             optimiser_share=share,
             gradient_share=share if self.stage > 1 else 1.0,
             weight_share=share if self.stage == 3 else 1.0,
-            gathered_bytes=gradients if self.stage == 3 else rows,
+            gathered_bytes=min(gradients, FP32 * LIVE) if self.stage == 3 else rows,
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:

@@ -40,7 +40,10 @@ pytestmark = [
 ]
 
 
-LAYOUTS = ["zero1", "zero3", "tensor", "pipe-1f1b", "interleaved"]
+LAYOUTS = ["zero1", "zero2", "zero3", "tensor", "gpipe", "pipe-1f1b", "interleaved", "zero-bubble"]
+LAYOUTS += ["annotated"]
+WIDER = ["tensor-data", "hybrid"]
+"""With two axes, so on more nodes than two."""
 EXTRA = pytest.param(
     "deepspeed3",
     marks=pytest.mark.skipif(
@@ -50,14 +53,14 @@ EXTRA = pytest.param(
 )
 
 
-def run_of(cell: str, nodes: int, link: LinkSpec = LINK) -> RunSpec:
+def run_of(cell: str, nodes: int, link: LinkSpec = LINK, ranks: int = 1) -> RunSpec:
     """A short run of a cell of `smoke` or `layouts`, on nodes and a link that it may not have."""
-    name = "layouts" if cell in [*LAYOUTS, *EXTRA.values] else "smoke"
+    name = "layouts" if cell in [*LAYOUTS, *WIDER, *EXTRA.values] else "smoke"
     study = load_study(ROOT / f"workflow/config/{name}/study.yaml")
     model = replace(study.model, vocab_size=300, context=16)
     spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
     work = replace(spec.workload, global_batch=8, steps=6, untimed_steps=2)
-    world = replace(spec.world, nodes=nodes, link=link, yardstick=None)
+    world = replace(spec.world, nodes=nodes, ranks_per_node=ranks, link=link, yardstick=None)
     return replace(spec, world=world, workload=work)
 
 
@@ -143,11 +146,60 @@ def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, 
     assert found["tcp"]["quickack"] is True
     assert all("TCPTimeouts" in rank["tcp"] for rank in record["ranks"])
     # Horovod's negotiation is sent as well, and grows with the time that a step takes.
-    for sent in [rank["sent"] for rank in record["ranks"] if "horovod" not in cell]:
-        counted = sent["steps"] * sum(each["wire_bytes"] for each in sent["collectives"])
-        calls = sum(each["count"] for each in sent["collectives"])
-        beside = sent["steps"] * (20_000 + 2_000 * calls)
-        assert counted <= sent["interface_bytes"] <= 1.25 * counted + beside, sent
+    for rank in [rank for rank in record["ranks"] if "horovod" not in cell]:
+        assert_the_interface_agrees([rank])
+
+
+def assert_the_interface_agrees(node: list[dict[str, Any]], *outside: str) -> None:
+    """What a node's cable carried is what its ranks count along these axes, or all; and headers."""
+    steps, calls, counted = node[0]["sent"]["steps"], 0, 0
+    for rank in node:
+        over = [c for c in rank["sent"]["collectives"] if not outside or c["axis"] in outside]
+        calls += sum(each["count"] for each in over)
+        counted += steps * sum(each["wire_bytes"] for each in over)
+    # The ranks of a node begin to count at slightly different times.
+    carried = max(rank["sent"]["interface_bytes"] for rank in node)
+    assert counted <= carried <= 1.25 * counted + steps * (20_000 + 2_000 * calls), node
+
+
+def test_a_tensor_axis_stays_inside_of_a_node_of_two_ranks(small_tokens, tmp_path) -> None:
+    """As in real clusters: its sums go over the node's loopback, the stages' over the cable."""
+    spec = run_of("hybrid", 2, ranks=2)
+    record, steps, said = train(replace(spec, profile=True), small_tokens, tmp_path / "emulated")
+    assert (record["status"], record["reason"]) == ("ok", None), said
+    _, expected, _ = train(loopback(spec), small_tokens, tmp_path / "loopback")
+    for got, want in zip(steps, expected, strict=True):
+        assert got["loss"] == pytest.approx(want["loss"], rel=1e-6)
+        assert got["grad_norm"] == pytest.approx(want["grad_norm"], rel=1e-5)
+    ranks = sorted(record["ranks"], key=lambda rank: rank["rank"])
+    for node in (ranks[:2], ranks[2:]):
+        assert_the_interface_agrees(node, "pipeline")
+        within = sum(
+            each["wire_bytes"] * rank["sent"]["steps"]
+            for rank in node
+            for each in rank["sent"]["collectives"]
+            if each["axis"] == "tensor"
+        )
+        assert within > max(rank["sent"]["interface_bytes"] for rank in node)
+
+
+@pytest.mark.parametrize(
+    ("cell", "nodes"), [(c, n) for n in (4, 8) for c in (*WIDER, "zero3", "annotated")]
+)
+def test_more_nodes_take_the_same_steps_and_send_what_is_counted(
+    cell, nodes, small_tokens, tmp_path
+) -> None:
+    spec = run_of(cell, nodes)
+    record, steps, said = train(replace(spec, profile=True), small_tokens, tmp_path / "emulated")
+    assert (record["status"], record["reason"]) == ("ok", None), said
+    one = loopback(spec)
+    one = replace(one, strategy="single", options={}, world=replace(one.world, nodes=1))
+    alone = train(one, small_tokens, tmp_path / "single")
+    norms = {step["step"]: step["grad_norm"] for step in alone[1]}
+    for got in steps:
+        assert got["grad_norm"] == pytest.approx(norms[got["step"]], rel=1e-4)
+    for rank in record["ranks"]:
+        assert_the_interface_agrees([rank])
 
 
 def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path) -> None:

@@ -287,6 +287,18 @@ def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() 
     assert predict_sent(replace(run, model=replace(model, num_layers=1300))) == ()
 
 
+def test_deepspeed_gathers_a_large_model_in_parts_and_a_small_one_whole() -> None:
+    """Its defaults: 10^9 numbers gathered at a time, gradients in buckets of 5 x 10^8."""
+    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+    run = replace(run, strategy="deepspeed", options={}, precision="fp32", world=sized(4))
+    count = models.num_parameters(run.model)
+    small = predict(run)
+    assert (small.parameters, small.buffers) == (count + 4 * count, 5 * count)
+    large = replace(run, model=replace(run.model, num_layers=96, width=12288, num_heads=96))
+    count, found = models.num_parameters(large.model), predict(large)
+    assert (found.parameters, found.buffers) == (count + 4 * 10**9, 4 * 5 * 10**8 + count)
+
+
 def test_deepspeed_names_what_it_cannot_do() -> None:
     with pytest.raises(StudyError, match="deepspeed stage 0 is unknown; use one of 1, 2, 3"):
         strategies.load("deepspeed", {"stage": 0}).layout(WORLD)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.models import tensor_shapes
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
 from pipeline.training.placements import propagate
 from tests.parity.cases import Case
 
@@ -75,3 +80,26 @@ cells:
       axes: {data: 0, model: 2}
       annotations: {"*.mlp.c_fc.weight": [model, null]}
 """
+
+
+class Collectives(TorchDispatchMode):
+    """Names of the collectives that DTensor starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "_c10d_functional":
+            self.names.add(func.__name__.partition(".")[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_shipped_annotations_send_nothing_that_gloo_sends_twice() -> None:
+    """A reduce-scatter over Gloo is an all-reduce and a cut; what `layouts` counts has none."""
+    runs = expand(load_study(Path("workflow/config/layouts/study.yaml")))
+    run = next(run for run in runs if run.cell == "annotated")
+    with Collectives() as sent:
+        propagate(run)
+    assert sent.names >= {"all_reduce", "all_gather_into_tensor"}
+    assert not any("reduce_scatter" in name for name in sent.names)
