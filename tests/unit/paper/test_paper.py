@@ -226,7 +226,9 @@ def test_the_first_page_has_the_finding_a_figure_and_a_line_for_each_cell(
     first = text_of(study, table, folder).split("# Introduction")[0]
     best = summary.build(spoken(table)).iloc[0]
     ratio = ratio_interval(best["speedup"], best["speedup_low"], best["speedup_high"])
-    found = f"**On 4 nodes, {best['arm_label']} had the highest median throughput, {ratio} times"
+    rate = f"{best['tokens_per_second']:,.0f} tokens/s"
+    found = f"**On 4 nodes, {best['arm_label']} had the highest median throughput, {rate}, which is"
+    assert f"{ratio} times".replace("[", "\\[").replace("]", "\\]") in first
     assert found.replace("[", "\\[").replace("]", "\\]") in first
     assert "{#fig:throughput alt=" in first and "{#tbl:summary}" in first
     assert first.count("of a step was communication that no computing hides") == 1
