@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
+from urllib.parse import quote
 
 from pipeline import options
 
@@ -39,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
     study = load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
-    folders = Folders(args.figures, args.tables, args.runs)
+    beside = os.path.relpath(args.runs, Path(args.out).parent)
+    folders = Folders(args.figures, args.tables, args.runs, quote(Path(beside).as_posix()))
     page = render(study, table.read(args.metrics, study.name), verdicts, folders)
     write_text(args.out, page)
     return 0

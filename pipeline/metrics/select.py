@@ -11,7 +11,7 @@ from pipeline.study.expansion import FALLBACK
 from pipeline.study.profiling import MARKED
 
 _NETWORKS = {
-    "emulated": "emulated nodes (a network and a share of the cores each, on one machine)",
+    "emulated": "emulated nodes on one machine",
     "loopback": "loopback (all nodes share the cores of one machine)",
     "real": "a real network between nodes",
 }

@@ -56,11 +56,12 @@ _TABLE = re.compile(r"<table><caption>([^<]*)</caption>(.*?)</table>", re.DOTALL
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the figures, the tables and the runs of a study are."""
+    """Where figures, tables and runs of a study are; `records` leads from the page to the last."""
 
     figures: Path
     tables: Path
     runs: Path
+    records: str = "runs"
 
 
 def render(
@@ -108,6 +109,7 @@ def render(
         ],
         environment=_table(folders.tables, "environment"),
         groups=groups_of(rows),
+        records=folders.records,
         columns=columns,
         constant="; ".join(
             f"{name.lower()} {getattr(rows[0], key)}"

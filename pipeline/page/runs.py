@@ -51,6 +51,7 @@ class RunRow:
     image: str
     log: tuple[str, ...]
     log_note: str
+    has_steps: bool
 
 
 def run_rows(study: Study, table: pd.DataFrame, runs: Path) -> list[RunRow]:
@@ -134,6 +135,7 @@ def _row(
         image=_digest(record.run["provenance"]["image_digest"]),
         log=lines,
         log_note=note,
+        has_steps=bool(record.steps),
     )
 
 

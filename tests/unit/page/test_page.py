@@ -177,14 +177,17 @@ def test_the_page_is_the_same_bytes_twice_and_elsewhere(
     assert str(root) not in page
 
 
-def test_the_page_asks_for_nothing_from_outside(outline: Outline) -> None:
+def test_the_page_asks_for_nothing_from_outside(root: Path, outline: Outline) -> None:
+    """And leads only to places of its own and to records that lie beside it."""
     places = [
         value
         for _, keys in outline.elements
         for key, value in keys.items()
         if key in ("src", "href", "srcset", "action", "data", "poster")
     ]
-    assert places and all(str(place).startswith(("data:", "#")) for place in places)
+    beside = [str(place) for place in places if str(place).startswith("runs/")]
+    assert places and all(str(place).startswith(("data:", "#", "runs/")) for place in places)
+    assert len(beside) > 30 and all((root / place).is_file() for place in beside)
     ids = {keys["id"] for _, keys in outline.elements if "id" in keys}
     assert {str(place)[1:] for place in places if str(place).startswith("#")} <= ids
 
