@@ -203,7 +203,7 @@ def test_a_stopped_torchrun(undisturbed, small_tokens, tmp_path, measured) -> No
     """Its rank ends, and it does not: the time limit passes, and the next start resumes."""
     expected = undisturbed("ddp", 1)
     spec = run_of("ddp", 1, "loopback")
-    stage = Stage(replace(spec, timeout_seconds=60), small_tokens, tmp_path / "out")
+    stage = Stage(replace(spec, timeout_seconds=40), small_tokens, tmp_path / "out")
     stage.wait_for_a_checkpoint()
     stage.kill("torch.distributed.run", signal.SIGSTOP)
     record, _ = stage.end()

@@ -1,4 +1,4 @@
-"""The shipped study on a real SLURM cluster, every training inside the image."""
+"""The shipped study, cut short, on a real SLURM cluster, every training inside the image."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from tests.workflow.project import ROOT, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
+ON_ONE, ON_ALL = "single", "dps"
+"""Cells of the shipped study that keep their node counts."""
+
 
 def test_the_cluster_check_inside_the_image_equals_the_local_run(
     slurm_cluster, image, singularity, tmp_path
 ) -> None:
-    """Six strategies on 1, 2 and 4 nodes; on the most, losses and norms equal bit for bit."""
+    """Five cells on 4 nodes, one of them on 1 and 2 too; losses and norms equal bit for bit."""
     there = make_project(tmp_path / "cluster")
+    cut(there.folder / CHECK)
     (there.folder / "images").mkdir()
     (there.folder / "images/samestep.sif").symlink_to(image.file)
     (there.folder / "images/samestep.json").write_text(json.dumps(image.facts))
@@ -32,7 +36,7 @@ def test_the_cluster_check_inside_the_image_equals_the_local_run(
     results = there.folder / "results/cluster-check"
     assert (results / "paper/paper.pdf").is_file()
     ran = records(results)
-    assert len(ran) == 16
+    assert len(ran) == 8
     for run, record in ran.items():
         assert (record["status"], record["reason"]) == ("ok", None), run
         assert record["execution"]["num_hosts"] == record["spec"]["world"]["nodes"], run
@@ -41,6 +45,16 @@ def test_the_cluster_check_inside_the_image_equals_the_local_run(
     assert len(here) == 6
     for run, local in here.items():
         assert losses(results, run) == local, run
+
+
+def cut(file: Path) -> None:
+    """Leave all node counts to one cell alone: a job's start takes longer than its steps."""
+    study = yaml.safe_load(file.read_text())
+    most = max(study["cluster"]["nodes"])
+    for cell in study["cells"]:
+        if cell["name"] not in (ON_ONE, ON_ALL):
+            cell["nodes"] = [most]
+    file.write_text(yaml.safe_dump(study))
 
 
 def local_losses(folder: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def listens(name: str) -> bool:
 
 
 def wait_until(condition) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
