@@ -115,7 +115,7 @@ def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
         ({"at_least": 6, "at_most": 9, "within": 0.1}, False),
     ):
         path = tmp_path / "study.json"
-        path.write_text(json.dumps(study.but(repeats=repeats).to_dict()))
+        path.write_text(json.dumps(study.but(repeats=repeats, profile={"steps": 20}).to_dict()))
         assert main(["plan", "--study", str(path)]) == 0
         shown = capsys.readouterr().out
         assert ("warning: 5 repeats cannot decide" in shown) == warned
