@@ -1,10 +1,14 @@
 """What the bench of a run's overhead counts."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bench import overhead
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec
 
 
 def test_a_part_that_is_done_twice_is_summed_and_a_missing_one_is_nothing(tmp_path: Path) -> None:
@@ -20,3 +24,12 @@ def test_a_part_that_is_done_twice_is_summed_and_a_missing_one_is_nothing(tmp_pa
     found = overhead.summary(runs)
     assert found["overhead_seconds"] == 2.0 and found["quartiles"] == [1.5, 2.5]
     assert found["parts"]["nodes made"]["seconds"] == 0.0
+
+
+@pytest.mark.parametrize("network", ["loopback", "emulated"])
+def test_its_runs_need_no_yardstick_which_the_default_study_has(network: str) -> None:
+    base = expand(load_study(overhead.STUDY))[0]
+    assert base.world.yardstick
+    spec = overhead.spec_of(base, network, 2)
+    assert spec.world.yardstick is None
+    assert RunSpec.from_dict(json.loads(spec.to_json())) == spec
