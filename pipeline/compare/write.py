@@ -196,11 +196,11 @@ def write_all(found: Comparison, times: str, folder: Path) -> None:
 
 def _figure(found: Comparison, folder: Path) -> None:
     """Ratio of step times with its interval, and the largest deviation of each series."""
-    from pipeline.figures import scales, theme
+    from pipeline.figures import scales, sheets, theme
 
     theme.apply()
     names = [_name(match.place) for match in found.matches]
-    figure, [[left, right]] = theme.grid(2, 0.9 + 0.3 * len(names), sharey=True)
+    figure, [[left, right]] = sheets.grid(2, 0.9 + 0.3 * len(names), sharey=True)
     for y, match in enumerate(found.matches):
         times = found.times.get(match.place)
         if times is not None and (r := times.ratio) is not None:

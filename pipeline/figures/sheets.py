@@ -34,7 +34,7 @@ class Sheet:
 
 WIDE = Sheet(WIDTH_INCHES, 120, narrow=False)
 NARROW = Sheet(3.4, 62, narrow=True)
-"""A telephone's screen, on which a point of a figure is over one and a half of the screen's."""
+"""As wide as a telephone shows it, where a letter of 7 points has 10 pixels."""
 _sheet: ContextVar[Sheet] = ContextVar("sheet", default=WIDE)
 
 

@@ -125,7 +125,8 @@ def ink(colour: str) -> str:
     shades = np.array(to_rgb(colour))
     while 1.05 / (_luminance(shades) + 0.05) < _LEAST_CONTRAST:
         shades = 0.96 * shades
-    return str(to_hex(shades))
+    red, green, blue = (float(shade) for shade in shades)
+    return to_hex((red, green, blue))
 
 
 def _luminance(shades: np.ndarray) -> float:
