@@ -47,7 +47,7 @@ OPTIMISER = OptimiserSpec(
     weight_decay=0.01,
     max_grad_norm=1.0,
     schedule="linear",
-    warmup_steps=3,
+    warmup_steps=4,
 )
 
 # Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.

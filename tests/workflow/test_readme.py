@@ -28,9 +28,9 @@ ELSEWHERE = {
         "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
     ),
     "snakemake --cores all": "tests/workflow/conftest.py::trained",
-    "snakemake --cores all figures": WORKFLOW + "test_each_target_works_by_itself",
-    "snakemake --cores all tables": WORKFLOW + "test_each_target_works_by_itself",
-    "snakemake --cores all paper": WORKFLOW + "test_each_target_works_by_itself",
+    "snakemake --cores all figures": WORKFLOW + "test_each_target_by_itself",
+    "snakemake --cores all tables": WORKFLOW + "test_each_target_by_itself",
+    "snakemake --cores all paper": WORKFLOW + "test_each_target_by_itself",
     "snakemake --report results/smoke/snakemake.html": WORKFLOW + "test_the_report_holds_all",
     ".venv/bin/python -m pytest tests/parity": "tests/parity/test_parity.py",
     "make check": "Makefile",

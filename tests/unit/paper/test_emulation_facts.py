@@ -32,11 +32,9 @@ def test_what_the_nodes_got_is_the_least_of_all_runs(table) -> None:
     assert found["runs_short"] == 0
 
 
-def test_runs_that_stalled_are_counted_and_named(table, tmp_path) -> None:
-    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
-    root = make_results(tmp_path, study, table)
+def test_runs_that_stalled_are_counted_and_named(study, table, folder) -> None:
     assert emulation_facts(table)["stalled"]["runs"] == 0
-    assert "runs did TCP time out, and no step took" in text_of(study, table, root)
+    assert "runs did TCP time out, and no step took" in text_of(study, table, folder)
     own = table.copy()
     rows = own.index[own["metric"] == "stalled"]
     own.loc[rows[:4], "value"] = 1.0
@@ -44,35 +42,33 @@ def test_runs_that_stalled_are_counted_and_named(table, tmp_path) -> None:
     assert (found["runs"], found["of"]) == (4, len(rows))
     assert found["which"].startswith("fake/") and found["which"].endswith(" and 1 more")
     said = f"Marked as stalled: 4 of {len(rows)} runs, in which TCP timed out"
-    assert said in text_of(study, own, root)
+    assert said in text_of(study, own, folder)
 
 
-def test_records_from_before_tcp_was_dilated_say_that_it_was_not(table, tmp_path) -> None:
-    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
-    root = make_results(tmp_path, study, table)
+def test_records_from_before_tcp_was_dilated_say_that_it_was_not(study, table, folder) -> None:
     assert emulation_facts(table)["tcp"] == {
         "control": "reno",
         "time_out": "200 ms",
         "keeps_window": True,
     }
-    text, before = text_of(study, table, root), "nor are its timers of TCP"
+    text, before = text_of(study, table, folder), "nor are its timers of TCP"
     assert "time-out is dilated too (200 ms in time of the nodes)" in text and before not in text
     own = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
     assert emulation_facts(own)["tcp"] == emulation_facts(own)["stalled"] == {}
-    text = text_of(study, own, root)
+    text = text_of(study, own, folder)
     assert before in text
     assert not any(said in text for said in ("is dilated too", "Marked as", "did TCP time out"))
 
 
-@pytest.mark.parametrize("horovod", [True, False])
-def test_horovod_s_wait_is_stated_where_it_ran(horovod, tmp_path) -> None:
-    study = make_study(repeats=1, cluster=EMULATED, claims=["bai2022"])
-    if not horovod:
-        study["cells"] = [cell for cell in study["cells"] if cell["strategy"] != "horovod"]
-    made = make_table(repeats=1, cluster=EMULATED, cells=study["cells"])
-    assert emulation_facts(made)["horovod"] is horovod
-    text = text_of(study, made, make_results(tmp_path, study, made))
-    assert ("Horovod's own wait" in text) is horovod
+def test_horovod_s_wait_is_stated_where_it_ran(study, table, folder, tmp_path) -> None:
+    assert emulation_facts(table)["horovod"] is True
+    assert "Horovod's own wait" in text_of(study, table, folder)
+    cells = [cell for cell in study["cells"] if cell["strategy"] != "horovod"]
+    without = make_table(repeats=1, cluster=EMULATED, cells=cells)
+    assert emulation_facts(without)["horovod"] is False
+    other = study | {"repeats": 1, "cells": cells}
+    text = text_of(other, without, make_results(tmp_path, other, without))
+    assert "Horovod's own wait" not in text
 
 
 REAL = {**make_study()["cluster"], "network": "real"}
@@ -100,9 +96,8 @@ def test_the_limits_name_the_networks_that_the_runs_had(case: str, folder: Path)
     assert [said for said in SAID if said in limits] == [said for said in SAID if said in sentences]
 
 
-def test_the_section_shows_links_and_dilation(table, tmp_path) -> None:
-    study = make_study(repeats=2, cluster=EMULATED, claims=["bai2022"])
-    text = text_of(study, table, make_results(tmp_path, study, table))
+def test_the_section_shows_links_and_dilation(study, table, folder) -> None:
+    text = text_of(study, table, folder)
     assert "## Emulated nodes" in text
     assert "(200 Mbit/s and 1 Gbit/s; packets of 9000 bytes)" in text
     assert "was not validated" in text

@@ -15,7 +15,7 @@ from pipeline.schemas import validate
 from pipeline.study.study import Study
 from tests.fake_bench import FORMER, RATIO, make_result
 from tests.fake_records import EMULATED, make_study, make_table
-from tests.unit.paper.papers import SOURCE, make_paper, make_results
+from tests.unit.paper.papers import SOURCE, make_paper
 
 RESULT = make_result()
 
@@ -141,13 +141,10 @@ def test_the_bench_is_shown_as_a_numbered_table(study, table, folder) -> None:
         (json.dumps({}), "'measured_at' is a required property"),
     ],
 )
-def test_a_validation_that_is_none_is_one_line(
-    content, said, study, table, tmp_path, capsys
-) -> None:
-    root = make_results(tmp_path, study, table)
+def test_a_validation_that_is_none_is_one_line(content, said, folder, tmp_path, capsys) -> None:
     (tmp_path / "emulation.json").write_text(content)
     given = ["--validation", str(tmp_path / "emulation.json")]
-    assert make_paper(root, tmp_path / "out", *given) == 2
+    assert make_paper(folder, tmp_path / "out", *given) == 2
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert line.startswith("error: ") and "emulation.json" in line and said in line
 
