@@ -45,7 +45,7 @@ LINKS = [{"name": f"{rate}mbit", "rate_mbits": rate} for rate in (200, 500, 1000
 REPEATS = 196
 """51 cells and node counts over three links: 9,996 timed and 51 profiled runs."""
 
-QUICK = {"repeats": 1, "cluster": {"nodes": [1, 2]}}
+QUICK: dict[str, Any] = {"repeats": 1, "cluster": {"nodes": [1, 2]}}
 
 
 def main() -> int:
@@ -62,7 +62,7 @@ def main() -> int:
             "hardware": {key: about[key] for key in ("cpu_model", "num_cores")},
             "git_commit": provenance()["git_commit"],
             "rebuild": rebuild(Path(folder), study(study=NAME, **less)),
-            "metrics": metrics(Path(folder), study(**{"repeats": REPEATS, **less}, links=LINKS)),
+            "metrics": metrics(Path(folder), study(**({"repeats": REPEATS} | less), links=LINKS)),
         }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_text(args.out, json.dumps(result, indent=1) + "\n")
