@@ -45,7 +45,7 @@ LINKS = [{"name": f"{rate}mbit", "rate_mbits": rate} for rate in (200, 500, 1000
 REPEATS = 196
 """51 cells and node counts over three links: 9,996 timed and 51 profiled runs."""
 
-QUICK = {"repeats": 1, "cluster": {"nodes": [1, 2]}}
+QUICK: dict[str, Any] = {"repeats": 1, "cluster": {"nodes": [1, 2]}}
 
 
 def main() -> int:
@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--quick", action="store_true", help="one repeat on 1 and 2 nodes")
     args = parser.parse_args()
-    less = QUICK if args.quick else {}
+    less: dict[str, Any] = QUICK if args.quick else {}
     about = hardware()
     with tempfile.TemporaryDirectory(prefix="samestep-records-") as folder:
         result = {
