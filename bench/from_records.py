@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--quick", action="store_true", help="one repeat on 1 and 2 nodes")
     args = parser.parse_args()
-    less = QUICK if args.quick else {}
+    less: dict[str, Any] = QUICK if args.quick else {}
     about = hardware()
     with tempfile.TemporaryDirectory(prefix="samestep-records-") as folder:
         result = {
