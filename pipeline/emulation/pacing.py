@@ -195,7 +195,7 @@ UNPACED = Pacer()
 VARIABLE = "SAMESTEP_DILATION"
 """Seconds of this machine for one of the run, set for ranks on emulated nodes alone."""
 
-PAUSE_SECONDS = 1e-4
+PAUSE_SECONDS = 2.5e-4
 """Polling interval in dilated seconds: a small part of a step."""
 
 
