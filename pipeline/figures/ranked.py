@@ -15,6 +15,7 @@ from pipeline.figures.against_nodes import words
 from pipeline.metrics.select import links, over, over_link, plural, records
 
 _ROW_INCHES = 0.17
+_ROOM = 0.65
 
 
 def fits(values: pd.DataFrame) -> bool:
@@ -31,19 +32,30 @@ def inches(values: pd.DataFrame) -> float:
 def draw(table: pd.DataFrame, values: pd.DataFrame, axis: str, what: str) -> Figure:
     """A panel for each link, the largest of `values` first; `axis` is the name of their axis."""
     compared = links(table)
-    figure, [panels] = sheets.grid(len(compared), inches(values), sharex=True)
-    for link, axes in zip(compared, panels, strict=True):
+    # Names stand beside every panel, so that three in a line leave no room for their titles.
+    figure, [panels] = sheets.grid(len(compared), inches(values), per_line=2, sharex=True)
+    top, columns = float(values["high"].max()), panels[0].get_gridspec().ncols
+    for place, (link, axes) in enumerate(zip(compared, panels, strict=True)):
         here = values[values["cell"].isin(over_link(table, link))]
-        panel(axes, here, table, axis)
-        scales.name_panel(axes, over(link))
+        panel(axes, here, table, axis, top)
+        axes.tick_params(labelbottom=True)
+        if place + columns < len(compared):
+            axes.set_xlabel("")
+        scales.name_panel(axes, over(link), _ROOM)
     return theme.finish(figure, table, set(values["cell"]), what, named=True)
 
 
-def panel(axes: Axes, values: pd.DataFrame, table: pd.DataFrame, axis: str) -> None:
-    """A row for each cell: its point with the interval, and the value at the end of the row."""
+def panel(
+    axes: Axes, values: pd.DataFrame, table: pd.DataFrame, axis: str, top: float | None = None
+) -> None:
+    """A row for each cell: its point with the interval, and the value at the end of the row.
+
+    `top` is the largest number that the axis must hold, where panels share it.
+    """
     look, rows = theme.styles(table), records(values.sort_values("value", ascending=False))
     most = int(values["nodes"].max())
-    names, top = [], max((row["high"] for row in rows), default=1.0)
+    names = []
+    top = top or max((row["high"] for row in rows), default=1.0)
     for place, row in enumerate(rows):
         style = look[row["cell"]]
         ends = [row["low"], row["high"]]

@@ -27,14 +27,19 @@ def node_axis(axes: Axes, nodes: Sequence[int]) -> None:
     axes.set_xlabel("Nodes")
 
 
-def name_panel(axes: Axes, text: str) -> None:
-    """Title of a panel, on several lines where it is too long for one, at commas if possible."""
+def name_panel(axes: Axes, text: str, room: float = 1.0) -> None:
+    """Title of a panel, on several lines where it is too long for one, at commas if possible.
+
+    `room` is the share of its column that the panel has beside the names of its rows.
+    """
     place = axes.get_subplotspec()
     assert place is not None
     columns = place.get_gridspec().ncols
     whole = text.replace(" ", _FIXED).replace(f",{_FIXED}", ", ")
     folded = textwrap.fill(
-        whole, sheets.current().share(_TITLE_WRAP) // columns, break_long_words=False
+        whole,
+        int(room * sheets.current().share(_TITLE_WRAP) / columns),
+        break_long_words=False,
     )
     axes.set_title(folded.replace(_FIXED, " "))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -119,17 +120,8 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
             f"strategy {name[:80]!r} has no file of its own in pipeline/strategies; use one of "
             + ", ".join(names())
         )
-    module = _module(name)
-    kinds = [
-        kind
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-        and issubclass(kind, Strategy)
-        and kind.__module__ == module.__name__
-    ]
-    if len(kinds) != 1:
-        raise StudyError(f"{module.__file__} defines {len(kinds)} strategies; expected exactly one")
-    knobs = {field.name for field in fields(kinds[0])}
+    kind = _kind(_module(name))
+    knobs = {field.name for field in fields(kind)}
     for option in options:
         if option not in knobs:
             raise StudyError(
@@ -137,7 +129,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 f"use one of {', '.join(sorted(knobs)) or 'none'}"
             )
     try:
-        strategy, defaults = kinds[0](**options), kinds[0]()
+        strategy, defaults = kind(**options), kind()
     except TypeError as error:
         raise _broken(name, "makes no strategy", error) from error
     for option, value in options.items():
@@ -153,6 +145,21 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 f"{MAX_KNOB}; fix the cell's options"
             )
     return strategy
+
+
+@cache
+def _kind(module: ModuleType) -> type[Strategy]:
+    """The strategy that a module defines; raises StudyError where it is not exactly one."""
+    kinds = [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Strategy)
+        and kind.__module__ == module.__name__
+    ]
+    if len(kinds) != 1:
+        raise StudyError(f"{module.__file__} defines {len(kinds)} strategies; expected exactly one")
+    return kinds[0]
 
 
 def _module(name: str) -> ModuleType:

@@ -7,6 +7,7 @@ run that all are held against.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 
 from pipeline import strategies
@@ -330,18 +331,21 @@ def has_pipeline(strategy: str, world: int, variant: int) -> bool:
     return PIPELINE in dict(layout.axes)
 
 
-def variants_of(strategy: str, world: int) -> list[int]:
+@cache
+def variants_of(strategy: str, world: int) -> tuple[int, ...]:
     """Numbers of the settings of its knobs that fit the world; 0 are the defaults."""
     numbers = range(len(settings_of(strategy)))
-    return [n for n in numbers if fits(case_of(strategy, world, n), world)]
+    return tuple(n for n in numbers if fits(case_of(strategy, world, n), world))
 
 
+@cache
 def settings_of(strategy: str) -> tuple[dict[str, Any], ...]:
     """Of its knobs: the defaults, its variants, and what the suite tries besides."""
     variants = strategies.load(strategy, {}).variants
     return ({}, *map(dict, variants), *MORE.get(strategy, ()))
 
 
+@cache
 def fits(case: Case, world: int) -> bool:
     """Whether the strategy has a layout for that many ranks."""
     try:

@@ -56,6 +56,13 @@ def cpu() -> Evidence:
     return Evidence(Study.of(make_study()), make_table(repeats=3))
 
 
+def with_cores(evidence: Evidence, cores: int) -> Evidence:
+    """The same of machines of so many cores."""
+    table = evidence.table.copy()
+    table.loc[table["metric"] == "num_cores", "value"] = float(cores)
+    return Evidence(evidence.study, table)
+
+
 def with_cell(*names: str, **changes: Any) -> Evidence:
     """The world with these cells only, the first of them changed."""
     cells = [cell for cell in world_study()["cells"] if cell["name"] in names]
@@ -153,11 +160,9 @@ def test_a_cell_that_did_not_run_gives_no_verdict(cpu: Evidence) -> None:
 
 
 def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> None:
-    evidence = copy(cpu)
-    evidence.table.loc[evidence.table["metric"] == "num_cores", "value"] = 1.0
-    assert "2 ranks share 1 core, so that not each has its own" in judge(SLOWER, evidence).why
-    evidence.table.loc[evidence.table["metric"] == "num_cores", "value"] = 8.0
-    found = judge(SLOWER, evidence)
+    one, eight = (with_cores(cpu, cores) for cores in (1, 8))
+    assert "2 ranks share 1 core, so that not each has its own" in judge(SLOWER, one).why
+    found = judge(SLOWER, eight)
     assert "tested on 4 CPU ranks" in found.scale
     assert [one.name for one in found.worlds] == ["4 nodes with 4 ranks", "2 nodes with 2 ranks"]
 

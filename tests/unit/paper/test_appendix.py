@@ -133,7 +133,7 @@ def test_the_map_names_each_claim_once_with_its_verdict(table: pd.DataFrame, fol
     numbers["claims"] = {
         key: "" for key in ("publications", "total", "reproduced", "not_reproduced", "untested",
                             "undecided", "all_elsewhere", "some_elsewhere", "disagreements",
-                            "reasons", "error_rate", "outcome")
+                            "compound", "reasons", "error_rate", "outcome")
     }  # fmt: skip
     text = text_of(numbers, folder).partition("shown here:")[2]
     for one in verdicts:
