@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _HREF = f"{{{_LINK}}}href"
+_COMMENT = re.compile("<!--.*?-->", re.DOTALL)
 _LONG = re.compile(r"-?\d+\.\d{3,}")
 _MOVED = re.compile(r"translate\([^()]*\)")
 _ONLY_MOVED = re.compile(r"translate\((?P<x>[-.\d]+) (?P<y>[-.\d]+)\)")
@@ -19,7 +20,8 @@ _PLACES = ("d", "x", "y", "width", "height", "points")
 
 def slim(drawing: str) -> str:
     """The same drawing in fewer letters; equal drawings give equal texts."""
-    root = ET.fromstring(drawing)  # noqa: S314 (matplotlib just wrote it)
+    # The text of a label stands in a comment, and may hold what no XML may.
+    root = ET.fromstring(_COMMENT.sub("", drawing))  # noqa: S314 (matplotlib just wrote it)
     ET.register_namespace("", _SVG)
     ET.register_namespace("xlink", _LINK)
     for about in root.findall(f"{{{_SVG}}}metadata"):
