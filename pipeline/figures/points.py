@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from pathlib import Path
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -37,8 +36,8 @@ class Point(Artist):
         )
 
 
-def add(figure: Figure, drawing: Path) -> None:
-    """Put the words of its points over an SVG that was just written; a browser shows them."""
+def add(figure: Figure, drawing: str) -> str:
+    """`drawing`, an SVG of the figure, with the words of its points; a browser shows them."""
     points = [one.circle(figure) for one in figure.findobj(Point) if isinstance(one, Point)]
-    whole, end, after = drawing.read_text(encoding="utf-8").rpartition("</svg>")
-    drawing.write_text(f"{whole}{''.join(points)}{end}{after}", encoding="utf-8")
+    whole, end, after = drawing.rpartition("</svg>")
+    return f"{whole}{''.join(points)}{end}{after}"

@@ -35,6 +35,8 @@ _NO_RATIO = ("utilisation", "fits", "absolute")
 _COLOURS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
             "not testable here": "#777777"}  # fmt: skip
 _BAND = "#DADADA"
+# Behind a sentence over the axis: neither the line at 1 nor one of the grid crosses it.
+_CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 _LETTERS, _LETTERS_ABOVE = 44, 64
 # How a sentence is read, and its figures: these stand in the table of claims.
 _BRACKETS = re.compile(r"\s*\([^()]*\)")
@@ -63,7 +65,7 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
         for place, one in enumerate(shown):
             axes.text(
                 0, place - 0.22, _words(one["sentence"]), fontsize=7, va="bottom", in_layout=False,
-                transform=axes.get_yaxis_transform(),
+                transform=axes.get_yaxis_transform(), zorder=1.5, bbox=_CLEAR,
             )  # fmt: skip
     else:
         scales.cell_axis(axes, [_words(one["sentence"]) for one in shown])

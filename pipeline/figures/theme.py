@@ -32,6 +32,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from pipeline.figures import points, sheets
+from pipeline.figures.slim import slim
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, fallback
 from pipeline.metrics.select import cells, missing_notes, mixed_notes, records, repeats, setting
@@ -254,7 +255,8 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
         with atomic_path(final) as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
             if kind == "svg":
-                points.add(figure, temporary)
+                drawing = slim(temporary.read_text(encoding="utf-8"))
+                temporary.write_text(points.add(figure, drawing), encoding="utf-8")
         written.append(final)
     plt.close(figure)
     return written

@@ -5,7 +5,7 @@ Its fields are those of the artifact appendices of the ACM and of cTuning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,6 +13,7 @@ import pandas as pd
 from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.write import outcome
 from pipeline.errors import ClaimError
+from pipeline.figures.left_out import left_out
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
 from pipeline.study.profiling import COMMUNICATION
@@ -85,7 +86,7 @@ def appendix(
         "checkpoint": _checkpoint(study, table),
         "image": fact(table, "image_digest"),
         "kick": _kick(study, runs),
-        "claims": _claims(study, verdicts, split=bool(len(_shares(table)))),
+        "claims": _claims(study, verdicts, _absent(table)),
     }
 
 
@@ -159,13 +160,15 @@ def _shares(table: pd.DataFrame) -> pd.DataFrame:
     return pick(table, "cell", f"phase_share:{COMMUNICATION}")
 
 
-def _claims(
-    study: Study, verdicts: Sequence[dict[str, Any]], *, split: bool
-) -> list[dict[str, Any]]:
-    """Which figure and table show what a claim is about, with the claims and their verdicts.
+def _absent(table: pd.DataFrame) -> set[str]:
+    """Figures that the paper of these results lacks: no profiled run finished, or left out."""
+    return {*left_out(table), *(() if len(_shares(table)) else ("time_split",))}
 
-    Where no profiled run finished, `split` is false, and there is no figure of the time's split.
-    """
+
+def _claims(
+    study: Study, verdicts: Sequence[dict[str, Any]], absent: Collection[str]
+) -> list[dict[str, Any]]:
+    """Which figure and table show what a claim is about, with the claims and their verdicts."""
     if not verdicts:
         return []
     tests = {claim.id: claim.test for path in files_of(study) for claim in load_claims(path)}
@@ -178,8 +181,8 @@ def _claims(
             )
         quantity = tests[one["id"]].get("metric", one["kind"])
         shown = SHOWN_IN[quantity]
-        if shown[0] == "time_split" and not split:
-            shown = (None, "claims")
+        if shown[0] in absent:
+            shown = (None, shown[1] or "claims")
         place = places.setdefault(shown, {})
         place.setdefault(outcome(one), []).append(one["id"])
     return [

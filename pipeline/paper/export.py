@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.files import atomic_path, write_text
 from pipeline.fonts import FAMILY, fallback, is_wide
 from pipeline.paper.manuscript import SOURCES, read_table
 
+CUES = Path(__file__).parents[1] / "page" / "cues.js"
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
 # At the size of type in paper/template.typ, with room for a caption.
@@ -35,6 +37,12 @@ _LONG_TABLE = re.compile(
     re.DOTALL,
 )
 _FIGURE = re.compile(r'(?P<before><figure id="fig:(?P<name>\w+)"[^>]*>\s*)(?P<image><img [^>]*>)')
+# A table as pandoc writes it in HTML, which escapes every such sign of a text.
+_CAPTIONED = re.compile(
+    r'<table id="(?P<name>tbl:\w+)"(?P<style>[^>]*)>\s*<caption>(?P<caption>.*?)</caption>'
+    r"(?P<rows>.*?)</table>",
+    re.DOTALL,
+)
 _APPENDIX = "\n\\onecolumn\n"
 
 
@@ -133,7 +141,7 @@ def _floating(latex: str) -> str:
 
 
 def write_html(generated: Path, final: Path) -> None:
-    """One HTML file with figures and style inside it."""
+    """One HTML file with figures, style and the cues of its tables inside it."""
     _pandoc(
         generated,
         final,
@@ -149,7 +157,30 @@ def write_html(generated: Path, final: Path) -> None:
         images="svg",
     )
     text = final.read_text(encoding="utf-8")
-    write_text(final, _FIGURE.sub(lambda found: _stacked(found, generated / "figures"), text))
+    text = _FIGURE.sub(lambda found: _stacked(found, generated / "figures"), text)
+    write_text(final, _scrolling(text))
+
+
+def _scrolling(page: str) -> str:
+    """`page` with every table in a box that scrolls, which a keyboard reaches and a cue names.
+
+    Captions stand outside of the boxes; the script that measures boxes is that of the report.
+    """
+    number = count(1)
+
+    def box(table: re.Match[str]) -> str:
+        return (
+            f'<figure class="table" id="{table["name"]}">\n'
+            f"<figcaption>{table['caption']}</figcaption>\n"
+            '<p class="cue" aria-hidden="true">The table is wider than the screen: scroll it '
+            "sideways.</p>\n"
+            f'<div class="scroll" tabindex="0" role="region" aria-label="Table {next(number)}">\n'
+            f"<table{table['style']}>{table['rows']}</table>\n</div>\n</figure>"
+        )
+
+    before, end, after = _CAPTIONED.sub(box, page).rpartition("</body>")
+    script = CUES.read_text(encoding="utf-8")
+    return f"{before}<script>\n{script}</script>\n{end}{after}"
 
 
 def _stacked(figure: re.Match[str], folder: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.figures.left_out import left_out
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED, against_plain
 from pipeline.metrics.format import ratio_interval, significant, with_interval
 from pipeline.metrics.select import listed, pick, plural, records
@@ -168,7 +169,10 @@ def _verdict(table: pd.DataFrame, row: dict[str, Any]) -> str:
 
 
 def _memory(table: pd.DataFrame) -> dict[str, Any]:
-    """The largest peak of a rank, and the cells whose ranks need unequal memory."""
+    """The largest peak of a rank, and the cells whose ranks need unequal memory.
+
+    `even` is why no figure shows them; empty where one does.
+    """
     largest = pick(table, "cell", "peak_memory_bytes")
     if largest.empty:
         return {}
@@ -182,6 +186,7 @@ def _memory(table: pd.DataFrame) -> dict[str, Any]:
         "nodes": plural(int(top["nodes"]), "node"),
         "peak": f"{top['value'] / _MEBIBYTE:,.0f}",
         "percent": f"{100 * (_ASYMMETRIC - 1):.0f}",
+        "even": left_out(table).get("memory", ""),
         "uneven": [
             {
                 "label": label,

@@ -29,6 +29,8 @@ _STYLE = (
 )
 _NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*[<>]?|{NONE}|infinite|")
 _FIXED = "\N{NO-BREAK SPACE}"
+# In place of a link: each of them has the same rows.
+_EVERY = "every"
 # What a reader looks for, also where it is the same in every row.
 _KEPT = ("Verdict",)
 
@@ -122,7 +124,7 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def same_over_links(shown: pd.DataFrame) -> pd.DataFrame:
-    """`shown` with the rows of a cell once, of `every` link, where each link has the same ones."""
+    """`shown` with the rows of a cell once, of every link, where each link has the same ones."""
     if "Link" not in shown or shown["Link"].nunique() < 2:
         return shown
     kept = []
@@ -131,7 +133,7 @@ def same_over_links(shown: pd.DataFrame) -> pd.DataFrame:
         if len(over) == shown["Link"].nunique() and all(
             part.to_numpy().tolist() == over[0].to_numpy().tolist() for part in over
         ):
-            rows = rows.loc[over[0].index].assign(Link="every")
+            rows = rows.loc[over[0].index].assign(Link=_EVERY)
         kept.append(rows)
     return pd.concat(kept, ignore_index=True)
 
@@ -172,12 +174,16 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         elif same:
             alike[name] = same[0]
     said = []
+    dropped = [*fixed, *alike, *empty]
+    if fixed.get("Link") == _EVERY:
+        del fixed["Link"]
+        said.append("Each row holds for every link.")
     if fixed:
         said.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
     said += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
     if empty:
         said.append(f"Left out, as no row has a value: {', '.join(empty)}.")
-    return shown.drop(columns=[*fixed, *alike, *empty]), " ".join(said)
+    return shown.drop(columns=dropped), " ".join(said)
 
 
 def write_all(

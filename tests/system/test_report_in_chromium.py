@@ -1,4 +1,4 @@
-"""The report as a reader sees it: opened in a real Chromium, wide and narrow."""
+"""Report and HTML paper as a reader sees them: in a real Chromium, wide and narrow."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import figures
-from pipeline.__main__ import main
 from pipeline.metrics.format import NONE
 from pipeline.study.study import Study
 from tests.system.chromium import PROGRAM, Page, chromium
-from tests.unit.page.test_page import make_results, report
+from tests.system.whole_study import make
 
 pytestmark = [
     pytest.mark.system,
@@ -25,16 +24,29 @@ OVERFLOW = """Array.from(document.querySelectorAll("body *"))
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll"))
     .map(e => e.outerHTML.slice(0, 120))"""
 
+# Words of letters and digits that stand on two lines; a hash may be cut.
+BROKEN = """(() => {
+    const found = [];
+    const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const text = texts.currentNode;
+        if (!text.parentElement.closest("td, th")) { continue; }
+        for (const word of text.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            const lines = new Set(Array.from(range.getClientRects(), r => Math.round(r.top)));
+            if (lines.size > 1 && word[0].length < 25) { found.push(word[0]); }
+        }
+    }
+    return found;
+})()"""
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study with every status, hostile labels and logs, and the real figures."""
-    root = make_results(tmp_path_factory.mktemp("results"), claims=["bai2022"])
-    for name in shown(root):
-        given = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "figures")]
-        assert main(["figure", name, "--verdicts", str(root / "verdicts.json"), *given]) == 0
-    assert report(root) == 0
-    return root
+    return make(tmp_path_factory.mktemp("results"))
 
 
 def shown(root: Path) -> list[str]:
@@ -53,6 +65,14 @@ def page(request: pytest.FixtureRequest, browser: Page, results: Path) -> Page:
     """The report, freshly opened in a window of this width."""
     browser.size(request.param)
     browser.open(results / "report.html")
+    return browser
+
+
+@pytest.fixture(params=WIDTHS)
+def paper(request: pytest.FixtureRequest, browser: Page, results: Path) -> Page:
+    """The paper as a page, freshly opened in a window of this width."""
+    browser.size(request.param)
+    browser.open(results / "paper/paper.html")
     return browser
 
 
@@ -95,6 +115,33 @@ def test_what_is_wider_than_its_box_says_so_and_nothing_else(page: Page) -> None
     )
     assert len(boxes) > 15
     assert [box for box in boxes if box[1] != box[2]] == []
+
+
+def test_tables_of_the_paper_scroll_in_boxes_that_say_so(paper: Page) -> None:
+    paper.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    boxes = paper.evaluate(
+        """Array.from(document.querySelectorAll(".table .scroll")).map(b => [
+            b.tabIndex, b.ariaLabel, b.querySelectorAll("table").length,
+            b.scrollWidth > b.clientWidth + 1,
+            b.parentElement.querySelector(".cue").checkVisibility()])"""
+    )
+    count = paper.evaluate("document.querySelectorAll('table').length")
+    assert [box[:3] for box in boxes] == [[0, f"Table {n + 1}", 1] for n in range(count)]
+    assert [box for box in boxes if box[3] != box[4]] == []
+    if paper.evaluate("innerWidth") < 700:
+        assert any(wider for *_, wider, _ in boxes)
+    assert paper.evaluate(OVERFLOW) == [] and paper.complaints() == []
+    assert paper.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_no_word_of_a_table_of_the_paper_is_broken(paper: Page) -> None:
+    assert paper.evaluate(BROKEN) == []
+    paper.evaluate(
+        "document.querySelectorAll('.scroll').forEach(b => { b.style.width = '6rem'; "
+        "b.style.overflowWrap = 'anywhere'; })"
+        ";document.querySelectorAll('.scroll td').forEach(d => { d.style.minWidth = 0; })"
+    )
+    assert len(paper.evaluate(BROKEN)) > 100, "broken words are seen"
 
 
 def test_text_is_large_enough_to_be_read(page: Page) -> None:

@@ -96,7 +96,7 @@ READERS = {
     "pipeline.schemas": "the schemas of this package",
     "pipeline.catalogue": "the modules of this package",
     "pipeline.commands.paper": "what it has just written, and the manuscript",
-    "pipeline.figures.points": "the figure that it has just written",
+    "pipeline.figures.theme": "the figure that it has just written",
     "pipeline.page.page": "figures, as bytes, and files of this package",
     "pipeline.paper.export": "what the stage has just written",
     "pipeline.reference.devices": "a file of this package",

@@ -13,7 +13,7 @@ rule page:
         verdicts=VERDICTS if CLAIM_FILES else [],
         figures=[*VECTORS.values(), *STACKED],
         tables=list(PAGES.values()),
-        code=files("pipeline/page/*"),
+        code=[*files("pipeline/page/*"), "pipeline/figures/left_out.py"],
     output:
         PAGE,
     log:

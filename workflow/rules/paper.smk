@@ -22,6 +22,8 @@ rule manuscript:
         code=[
             "pipeline/fonts.py",
             "pipeline/text.py",
+            "pipeline/figures/left_out.py",
+            "pipeline/page/cues.js",
             *files("pipeline/paper/*.py"),
         ],
     output:

@@ -16,7 +16,7 @@ from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import Claim, Verdict
 from pipeline.claims.write import to_dict, write_verdicts
-from pipeline.figures import overview, published, step_time, theme, throughput
+from pipeline.figures import overview, published, sheets, step_time, theme, throughput
 from pipeline.figures.overlay import published_step_seconds
 from pipeline.metrics import table as tidy
 from pipeline.metrics.statistics import Interval
@@ -202,3 +202,15 @@ def test_a_study_on_a_cpu_shows_no_published_time(table: pd.DataFrame) -> None:
     for figure in (step_time.draw(table), throughput.draw(table)):
         assert not points(figure, theme.PUBLISHED)
         assert not any("published" in label for label in legend(figure))
+
+
+def test_no_line_crosses_the_sentences_of_a_narrow_screen(table: pd.DataFrame) -> None:
+    one = verdict(CLAIMS["amp-speeds-up-dps"], "not reproduced", (1.1, 1.2, 1.3))
+    with sheets.narrow():
+        [axes] = draw(table, [one]).axes
+    [sentence] = [text for text in axes.texts if len(text.get_text()) > 30]
+    behind = sentence.get_bbox_patch()
+    assert behind is not None and behind.get_facecolor() == to_rgba("white")
+    ends = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_zorder() < 6]
+    [at_one] = [line for line in ends if set(np.asarray(line.get_xdata())) == {1.0}]
+    assert at_one.get_zorder() < sentence.get_zorder()

@@ -365,6 +365,20 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
     assert f"the commit in Table {environment - 1}" in plain and "Published claims" not in plain
 
 
+def test_memory_that_is_the_same_everywhere_is_a_table_and_no_figure(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
+) -> None:
+    uneven = text_of(study, table, folder)
+    even = table.copy()
+    even.loc[even["metric"] == "peak_memory_bytes", "value"] = 2.0**28
+    # With verdicts, of which some are on memory and name where it is shown.
+    numbers = collect(Study.of(study), even, read_verdicts(folder / "verdicts.json"))
+    text = " ".join(render(SOURCE, numbers, folder / "tables").split())
+    assert "figures/memory" in uneven and "too even for a figure" not in uneven
+    assert "figures/memory" not in text and "{#tbl:memory}" in text
+    assert "All ranks of all cells peaked at 256 MiB" in text.replace("\xa0", " ")
+
+
 def test_a_name_cannot_leave_its_code_span() -> None:
     corpus = {"source": "hub", "name": "x`<img src=/etc/hosts>`{=html}\n\n# y", "split": "`"}
     study = make_study(

@@ -16,7 +16,15 @@ from pipeline.metrics.format import (
     with_interval,
 )
 from pipeline.tables import scaling
-from pipeline.tables.write import once, places, to_latex, to_markdown, trimmed, write_all
+from pipeline.tables.write import (
+    once,
+    places,
+    same_over_links,
+    to_latex,
+    to_markdown,
+    trimmed,
+    write_all,
+)
 from tests.fake_records import EMULATED, make_table, write_table
 
 NAMES = [
@@ -153,6 +161,14 @@ def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> No
     assert (tmp_path / "x.md").read_text().endswith(f"\n\n: What it is. {said}\n")
     assert f"What it is. {said}</caption>" in (tmp_path / "x.html").read_text()
     assert f"What it is. {said}" in (tmp_path / "x.tex").read_text()
+
+
+def test_rows_of_every_link_are_said_to_be_so_in_a_sentence() -> None:
+    rows = [["ddp", link, nodes, "8"] for link in ("slow", "fast") for nodes in ("2", "4")]
+    shown = pd.DataFrame(rows, columns=["Cell", "Link", "Nodes", "Sent"])
+    kept, said = trimmed(same_over_links(shown))
+    assert list(kept) == ["Cell", "Nodes"] and len(kept) == 2
+    assert said == "Each row holds for every link. In every row: Sent 8."
 
 
 def test_a_repeated_link_stands_again_below_a_new_cell() -> None:
