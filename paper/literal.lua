@@ -86,3 +86,71 @@ function Plain(one)
   end
   return one
 end
+
+-- Width of the text, of a letter in a table and of a cell's two insets, in points (template.typ).
+local LINE, LETTER, INSETS = 459, 3.5, 6
+
+local function points(letters)
+  return letters * LETTER + INSETS
+end
+
+-- Points of each column with its head in one line, with its head at words, and of its longest word.
+local function widths(one)
+  local whole, least, words = {}, {}, {}
+  local function measure(row, is_head)
+    for place, cell in ipairs(row.cells) do
+      local text, longest = pandoc.utils.stringify(cell.contents), 0
+      for word in text:gmatch("[^ ]+") do
+        longest = math.max(longest, pandoc.text.len(word))
+      end
+      local letters = pandoc.text.len(text)
+      whole[place] = math.max(whole[place] or 0, points(letters))
+      least[place] = math.max(least[place] or 0, points(is_head and longest or letters))
+      words[place] = math.max(words[place] or 0, points(longest))
+    end
+  end
+  for _, row in ipairs(one.head.rows) do
+    measure(row, true)
+  end
+  for _, body in ipairs(one.bodies) do
+    for _, row in ipairs(body.body) do
+      measure(row, false)
+    end
+  end
+  return whole, least, words
+end
+
+local function sum(numbers)
+  local total = 0
+  for _, number in ipairs(numbers) do
+    total = total + number
+  end
+  return total
+end
+
+-- In a table of numbers that is too wide heads wrap, and so does its one column of words where it must:
+-- typst would take room from the widest numbers too, which cannot, and lie over their neighbours.
+function Table(one)
+  if FORMAT ~= "typst" then
+    return nil
+  end
+  local whole, least, words = widths(one)
+  local wrapping = {}
+  for place, spec in ipairs(one.colspecs) do
+    if spec[1] ~= pandoc.AlignRight then
+      table.insert(wrapping, place)
+    end
+  end
+  if #wrapping ~= 1 or sum(whole) <= LINE then
+    return nil
+  end
+  local named = wrapping[1]
+  least[named] = math.min(least[named], LINE - (sum(least) - least[named]))
+  if least[named] < words[named] then
+    return nil
+  end
+  for place, width in ipairs(least) do
+    one.colspecs[place] = { one.colspecs[place][1], width / LINE }
+  end
+  return one
+end

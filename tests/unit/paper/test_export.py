@@ -1,10 +1,14 @@
 """What the export makes of what pandoc writes."""
 
+import re
+import subprocess
 from pathlib import Path
 
+import pypandoc
 import pytest
 
-from pipeline.paper.export import _table_lines
+from pipeline.paper.export import TYPST, _table_lines
+from pipeline.paper.manuscript import SOURCES
 from tests.unit.paper.papers import make_paper
 
 
@@ -30,6 +34,27 @@ def test_lines_of_tables_are_counted_with_those_of_their_longest_cells(tmp_path:
     (tmp_path / "few.md").write_text("| a |\n|:--|\n| b |\n\n: few\n")
     (tmp_path / "many.md").write_text("| a |\n|:--|\n" + f"| {'b' * 90} |\n" * 20 + "\n: many\n")
     assert _table_lines(tmp_path) == {"few": 2, "many": 61}
+
+
+def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
+    """typst made the widest column of numbers narrower, which lay over the one before it."""
+    heads = ["Cell", *(f"Schedule number {n}" for n in range(8))]
+    wide = [heads, ["Annotated, data 2 x model 2", "55.3\u00a0[53.5,\u00a056.5]", *["18.4"] * 7]]
+    few = [heads[:3], ["DDP", "18.4", "18.4"]]
+    source = "\n".join(_pipe_table(rows) for rows in (wide, few))
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--columns=100000"]
+    command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    [given] = re.findall(r"columns: \((.*)\)", done.stdout)
+    shares = [float(share.strip(" %")) for share in given.split(",")]
+    assert len(shares) == 9 and sum(shares) <= 100.1
+    assert shares[1] / shares[2] == pytest.approx((17 * 3.5 + 6) / (8 * 3.5 + 6), rel=0.01)
+    assert "columns: 3" in done.stdout
+
+
+def _pipe_table(rows: list[list[str]]) -> str:
+    rule = ["---", *["--:"] * (len(rows[0]) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])) + "\n"
 
 
 def test_the_class_is_named_once_and_loads_what_it_has_itself(latex: str) -> None:
