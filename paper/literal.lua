@@ -128,8 +128,9 @@ local function sum(numbers)
   return total
 end
 
--- In a table of numbers that is too wide heads wrap, and so does its one column of words where it must:
--- typst would take room from the widest numbers too, which cannot, and lie over their neighbours.
+-- In a table that is too wide, with one column of words and numbers else, heads wrap, and so do the
+-- words where they must. typst would make the widest numbers narrower too, which cannot wrap and
+-- would lie over their neighbours.
 function Table(one)
   if FORMAT ~= "typst" then
     return nil

@@ -30,7 +30,7 @@ def node_axis(axes: Axes, nodes: Sequence[int]) -> None:
 def name_panel(axes: Axes, text: str, room: float = 1.0) -> None:
     """Title of a panel, on several lines where it is too long for one, at commas if possible.
 
-    `room` is the share of its column that the panel has beside the names of its rows.
+    `room` is the share of its column that the panel has next to the names of its rows.
     """
     place = axes.get_subplotspec()
     assert place is not None

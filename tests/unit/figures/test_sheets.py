@@ -53,8 +53,8 @@ def test_on_a_narrow_sheet_panels_are_stacked_and_nothing_is_cut(
     assert figure.get_figwidth() == sheets.NARROW.width
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert len(shown) == len([axes for axes in wide.axes if axes.get_visible()])
-    beside = max(len({axes.get_subplotspec().colspan.start for axes in shown}), 1)  # type: ignore[union-attr]
-    assert beside <= 2
+    places = [axes.get_subplotspec() for axes in shown]
+    assert len({place.colspan.start for place in places if place is not None}) <= 2
     said = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text().strip()]
     assert min(float(text.get_fontsize()) for text in said) >= theme.LEAST_POINTS
     # In inches; what is below the panels has no part in the layout, so it is asked for itself.
