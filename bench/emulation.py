@@ -2,8 +2,8 @@
 
     python -m bench.emulation --out bench/results/emulation.json [--quick]
 
-invariance     two nodes in time dilated up to 8 times, over the least factor on this machine
-eight_nodes    eight nodes in time dilated 12 times, over the least factor on this machine
+invariance     two nodes in time dilated 10 times, over the least factor on this machine
+eight_nodes    eight nodes in time dilated 15 times, over the least factor on this machine
 cpu_seconds    steps and phases whose dilated time is under their own CPU seconds, of all runs
 phase_length   time of short pieces of work over their CPU seconds, as many on a core as the factor
 bandwidth      bus bandwidth of an all-reduce over the rate that the links are set to
@@ -48,14 +48,14 @@ class Extent:
 
     repeats: int = 6
     cells: Sequence[str] = ("single", "sps", "dps", "horovod")
-    factors: Sequence[int] = (1, 2, 4, 8)
-    eight_factors: Sequence[int] = (12,)
+    factors: Sequence[int] = (1, 2, 5, 10)
+    eight_factors: Sequence[int] = (15,)
     work_seconds: Sequence[float] = WORK_SECONDS
     nodes: Sequence[int] = (2, 4, 8)
     rates: Sequence[float] = (100.0, 1000.0)
 
 
-QUICK = Extent(2, ("dps",), (1, 8), (12,), WORK_SECONDS[:1], (2,), (1000.0,))
+QUICK = Extent(2, ("dps",), (1, 10), (15,), WORK_SECONDS[:1], (2,), (1000.0,))
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ RATE_MBITS = 1000.0
 """The faster link of the study, over which the cores' part of a step is the larger one."""
 
 NODES = 8
-PROFILED_FACTOR = 4
+PROFILED_FACTOR = 5
 WIRE = (links.MTU - links.HEADER_BYTES) / (links.MTU + links.FRAME_BYTES)
 """Bytes of a gradient in a full Ethernet frame, of those that the link counts."""
 

@@ -51,7 +51,7 @@ def test_nodes_are_dealt_out_over_the_cores_evenly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "factor", "copies"), [(1, 4, 4), (2, 4, 2), (4, 4, 1), (8, 8, 1)]
+    ("nodes", "factor", "copies"), [(1, 5, 4), (2, 5, 2), (4, 5, 1), (8, 10, 1)]
 )
 def test_with_a_yardstick_every_run_is_paced_and_cores_have_more_room(
     nodes, factor, copies
