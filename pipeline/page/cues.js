@@ -4,7 +4,9 @@
   const look = (box) => {
     const cue = box.parentElement.querySelector(".cue");
     cue.classList.add("measured");
-    cue.classList.toggle("needed", box.scrollWidth > box.clientWidth + 1);
+    const wide = box.scrollWidth > box.clientWidth + 1;
+    cue.classList.toggle("needed", wide);
+    box.classList.toggle("wide", wide);
   };
   const sizes = new ResizeObserver((found) => found.forEach((one) => look(one.target)));
   for (const box of document.querySelectorAll("figure .scroll, details.table .scroll")) {

@@ -134,6 +134,40 @@ def test_tables_of_the_paper_scroll_in_boxes_that_say_so(paper: Page) -> None:
     assert paper.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+# Of each box of a table that scrolls: how far its rows move when it is scrolled to its end, how far
+# their first cells do, the widest share of the box that these take, and whether they hide the rest.
+STAYING = """Array.from(document.querySelectorAll(".scroll:has(> table)"))
+    .filter(box => box.scrollWidth > box.clientWidth + 1).map(box => {
+        const firsts = Array.from(box.querySelectorAll("tr > :first-child")).filter(c => c.offsetWidth);
+        const lefts = cells => cells.map(cell => cell.getBoundingClientRect().left);
+        const lasts = firsts.map(cell => cell.parentElement.lastElementChild);
+        const [first, last] = [lefts(firsts), lefts(lasts)];
+        box.scrollLeft = box.scrollWidth;
+        const edge = box.getBoundingClientRect().left + box.clientLeft;
+        return {
+            moved: Math.min(...lefts(lasts).map((left, i) => last[i] - left)),
+            stayed: Math.max(...lefts(firsts).map((left, i) => Math.max(first[i], left) - edge)),
+            share: Math.max(...firsts.map(cell => cell.offsetWidth)) / box.clientWidth,
+            opaque: firsts.every(c => /^rgb\\(/.test(getComputedStyle(c).backgroundColor)),
+        };
+    })"""
+
+
+@pytest.mark.parametrize("name", ["report.html", "paper/paper.html"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_first_column_stays_where_a_table_is_scrolled(
+    browser: Page, results: Path, width: int, name: str
+) -> None:
+    browser.size(width)
+    browser.open(results / name)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    boxes = browser.evaluate(STAYING)
+    assert width == 1280 or len(boxes) > 3
+    for box in boxes:
+        assert box["moved"] > 1 and box["stayed"] <= 1 and box["opaque"]
+        assert box["share"] <= 0.45 or width == 1280
+
+
 def test_no_word_of_a_table_of_the_paper_is_broken(paper: Page) -> None:
     assert paper.evaluate(BROKEN) == []
     paper.evaluate(
