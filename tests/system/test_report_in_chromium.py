@@ -138,7 +138,7 @@ def test_tables_of_the_paper_scroll_in_boxes_that_say_so(paper: Page) -> None:
 # their first cells do, the widest share of the box that these take, and whether they hide the rest.
 STAYING = """Array.from(document.querySelectorAll(".scroll:has(> table)"))
     .filter(box => box.scrollWidth > box.clientWidth + 1).map(box => {
-        const firsts = Array.from(box.querySelectorAll("tr > :first-child")).filter(c => c.offsetWidth);
+        const firsts = Array.from(box.querySelectorAll("tr > :first-child"));
         const lefts = cells => cells.map(cell => cell.getBoundingClientRect().left);
         const lasts = firsts.map(cell => cell.parentElement.lastElementChild);
         const [first, last] = [lefts(firsts), lefts(lasts)];

@@ -16,6 +16,9 @@ from tests.fake_records import make_study, make_table
 from tests.unit.paper.papers import make_paper, make_results
 
 CJK = "分散学習 训练 한국어 カ、"
+KHMER, RARE, PRIVATE = "\N{KHMER LETTER KA}", "\U0002d1e2", "\ue000"
+# Its markup is escaped in one way at the start of a text and in another inside of it.
+ROCKET = "- *DDP* 🚀"
 needs_font = pytest.mark.skipif(
     fonts.fallback() is None, reason="this environment was made before the lock had the font"
 )
@@ -25,9 +28,6 @@ needs_font = pytest.mark.skipif(
 def test_what_the_font_has_is_not_missing() -> None:
     assert fonts.missing([CJK, "Größe", "\N{FULLWIDTH LATIN CAPITAL LETTER A}"]) == []
     assert fonts.missing(["🙂 分 🙂"]) == ["🙂"]
-
-
-KHMER, RARE, PRIVATE = "\N{KHMER LETTER KA}", "\U0002d1e2", "\ue000"
 
 
 def test_whatever_neither_font_has_is_missing() -> None:
@@ -45,7 +45,7 @@ def test_whatever_neither_font_has_is_missing() -> None:
         ("👍🏽", "(thumbs up sign)"),
         ("\N{MATHEMATICAL BOLD CAPITAL G}2", "G2"),
         (f"a {KHMER}{PRIVATE}", "a (U+1780, U+E000)"),
-        ("a\N{OGHAM SPACE MARK}b", "a b"),
+        ("a\x85b", "a b"),
         ("a\U000e0041b", "ab"),
     ],
 )
@@ -81,9 +81,6 @@ def test_a_figure_draws_them_and_embeds_the_font(
             tmp_path / f"second.{kind}"
         ).read_bytes()
     assert b"NotoSansCJK" in (tmp_path / "first.pdf").read_bytes()
-
-
-ROCKET = "- *DDP* 🚀"
 
 
 @pytest.fixture(scope="module")
