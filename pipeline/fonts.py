@@ -1,28 +1,38 @@
-"""The font of Chinese, Japanese and Korean characters, which no font of matplotlib or typst has.
+"""The fonts of figures and PDF, and what these show of a text that has a character without a glyph.
 
-It comes as one file in a package of the lock, so that pages are the same everywhere; what is
-installed on a machine is never asked.
+The fonts come with packages of the lock, so that pages are the same everywhere; what is installed
+on a machine is never asked. matplotlib brings `DejaVu Sans`; one file of another package has
+Chinese, Japanese and Korean. No package of the lock has all emoji, and none has every script.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 
-FAMILY = "Noto Sans CJK JP"
-_PACKAGE, _FILE = "notojp_matplotlib", "fonts/NotoSansCJKjp-Regular.otf"
+PLAIN, FAMILY = "DejaVu Sans", "Noto Sans CJK JP"
+# Of these nothing is seen by itself: blanks, marks, format characters, the colours of a skin.
+_UNSEEN = ("Cc", "Cf", "Me", "Mn", "Sk", "Zl", "Zp", "Zs")
+
+
+def plain() -> Path | None:
+    """File of the font `PLAIN`, or None where matplotlib is not installed; it is not imported."""
+    return _file("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf")
 
 
 def fallback() -> Path | None:
     """File of the font `FAMILY`, or None where it is not installed; its package is not imported."""
-    found = find_spec(_PACKAGE)
-    if found is None or found.origin is None:
-        return None
-    path = Path(found.origin).parent / _FILE
-    return path if path.is_file() else None
+    return _file("notojp_matplotlib", "fonts/NotoSansCJKjp-Regular.otf")
+
+
+def files() -> list[Path]:
+    """All font files at hand, in the order in which they are asked for a character."""
+    return [path for path in (plain(), fallback()) if path is not None]
 
 
 def is_wide(character: str) -> bool:
@@ -31,10 +41,63 @@ def is_wide(character: str) -> bool:
 
 
 def missing(texts: Iterable[str]) -> list[str]:
-    """Wide characters of these texts that no font at hand has, each once."""
-    wide = dict.fromkeys(c for text in texts for c in text if is_wide(c))
-    path = fallback()
-    return [c for c in wide if path is None or ord(c) not in _characters(path)] if wide else []
+    """Characters of these texts that a reader should see and no font at hand has, each once."""
+    found = dict.fromkeys(c for text in texts if not text.isascii() for c in text)
+    return [c for c in found if not _has_glyph(c) and _name(c)]
+
+
+def printed(text: str, names: Mapping[str, str] | None = None) -> str:
+    """`text` as figures and PDF show it, without a character that would be a box.
+
+    First every key of `names` in it becomes its value: a cell's label its short name. What is left
+    without a glyph becomes letters that mean the same, or else its name in parentheses.
+    """
+    if text.isascii():
+        return text
+    # The longest first, as a label may begin with another one.
+    for label in sorted(names or (), key=len, reverse=True):
+        text = _anywhere(label).sub((names or {})[label], text)
+    runs = ((has, "".join(run)) for has, run in groupby(text, _has_glyph))
+    return "".join(run if has else _in_words(run) for has, run in runs)
+
+
+@cache
+def _anywhere(label: str) -> re.Pattern[str]:
+    """`label` in a text, which may have set one of its blanks so that no line ends there."""
+    return re.compile(re.escape(label).replace(r"\ ", "[ \N{NO-BREAK SPACE}]"))
+
+
+def _in_words(run: str) -> str:
+    """What stands for characters without a glyph."""
+    if run.isspace():
+        return " "
+    alike = unicodedata.normalize("NFKC", run)
+    if all(map(_has_glyph, alike)):
+        return alike
+    words = [name for name in map(_name, run) if name]
+    return f"({', '.join(words)})" if words else ""
+
+
+def _name(character: str) -> str:
+    """What a symbol is called, the number of any other character; '' where nothing is seen."""
+    category = unicodedata.category(character)
+    if category in _UNSEEN:
+        return ""
+    number = f"U+{ord(character):04X}"
+    return unicodedata.name(character, number).lower() if category[0] == "S" else number
+
+
+def _has_glyph(character: str) -> bool:
+    return character.isascii() or any(ord(character) in _characters(path) for path in files())
+
+
+@cache
+def _file(package: str, name: str) -> Path | None:
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / name
+    return path if path.is_file() else None
 
 
 @cache

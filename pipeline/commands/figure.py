@@ -39,9 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(args: argparse.Namespace, names: list[str]) -> None:
     from pipeline.figures import sheets, theme
+    from pipeline.metrics.printed import printable
 
     theme.apply()
-    for name, module, inputs in catalogue.load(names, args.metrics, args.verdicts):
+    for name, module, (frame, *verdicts) in catalogue.load(names, args.metrics, args.verdicts):
+        inputs = [printable(frame), *verdicts]
         theme.save(module.draw(*inputs), args.out, name)
         with sheets.narrow():
             theme.save(module.draw(*inputs), args.out, name + NARROW, formats=["svg"])

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.files import write_text
     from pipeline.metrics import table
     from pipeline.metrics.emulation import load_validation
+    from pipeline.metrics.printed import printable_markdown
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
     from pipeline.paper.numbers import collect
@@ -71,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
     # Read back, so that the text can hold nothing that is not in the file.
     stored = json.loads((generated / "numbers.json").read_text(encoding="utf-8"))
     source = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
-    write_text(generated / "manuscript.md", render(source, stored, generated / "tables"))
+    text = render(source, stored, generated / "tables")
+    write_text(generated / export.MANUSCRIPT, text)
+    write_text(generated / export.PRINTED, printable_markdown(text, frame))
     with ThreadPoolExecutor() as pool:
         writing = [
             pool.submit(export.write_pdf, generated, out / "paper.pdf", stored["date"]),

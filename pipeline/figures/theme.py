@@ -34,7 +34,7 @@ from matplotlib.text import Text
 from pipeline.figures import points, sheets
 from pipeline.figures.slim import slim
 from pipeline.files import atomic_path
-from pipeline.fonts import FAMILY, fallback
+from pipeline.fonts import FAMILY, PLAIN, fallback, printed
 from pipeline.metrics.select import cells, missing_notes, mixed_notes, records, repeats, setting
 from pipeline.text import one_line
 
@@ -73,8 +73,8 @@ def apply() -> None:
     """Set the shared theme; fonts are embedded and SVG ids do not change."""
     # seaborn 0.13 still passes an argument of boxplots that matplotlib 3.11 has renamed.
     warnings.filterwarnings("ignore", message="vert: bool", category=MatplotlibDeprecationWarning)
-    sns.set_theme(context="paper", style="whitegrid", font="DejaVu Sans")
-    families, wide = ["DejaVu Sans"], fallback()
+    sns.set_theme(context="paper", style="whitegrid", font=PLAIN)
+    families, wide = [PLAIN], fallback()
     if wide is not None:
         font_manager.fontManager.addfont(wide)
         # It has one weight, which stands for bold too.
@@ -248,6 +248,8 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
         "svg": {"Date": None},
         "png": {"Software": None},
     }
+    for text in figure.findobj(Text):
+        text.set_text(printed(text.get_text()))
     _settle(figure)
     written = []
     for kind in formats:

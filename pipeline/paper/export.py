@@ -16,8 +16,11 @@ from typing import Any
 from pipeline.errors import SamestepError
 from pipeline.figures import NARROW
 from pipeline.files import atomic_path, write_text
-from pipeline.fonts import FAMILY, fallback, is_wide
+from pipeline.fonts import FAMILY, files, is_wide
 from pipeline.paper.manuscript import SOURCES, read_table
+
+MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
+"""What HTML is made from, and PDF and LaTeX: these show what the fonts have (`pipeline.fonts`)."""
 
 CUES = Path(__file__).parents[1] / "page" / "cues.js"
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
@@ -47,7 +50,7 @@ _APPENDIX = "\n\\onecolumn\n"
 
 
 def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
-    """Compile generated/manuscript.md to `final`, a PDF/UA-1; equal inputs give equal bytes.
+    """Compile generated/printed.md to `final`, a PDF/UA-1; equal inputs give equal bytes.
 
     Only fonts of packages are used, so that the pages do not depend on what is installed.
     """
@@ -70,13 +73,12 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
             options.append(f"--variable=floating-table:{name}")
         if lines <= _LINES_OF_A_SHORT_ONE:
             options.append(f"--variable=short-table:{name}")
-    _pandoc(generated, source, options, images="svg")
+    _pandoc(generated / PRINTED, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
-    wide = fallback()
     compiler = typst.Compiler(
         root=str(generated),
         ignore_system_fonts=True,
-        font_paths=[str(wide.parent)] if wide else [],
+        font_paths=[str(path.parent) for path in files()],
     )
     try:
         # typst refuses what it can see to break PDF/UA-1, such as a figure without a text.
@@ -92,9 +94,9 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
 
 
 def _compiled(compiler: Any, source: Path, noon: datetime, standards: list[str]) -> Any:
-    """The PDF; a label in a script that the fonts lack is left to them, which no standard allows.
+    """The PDF, which claims no standard where a character has no glyph after all; that is said.
 
-    That is said, since the file then claims no standard. Raises TypstError for all else.
+    A mark may have one and none on its letter. Raises TypstError for all else.
     """
     import typst
 
@@ -115,9 +117,9 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
     Its class can be that of a conference (paper/template.tex), also one of two columns.
     """
     options = ["--to=latex", f"--template={SOURCES / 'template.tex'}"]
-    if any(is_wide(c) for c in (generated / "manuscript.md").read_text(encoding="utf-8")):
+    if any(is_wide(c) for c in (generated / PRINTED).read_text(encoding="utf-8")):
         options.append(f"--variable=cjk:{FAMILY}")
-    _pandoc(generated, final, options, images="pdf")
+    _pandoc(generated / PRINTED, final, options, images="pdf")
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()
     text = final.read_text(encoding="utf-8")
     text = _INCLUDED.sub(lambda found: f"{found[1]}{{{folder}/", text)
@@ -143,7 +145,7 @@ def _floating(latex: str) -> str:
 def write_html(generated: Path, final: Path) -> None:
     """One HTML file with figures, style and the cues of its tables inside it."""
     _pandoc(
-        generated,
+        generated / MANUSCRIPT,
         final,
         [
             "--to=html5",
@@ -205,14 +207,14 @@ def _table_lines(folder: Path) -> dict[str, int]:
     return found
 
 
-def _pandoc(generated: Path, final: Path, options: Sequence[str], images: str) -> None:
-    """Run pandoc inside `generated`, so that the manuscript's relative paths hold."""
+def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> None:
+    """Run pandoc beside the Markdown `source`, so that its relative paths hold."""
     import pypandoc
 
     with atomic_path(final.resolve()) as temporary:
         command = [
             pypandoc.get_pandoc_path(),
-            "manuscript.md",
+            source.name,
             "--from=markdown",
             f"--output={temporary}",
             f"--default-image-extension={images}",
@@ -221,9 +223,9 @@ def _pandoc(generated: Path, final: Path, options: Sequence[str], images: str) -
             f"--bibliography={SOURCES / 'references.bib'}",
             *options,
         ]
-        done = subprocess.run(command, cwd=generated, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=source.parent, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             reason = " ".join(done.stderr.split())[:300]
-            raise SamestepError(
-                f"pandoc could not write {final}: {reason}; see {generated / 'manuscript.md'}"
-            )
+            raise SamestepError(f"pandoc could not write {final}: {reason}; see {source}")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError
-from pipeline.fonts import missing
+from pipeline.fonts import missing, printed
 from pipeline.schemas import CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.text import is_visible, seen, unprintable
+from pipeline.text import is_visible, one_line, seen, unprintable
 
 SCHEMA_FILE = CONFIG_SCHEMAS / "config.schema.yaml"
 CONFIG = CONFIG_SCHEMAS.parent / "config"
@@ -22,6 +22,7 @@ MERGED = ("model", "optimiser", "workload", "cluster")
 """Parts of a study of which one that extends another may state some keys only."""
 MAX_EXTENDS = 20
 """Studies in a chain; the longest shipped one has three."""
+_TOLD = 5
 
 
 def load_study(path: Path) -> Study:
@@ -179,16 +180,20 @@ def _check_texts(study: Study, where: Path | str) -> None:
             )
 
 
-def font_warning(texts: Iterable[str]) -> str | None:
-    """One line on characters of these texts that figures or PDF show as boxes, or None.
+def font_warning(study: Study) -> str | None:
+    """One line on title and labels that figures, PDF and LaTeX show in other letters, or None.
 
-    Their fonts come with matplotlib, typst and pipeline/fonts.py, so that pages are the same
-    everywhere; none of them has all emoji.
+    They are the texts with a character that no font at hand has (`pipeline.fonts`).
     """
-    found = missing(texts)
-    if not found:
+    shown = {arm.label: arm.name for arm in study.arms if missing([arm.label])}
+    if missing([study.title]):
+        shown = {study.title: printed(study.title), **shown}
+    if not shown:
         return None
+    told = [f"{one_line(text)!r} as {name!r}" for text, name in shown.items()]
+    if len(told) > _TOLD:
+        told[_TOLD:] = [f"{len(told) - _TOLD} more"]
     return (
-        f"warning: the fonts of figures or PDF have no {' '.join(found)} and show a box for each; "
-        "use other letters in title and labels"
+        f"warning: no font here has {' '.join(missing(shown))}; figures, PDF and LaTeX show "
+        f"{', '.join(told)}; HTML shows them as they are"
     )

@@ -133,11 +133,6 @@ class Study:
         whole = {**self.content, **changes}
         return Study.of({key: value for key, value in whole.items() if value is not None})
 
-    @property
-    def texts(self) -> list[str]:
-        """What readers see of it: the title and the labels of its cells."""
-        return [self.title, *(arm.label for arm in self.arms)]
-
 
 def _cluster(content: Mapping[str, Any]) -> Cluster:
     network = content["network"]

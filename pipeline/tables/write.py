@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from pipeline.files import write_text
+from pipeline.fonts import printed
 from pipeline.metrics.format import NONE
 from pipeline.text import latex, markdown, one_line, prose
 
@@ -187,16 +188,23 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def write_all(
-    raw: pd.DataFrame, shown: pd.DataFrame, caption: str, folder: Path, name: str
+    raw: pd.DataFrame,
+    shown: pd.DataFrame,
+    caption: str,
+    folder: Path,
+    name: str,
+    short_names: Mapping[str, str] | None = None,
 ) -> None:
     """Write `name`.tex, .md, .html (from `shown`) and .csv (from `raw`) below `folder`.
 
     The Markdown ends with the caption as pandoc reads it, a paragraph that begins with a colon.
+    LaTeX alone has the `short_names` of labels that its fonts lack (`pipeline.metrics.printed`).
     """
     shown, said = trimmed(shown)
     caption = f"{caption} {said}".rstrip()
     shown = once(shown, *(column for column in ("Cell", "Link") if column in shown))
-    write_text(folder / f"{name}.tex", to_latex(shown, caption, name))
+    latex_cells = shown.map(lambda cell: printed(str(cell), short_names))
+    write_text(folder / f"{name}.tex", to_latex(latex_cells, caption, name))
     write_text(folder / f"{name}.md", f"{to_markdown(shown)}\n: {prose(caption)}\n")
     write_text(folder / f"{name}.html", to_html(shown, caption))
     write_text(folder / f"{name}.csv", raw.to_csv(index=False, lineterminator="\n"))

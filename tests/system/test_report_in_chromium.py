@@ -134,6 +134,45 @@ def test_tables_of_the_paper_scroll_in_boxes_that_say_so(paper: Page) -> None:
     assert paper.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+# Of each box of a table that scrolls: how far its last column moves when it is scrolled to its end,
+# how far from the left edge that of the cells' labels is then (where it has no such column, the
+# first), the widest share of the box that it takes, and whether it hides what is below. Claims are
+# paragraphs, which do not stay.
+STAYING = """Array.from(document.querySelectorAll(".scroll:has(> table)"))
+    .filter(box => box.scrollWidth > box.clientWidth + 1 && !box.closest("[id='tbl:claims']"))
+    .map(box => {
+        const rows = Array.from(box.querySelectorAll("tr"));
+        const heads = Array.from(rows[0].cells, cell => cell.innerText.replace(/\\W/g, ""));
+        const place = Math.max(0, heads.indexOf("Cell"));
+        const [firsts, lasts] = [place, heads.length - 1].map(n => rows.map(row => row.cells[n]));
+        const lefts = cells => cells.map(cell => cell.getBoundingClientRect().left);
+        const last = lefts(lasts);
+        box.scrollLeft = box.scrollWidth;
+        const edge = box.getBoundingClientRect().left + box.clientLeft;
+        return {
+            moved: Math.min(...lefts(lasts).map((left, i) => last[i] - left)),
+            off: Math.max(...lefts(firsts).map(left => Math.abs(left - edge))),
+            share: Math.max(...firsts.map(cell => cell.offsetWidth)) / box.clientWidth,
+            opaque: firsts.every(c => /^rgb\\(/.test(getComputedStyle(c).backgroundColor)),
+        };
+    })"""
+
+
+@pytest.mark.parametrize("name", ["report.html", "paper/paper.html"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_label_of_a_cell_stays_where_a_table_is_scrolled(
+    browser: Page, results: Path, width: int, name: str
+) -> None:
+    browser.size(width)
+    browser.open(results / name)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    boxes = browser.evaluate(STAYING)
+    assert width == 1280 or len(boxes) > 3
+    for box in boxes:
+        assert box["moved"] > 1 and box["off"] <= 1 and box["opaque"], box
+        assert box["share"] <= 0.45 or width == 1280
+
+
 def test_no_word_of_a_table_of_the_paper_is_broken(paper: Page) -> None:
     assert paper.evaluate(BROKEN) == []
     paper.evaluate(

@@ -35,7 +35,7 @@ except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
 # Every job is a Snakemake of its own, which reads this file again; what is said is said once.
-if workflow.is_main_process and (warning := font_warning(STUDY.texts)):
+if workflow.is_main_process and (warning := font_warning(STUDY)):
     print(warning, file=sys.stderr)
 # More than any machine has: Snakemake lowers a job's threads to what --cores gives.
 EVERY_CORE = 1024

@@ -16,7 +16,7 @@ rule tables:
     input:
         metrics=METRICS,
         verdicts=VERDICTS if CLAIM_FILES else [],
-        code=["pipeline/text.py", *files("pipeline/tables/*.py")],
+        code=["pipeline/fonts.py", "pipeline/text.py", *files("pipeline/tables/*.py")],
     output:
         [
             report(

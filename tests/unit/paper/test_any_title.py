@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import tempfile
+import warnings
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline.figures import theme
+from pipeline.fonts import files, printed
 from pipeline.paper.export import TYPST
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.tables.write import to_html
@@ -50,6 +52,25 @@ def test_typst_prints_every_label_of_a_table_as_given(texts: list[str]) -> None:
     assert printed[2::2] == [_hyphens(words(text)) for text in texts]
 
 
+@given(MANY)
+@FEW
+def test_typst_has_a_glyph_for_all_that_is_printed(texts: list[str]) -> None:
+    """PDF/UA-1 allows no box; a document that claims it is refused where there is one."""
+    source = "\n\n".join(markdown(printed(text)) for text in texts)
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
+    command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    template = (SOURCES / "template.typ").read_text(encoding="utf-8")
+    (fonts,) = re.findall(r"#set text\(font: \(.*?\)", template)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "a.typ"
+        file.write_text(f'#set document(title: "x")\n{fonts})\n{done.stdout}', encoding="utf-8")
+        compiler = typst.Compiler(
+            root=folder, ignore_system_fonts=True, font_paths=[str(path.parent) for path in files()]
+        )
+        assert compiler.compile(input=str(file), format="pdf", pdf_standards=["ua-1"])
+
+
 def _hyphens(text: str) -> str:
     """typst prints a hyphen before digits as a minus."""
     return text.replace("\N{MINUS SIGN}", "-")
@@ -76,10 +97,11 @@ def test_html_shows_every_label_as_given(texts: list[str]) -> None:
 def test_a_figure_shows_every_label_as_given(texts: list[str]) -> None:
     theme.apply()
     figure = plt.figure()
-    labels = [one_line(text) for text in texts]
+    labels = [one_line(printed(text)) for text in texts]
     for text in labels:
         figure.text(0, 0, text)
-    with plt.rc_context({"svg.fonttype": "none"}):
+    with plt.rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Glyph .* missing")
         drawn = StringIO()
         figure.savefig(drawn, format="svg")
     plt.close(figure)

@@ -18,16 +18,19 @@ from tests.nasty_texts import TITLE
 CJK = "分散学習한국어\N{KATAKANA LETTER KA}、\N{FULLWIDTH LATIN CAPITAL LETTER A}"
 
 
-def test_characters_that_would_be_boxes_are_named_once() -> None:
-    assert font_warning(["a 🙂 of 🙂", "DDP 🚀"]) == (
-        "warning: the fonts of figures or PDF have no 🙂 🚀 and show a box for each; "
-        "use other letters in title and labels"
+def test_what_figures_show_in_place_of_boxes_is_said() -> None:
+    study = make_study(title="a 🙂 of 🙂")
+    study["cells"][0] |= {"name": "ship", "label": "DDP 🚀"}
+    assert font_warning(check_study(study, "here")) == (
+        "warning: no font here has 🙂 🚀; figures, PDF and LaTeX show 'a 🙂 of 🙂' as "
+        "'a (slightly smiling face) of (slightly smiling face)', 'DDP 🚀' as 'ship'; "
+        "HTML shows them as they are"
     )
 
 
 @pytest.mark.parametrize("title", ["Plain", "Größe, µs, Ωмега “quoted” → ≥ 2"])
 def test_what_the_fonts_have_is_not_warned_of(title: str) -> None:
-    assert font_warning([title]) is None
+    assert font_warning(check_study(make_study(title=title), "here")) is None
     glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
     assert all(ord(character) in glyphs for character in title)
     assert not any(ord(character) in glyphs for character in CJK)
@@ -35,7 +38,7 @@ def test_what_the_fonts_have_is_not_warned_of(title: str) -> None:
 
 @pytest.mark.parametrize("study", sorted(Path("workflow/config").glob("*/study.yaml")))
 def test_the_shipped_studies_have_no_such_characters(study: Path) -> None:
-    assert font_warning(load_study(study).texts) is None
+    assert font_warning(load_study(study)) is None
 
 
 @pytest.mark.parametrize(
