@@ -70,7 +70,8 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
     look, last = theme.styles(table), int(values["nodes"].max())
     ends = records(values.sort_values("nodes").drop_duplicates("arm", keep="last"))
     to_axes = axes.transScale + axes.transLimits
-    beside, before = [], []
+    beside = []
+    before = []
     for row in ends:
         if int(row["nodes"]) == last:
             height = float(to_axes.transform((float(last), float(row["value"])))[1])
