@@ -18,6 +18,7 @@ from pipeline.metrics.select import cells, node_counts, plural, records
 _GREY = "#8A8A8A"
 _LINE_POINTS = 11.0
 """From one short name to the next; panels become a little lower when titles are laid out."""
+_ABOVE_POINTS = 9.0
 
 
 def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
@@ -26,8 +27,7 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
     `values` are over one link, where an arm has one cell, and one for its one node at most: over
     every link the line begins with the same point.
     """
-    look = theme.styles(table)
-    shown = [arm for arm in cells(table)["arm"].unique() if arm in set(values["arm"])]
+    look, shown = theme.styles(table), _arms(values, table)
     for place, arm in enumerate(shown):
         rows = values[values["arm"] == arm].sort_values("nodes")
         style = look[rows["cell"].iloc[0]]
@@ -48,6 +48,11 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
     return shown
 
 
+def _arms(values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """The arms that are drawn; their order is that in which they are moved sideways."""
+    return [arm for arm in cells(table)["arm"].unique() if arm in set(values["arm"])]
+
+
 def words(row: Mapping[str, Any]) -> str:
     """Cell, nodes, value with its interval and the number of runs, as a title over the point."""
     unit = "" if row["unit"] == "1" else f" {row['unit']}"
@@ -60,23 +65,20 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
     """Write each arm's short name at the end of its line; call it when the y axis is settled.
 
     Names beside the last number of nodes stand outside of the panel, moved apart where lines end
-    close together, each by as little as can be and then joined to its end by a thin line; that of
-    a line that ends before stands above all points at its last number.
+    close together, each by as little as can be and then joined to its end by a thin line.
     """
     look, last = theme.styles(table), int(values["nodes"].max())
     ends = records(values.sort_values("nodes").drop_duplicates("arm", keep="last"))
     to_axes = axes.transScale + axes.transLimits
     beside = []
+    before = []
     for row in ends:
         if int(row["nodes"]) == last:
             height = float(to_axes.transform((float(last), float(row["value"])))[1])
             beside.append((height, row))
         else:
-            above = float(values.loc[values["nodes"] == row["nodes"], "high"].max())
-            axes.annotate(
-                row["arm"], (float(row["nodes"]), above), (0, 5), ha="center",
-                textcoords="offset points", fontsize=7, color=theme.ink(look[row["cell"]].colour),
-            )  # fmt: skip
+            before.append(row)
+    _name_above(axes, before, values, table)
     beside.sort(key=lambda one: one[0])
     height_points = axes.bbox.height / axes.figure.dpi * 72
     heights = _apart([height for height, _ in beside], _LINE_POINTS / height_points)
@@ -91,6 +93,28 @@ def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
             1.02, height, row["arm"], transform=axes.transAxes, fontsize=7, va="center",
             color=colour,
         )  # fmt: skip
+
+
+def _name_above(
+    axes: Axes, ends: Sequence[Mapping[str, Any]], values: pd.DataFrame, table: pd.DataFrame
+) -> None:
+    """Name lines that end before the last number of nodes above all points there, one over another.
+
+    A thin line leads from a name to its point where another point is between them.
+    """
+    look, shown = theme.styles(table), _arms(values, table)
+    for place, row in enumerate(ends):
+        colour, nodes = theme.ink(look[row["cell"]].colour), int(row["nodes"])
+        [x] = theme.dodge([nodes], shown.index(row["arm"]), len(shown))
+        there = values[values["nodes"] == nodes]
+        above = float(there["high"].max())
+        lower = sum(int(other["nodes"]) == nodes for other in ends[:place])
+        axes.annotate(
+            row["arm"], (x, above), (0, 5 + _ABOVE_POINTS * lower), ha="center",
+            textcoords="offset points", fontsize=7, color=colour,
+        )  # fmt: skip
+        if float(row["high"]) < above:
+            axes.vlines(x, float(row["high"]), above, color=colour, lw=0.5, zorder=2)
 
 
 def _apart(heights: list[float], gap: float) -> list[float]:

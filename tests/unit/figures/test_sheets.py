@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from pipeline import figures
 from pipeline.figures import points, ranked, sheets, theme
@@ -104,6 +105,25 @@ def test_names_are_moved_apart_by_as_little_as_can_be(heights: list[float]) -> N
         assert found == pytest.approx([0.4, 0.5, 0.6])
     if heights == [0.1, 0.5, 0.9]:
         assert found == pytest.approx(heights)
+
+
+def test_the_name_of_a_line_that_ends_before_leads_to_its_point(table: pd.DataFrame) -> None:
+    early = table[~((table["arm"] == "sps") & (table["nodes"] > 1))]
+    axes = draw("throughput", early).axes[0]
+    names = {text.get_text(): text for text in axes.texts if text.get_text() in ("single", "sps")}
+    boxes = [text.get_window_extent() for text in names.values()]
+    assert len(boxes) == 2 and not boxes[0].overlaps(boxes[1])
+    labels = early.dropna(subset=["arm"]).set_index("arm")["arm_label"]
+    ends = [one for one in axes.findobj(points.Point) if isinstance(one, points.Point)]
+    lines = [line for lines in axes.collections if isinstance(lines, LineCollection)
+             for line in lines.get_segments() if len(line)]  # fmt: skip
+    for name, text in names.items():
+        assert isinstance(text, Annotation)
+        said = f"{labels[name].iloc[0]}, 1 node:"
+        [end] = [one for one in ends if one.text.startswith(said)]
+        assert text.xy[0] == pytest.approx(end.x), "it stands over its own point"
+        high = max(line[-1][1] for line in lines if line[0][0] == pytest.approx(end.x))
+        assert high == pytest.approx(text.xy[1]), "and leads to it"
 
 
 def test_more_names_than_there_is_room_for_keep_their_distance() -> None:
