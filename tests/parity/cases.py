@@ -20,11 +20,11 @@ STEPS = 6
 OVERFLOW_STEP = 4
 WORLDS = (1, 2, 4)
 WIDE = 8
-"""Ranks of one launch of all strategies, and of three axes of two ranks each."""
+"""Ranks of the launch of all strategies, and of three axes of two ranks each."""
 MATRIX = [(name, pieces) for name in ("fp32", "bf16", "amp_o1") for pieces in (1, 4)]
 """Precisions and accumulations that every setting is trained in, on every number of ranks."""
-MATRIX_LAUNCH = "matrix"
-"""In place of a strategy: what of the matrix runs on eight ranks."""
+TOGETHER = "together"
+"""In place of a strategy: what all run in one launch, see `together`."""
 BRIEF_STEPS, BRIEF_BATCH = 3, 32
 """Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
@@ -180,14 +180,9 @@ class Case:
 
 
 def cases_of(strategy: str, world: int) -> list[Case]:
-    """All trainings of one launch: of a strategy in a world, or of all in the wide one.
-
-    The wide one of `MATRIX_LAUNCH` has the brief cases of all.
-    """
-    if strategy == MATRIX_LAUNCH:
-        return [case for name in wide_strategies() for case in brief_cases(name, world)]
-    if world == WIDE:
-        return wide_cases()
+    """All trainings of one launch: of a strategy in a world, or of all together."""
+    if strategy == TOGETHER:
+        return together(world)
     found = longer_cases(strategy, world)
     found += [
         case_of(strategy, world, v, p, resume=True)
@@ -201,8 +196,21 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     if strategy == REFERENCE:
         deep = [replace(case, num_layers=LAYERS[1]) for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
-        found += [case for case in references() if case not in found]
-    return found + recomputed_cases(strategy, world) + brief_cases(strategy, world)
+        brief = [case for name in strategies.names() for case in brief_cases(name, 2)]
+        found += [case for case in references(brief) if case not in found]
+    found += brief_cases(strategy, world) if world == 2 else []
+    return found + recomputed_cases(strategy, world)
+
+
+def together(world: int) -> list[Case]:
+    """What all strategies train in one launch, for `tests/system/test_parity_matrix.py`.
+
+    Brief cases on 4 and 8 ranks, longer ones on 8; on one rank, what these are held against.
+    """
+    if world == 1:
+        return references(together(4) + together(WIDE))
+    brief = [case for name in wide_strategies() for case in brief_cases(name, world)]
+    return (wide_cases() if world == WIDE else []) + brief
 
 
 def longer_cases(strategy: str, world: int) -> list[Case]:
@@ -237,11 +245,11 @@ def overflow_cases(strategy: str, world: int) -> list[Case]:
     return [case_of(strategy, world, v, "fp16", overflow=True) for v in variants]
 
 
-def references() -> list[Case]:
-    """What eight ranks and brief cases are held against."""
-    cases = wide_cases()
-    cases += [c for s in strategies.names() for w in (*WORLDS, WIDE) for c in brief_cases(s, w)]
-    return list(dict.fromkeys(case.reference() for case in cases))
+def references(cases: list[Case]) -> list[Case]:
+    """What these cases are held against, each once: a checkpoint against a checkpoint."""
+    wanted = [case.reference() for case in cases]
+    wanted += [replace(case.reference(), resume=True) for case in cases if case.resume]
+    return list(dict.fromkeys(wanted))
 
 
 def recomputed_cases(strategy: str, world: int) -> list[Case]:
@@ -263,7 +271,7 @@ def recomputed_cases(strategy: str, world: int) -> list[Case]:
 
 
 def wide_cases() -> list[Case]:
-    """One launch of eight ranks: three axes at once, and every strategy in fp32."""
+    """The trainings of all steps on eight ranks: three axes at once, and every strategy in fp32."""
     return [
         *(case_of(strategy, WIDE, variant) for strategy, variant in wide_places()),
         Case("hybrid", accumulation=4),

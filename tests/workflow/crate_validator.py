@@ -65,11 +65,11 @@ def environment() -> Path:
         final.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=final.parent) as folder:
             work = Path(folder) / "env"
-            subprocess.run([sys.executable, "-m", "venv", str(work)], check=True)
-            command = [str(work / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps"]
-            done = subprocess.run(
-                [*command, "--requirement", str(LOCK)], capture_output=True, text=True
-            )
+            # Our pip fills it: a pip of its own takes as long to install as the validator.
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(work)], check=True)
+            command = [sys.executable, "-m", "pip", "--python", str(work / "bin/python"), "install"]
+            command += ["--quiet", "--no-deps", "--requirement", str(LOCK)]
+            done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["pip said nothing"]
                 raise RuntimeError(f"no environment for roc-validator: {lines[-1]}")
@@ -78,17 +78,17 @@ def environment() -> Path:
     return final / "bin" / "python"
 
 
-def issues(crate: Path, profile: str, severity: str) -> list[str]:
-    """What the validator finds against a crate (a folder or a zip), a line each."""
-    command = [str(environment()), "-I", __file__, str(crate), profile, severity]
+def issues(crate: Path, profile: str) -> list[tuple[str, str]]:
+    """What the validator finds against a crate (a folder or a zip): severity and line of each."""
+    command = [str(environment()), "-I", __file__, str(crate), profile]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(found, list)
-    return [str(line) for line in found]
+    return [(severity, line) for severity, line in found]
 
 
-def _issues(crate: str, profile: str, severity: str) -> list[str]:
+def _issues(crate: str, profile: str) -> list[tuple[str, str]]:
     from rocrate_validator import services
     from rocrate_validator.models import Severity
     from rocrate_validator.utils.http import HttpRequester
@@ -100,13 +100,15 @@ def _issues(crate: str, profile: str, severity: str) -> list[str]:
     settings = services.ValidationSettings(
         rocrate_uri=crate,
         profile_identifier=profile,
-        requirement_severity=getattr(Severity, severity),
+        requirement_severity=Severity.RECOMMENDED,
     )
     # after the settings, which set up the session
     session = HttpRequester().session
     session.get = session.head = reply
     found = services.validate(settings).get_issues()
-    return [f"{i.check.identifier} {i.violatingEntity}: {i.message}" for i in found]
+    return [
+        (i.severity.name, f"{i.check.identifier} {i.violatingEntity}: {i.message}") for i in found
+    ]
 
 
 if __name__ == "__main__":

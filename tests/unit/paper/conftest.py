@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.fake_records import make_study, make_table
-from tests.unit.paper.papers import make_results
+from tests.unit.paper.papers import shared_results
 
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
 
@@ -24,4 +24,4 @@ def table() -> pd.DataFrame:
 def folder(
     study: dict[str, Any], table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    return make_results(tmp_path_factory.mktemp("results"), study, table)
+    return shared_results(study, table, tmp_path_factory)

@@ -16,6 +16,7 @@ from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import make_study, make_table
+from tests.unit.paper.papers import collected
 from tests.workflow.project import ROOT
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
@@ -79,7 +80,7 @@ def test_the_longest_run_and_the_first_to_try_are_those_of_the_records(
 
 def test_a_first_run_over_half_an_hour_is_said(table: pd.DataFrame, folder: Path) -> None:
     study = make_study(repeats=2)
-    numbers = collect(Study.of(study), table)
+    numbers = collected(study, table)
     said = "took 30 seconds here, set-up and tokens not counted, and so fits into half an hour"
     assert said in text_of(numbers, folder)
     slow = table.copy()
@@ -128,7 +129,7 @@ def test_the_map_names_each_claim_once_with_its_verdict(table: pd.DataFrame, fol
     study = make_study(repeats=2, claims=["bai2022"])
     [path] = FOLDER.glob("bai2022/claims.yaml")
     verdicts = [verdict(claim.id, claim.kind) for claim in load_claims(path)]
-    numbers = collect(Study.of(study), table)
+    numbers = collected(study, table)
     numbers["appendix"] = appendix(Study.of(study), table, verdicts, None)
     numbers["claims"] = {
         key: "" for key in ("publications", "total", "reproduced", "not_reproduced", "untested",

@@ -22,7 +22,7 @@ from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from pipeline.tables import summary
 from tests.fake_records import make_study, make_table
-from tests.unit.paper.papers import make_paper, text_of
+from tests.unit.paper.papers import collected, make_paper, text_of
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
 ON_THE_PAGE = ("overview",)
@@ -102,7 +102,7 @@ def test_an_unknown_name_is_an_error(source: str, message: str, tmp_path: Path) 
 
 
 def test_numbers_are_plain_json(study: dict[str, Any], table: pd.DataFrame) -> None:
-    numbers = collect(Study.of(study), table)
+    numbers = collected(study, table)
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
     assert numbers["date"]["text"] == "2 January 2026"
 
@@ -179,7 +179,7 @@ def test_where_the_test_does_not_decide_nothing_is_called_faster(
 def test_the_cell_of_the_highest_throughput_is_faster_where_the_test_says_so(
     study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
-    place = collect(Study.of(study), table)["findings"]["throughput"][-1]
+    place = collected(study, table)["findings"]["throughput"][-1]
     assert not place["fastest"]
     rates = table[(table["level"] == "cell") & (table["metric"] == "tokens_per_second")]
     at_four = rates[rates["nodes"] == 4].sort_values("value", ascending=False)

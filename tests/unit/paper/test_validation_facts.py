@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline.paper.emulation_facts import emulation_facts
 from pipeline.paper.manuscript import render
 from pipeline.paper.numbers import collect
 from pipeline.paper.validation_facts import CHECKS, validation_facts
@@ -15,7 +16,7 @@ from pipeline.schemas import validate
 from pipeline.study.study import Study
 from tests.fake_bench import FORMER, RATIO, make_result
 from tests.fake_records import EMULATED, make_study, make_table
-from tests.unit.paper.papers import SOURCE, make_paper
+from tests.unit.paper.papers import SOURCE, collected, make_paper
 
 RESULT = make_result()
 
@@ -36,7 +37,7 @@ def found(table: pd.DataFrame, start: str, result: Any = RESULT) -> list[str]:
 
 
 def text_with(study: Any, table: pd.DataFrame, folder: Path, result: Any) -> str:
-    numbers = collect(Study.of(study), table, (), None, result)
+    numbers = collected(study, table) | {"emulation": emulation_facts(table, result)}
     return " ".join(render(SOURCE, numbers, folder / "tables").split())
 
 
