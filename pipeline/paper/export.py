@@ -208,7 +208,7 @@ def _table_lines(folder: Path) -> dict[str, int]:
 
 
 def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> None:
-    """Run pandoc beside the Markdown `source`, so that its relative paths hold."""
+    """Run pandoc in the folder of the Markdown file `source`, where its relative paths start."""
     import pypandoc
 
     with atomic_path(final.resolve()) as temporary:
