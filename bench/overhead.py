@@ -3,7 +3,7 @@
     python -m bench.overhead --out bench/results/overhead.json
 
 A run of one tiny layer and three steps is made again and again, in every setting in turn: on the
-loopback, and on 1 to 8 emulated nodes, as a workflow makes it (`forked`: the stage and the nodes
+loopback, and on 1 to 8 emulated nodes, as a workflow makes it (`forked`: stage, launchers and ranks
 are forks of loaded processes) and by itself (`alone`). Seconds of the wall clock depend on what
 else the machine does; CPU seconds, of all processes of the run, and counts do so less. The parts
 are those of the forked runs, a part within another one is counted in both.
@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import write_text
-from pipeline.launch import fork_server, waiting
-from pipeline.launch.emulated import preloaded
+from pipeline.launch import fork_server, preloaded, waiting
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -58,7 +57,11 @@ PARTS = {
 }
 """Part of a run -> the module and the name that does it."""
 
-SERVERS = {"stage": (waiting, ()), "nodes": (preloaded, preloaded.READ_AT_LOAD)}
+SERVERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
+    "stage": (waiting, waiting.VARIABLE, ()),
+    "ranks": (preloaded, preloaded.variable(1), preloaded.READ_AT_LOAD),
+}
+"""What forks for a workflow: module, variable of its name in the environment, its own settings."""
 
 
 def main() -> int:
@@ -131,7 +134,7 @@ def run(folder: Path, spec: RunSpec, *, forked: bool) -> dict[str, Any]:
     subprocess.run(["rm", "-rf", str(out), str(marks)], check=True)
     out.mkdir()
     write_text(out / "spec.json", spec.to_json())
-    hidden = {} if forked else {waiting.VARIABLE: "", preloaded.VARIABLE: ""}
+    hidden = {} if forked else {variable: "" for _, variable, _ in SERVERS.values()}
     begun = time.perf_counter()
     words = [f"--spec={out}/spec.json", f"--tokens={folder}/tokens", f"--out={out}"]
     stage("train", *words, **hidden, **{MARKS: str(marks)})
@@ -200,12 +203,12 @@ def stage(*words: str, **environment: str) -> None:
 def served() -> Iterator[None]:
     """Both processes that fork what a workflow asks of them, with their parts timed."""
     running = []
-    for server, (module, alike) in SERVERS.items():
+    for server, (_, variable, alike) in SERVERS.items():
         name = f"samestep-bench-{os.getpid()}-{server}"
         environment = os.environ | dict.fromkeys(alike, "1")
         command = [sys.executable, "-m", "bench.overhead", "--serve", server, name]
         running.append(subprocess.Popen(command, cwd=ROOT, env=environment))
-        os.environ[module.VARIABLE] = name
+        os.environ[variable] = name
     time.sleep(1)  # until both listen; who asks then waits until they have loaded
     try:
         yield
@@ -217,12 +220,12 @@ def served() -> Iterator[None]:
 
 def serve(server: str, name: str) -> None:
     """Serve as `waiting` or `preloaded` does, with the parts of a run timed; never returns."""
-    module, alike = SERVERS[server]
+    module, _, alike = SERVERS[server]
 
     def load() -> fork_server.Work:
         work: fork_server.Work = module.load()
         for part, (owner, attribute) in PARTS.items():
-            if owner in sys.modules or server == "nodes":
+            if owner in sys.modules or server == "ranks":
                 time_part(part, importlib.import_module(owner), attribute)
         return work
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.emulated.cpu_seconds import Tally
 from bench.emulated.undisturbed import Machine
 from pipeline.emulation import dilation
-from pipeline.launch.emulated import preloaded
+from pipeline.launch import preloaded
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.records import RunRecord, read_record
@@ -61,7 +61,7 @@ class Runs:
         self.any = self.spec("dps", 2, 1000.0)
         self.num_parameters = num_parameters(self.any.model)
         # It has torch loaded and forks the runs, as in a study.
-        preloaded.start(self.any)
+        preloaded.start([self.any])
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
         if self.study.cluster.yardstick:
             self._pipeline("yardstick", f"--study={STUDY}", f"--out={folder}/yardstick.json")

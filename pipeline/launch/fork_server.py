@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import json
 import os
-import secrets
 import select
 import signal
 import socket
@@ -38,6 +37,8 @@ def start(module: str, variable: str, settings: Mapping[str, str]) -> None:
     The name is one of Linux's abstract sockets, which end with their process: a kill leaves no file
     behind. `settings` are added to its environment. It ends with this process.
     """
+    import secrets  # who asks does without
+
     name = f"samestep-{secrets.token_hex(16)}"
     command = [sys.executable, "-m", module, name]
     process = processes.start(command, os.environ | settings, Path(os.devnull))
@@ -45,11 +46,12 @@ def start(module: str, variable: str, settings: Mapping[str, str]) -> None:
     atexit.register(partial(processes.stop, [process], grace_seconds=1))
 
 
-def ask(variable: str, arguments: Sequence[str]) -> int | None:
+def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int | None:
     """Have the work done by the process that `variable` names; its exit status.
 
     None where there is no fit one. When this process ends, however it ends, so does the work; an
-    interrupt is passed on to it. Raises ConnectionError where it ended without an answer.
+    interrupt is passed on to it. `again`: what the work starts may ask in turn. Raises
+    ConnectionError where it ended without an answer.
     """
     name = os.environ.get(variable)
     if not name:
@@ -57,8 +59,7 @@ def ask(variable: str, arguments: Sequence[str]) -> int | None:
     request = {
         "arguments": list(arguments),
         "cwd": str(Path.cwd()),
-        # The work is done there, and asks nobody again.
-        "environment": {k: v for k, v in os.environ.items() if k != variable},
+        "environment": {k: v for k, v in os.environ.items() if again or k != variable},
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(ANSWER_SECONDS)

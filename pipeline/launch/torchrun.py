@@ -19,6 +19,7 @@ import psutil
 from pipeline.emulation.dilation import Dilation, dilate, least_dilation
 from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
+from pipeline.launch import preloaded, start
 from pipeline.machine import addresses
 from pipeline.machine import image as container
 from pipeline.machine.control_groups import usable_cores
@@ -26,15 +27,11 @@ from pipeline.parallel.mesh import Layout
 from pipeline.study.spec import RunSpec, WorldSpec
 
 LOOPBACK = "127.0.0.1"
-TORCHRUN = ("-m", "torch.distributed.run")
 NODE = ("-m", "pipeline.launch.slurm.node")
 """torchrun too, which asks the scheduler for the node's place."""
 
 RANK_BYTES = 400 * 2**20
 """Memory of one forked rank besides what it shares with the others, generously."""
-
-EMULATED = ("-m", "pipeline.launch.emulated.start")
-"""It builds the nodes and forks their ranks."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +182,11 @@ def commands(
         )
     inside = _runtime(spec, paths, place)
     python = "python" if inside else sys.executable
+    options = worker_options(paths, place, digest)
+    threads = threads_per_rank(spec, layout, place.num_cores)
+    loaded = not inside and not several and preloaded.is_named(spec, threads)
     if network == "emulated":
-        return ((*inside, python, *EMULATED, *worker_options(paths, place, digest)),)
+        return ((*inside, python, *start.words(preloaded.EMULATED, loaded=loaded), *options),)
     meeting = (
         f"--nnodes={spec.world.nodes}",
         f"--nproc-per-node={layout.processes_per_node}",
@@ -195,14 +195,13 @@ def commands(
         # By itself torchrun leaves a folder in the temporary one for each start.
         f"--log-dir={paths.ranks / 'torchrun'}",
         "--max-restarts=0",
-        *worker_arguments(paths, place, digest),
+        *start.words(preloaded.RANK, loaded=loaded),
+        *options,
     )
     if several:
         return ((*place.scheduler, *inside, python, *NODE, *meeting),)
-    return tuple(
-        (*inside, python, *TORCHRUN, f"--node-rank={node}", *meeting)
-        for node in range(spec.world.nodes)
-    )
+    torchrun = (*inside, python, *start.words(preloaded.TORCHRUN, loaded=loaded))
+    return tuple((*torchrun, f"--node-rank={node}", *meeting) for node in range(spec.world.nodes))
 
 
 def _runtime(spec: RunSpec, paths: RunPaths, place: Place) -> tuple[str, ...]:
@@ -235,15 +234,8 @@ def _environment(network: str, threads: int, *, contained: bool) -> dict[str, st
     return environment
 
 
-def worker_arguments(
-    paths: RunPaths, place: Place, image_digest: str | None = None
-) -> tuple[str, ...]:
-    """What comes after the launcher's own options, the same for torchrun and horovodrun."""
-    return ("-m", "pipeline.training.worker", *worker_options(paths, place, image_digest))
-
-
 def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
-    """The worker's own options."""
+    """The options of a rank, the same below torchrun and horovodrun."""
     return (
         f"--spec={paths.spec}",
         f"--tokens={paths.tokens}",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 UID_MAP = Path("/proc/self/uid_map")
@@ -45,6 +46,15 @@ def signal_of(code: int) -> int | None:
     if code < 0:
         return -code
     return code - 128 if 128 < code <= 128 + signal.SIGRTMAX else None
+
+
+def end_as(status: int) -> NoReturn:
+    """End this process with an exit status; where that tells of a signal, by this signal."""
+    if (number := signal_of(status)) is not None:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    sys.exit(status)
 
 
 def is_stopped(pid: int) -> bool:

@@ -80,7 +80,7 @@ alone (`tests/system/test_faults.py`), a port taken from a real launcher \
 (`tests/system/test_slurm.py`), an emulated network that vanished between two starts, after \
 which the run starts anew (`tests/unit/launch/test_run.py`), a lock that is a folder, which is \
 one line (`tests/system/test_faults.py`), and a preloaded process that is stopped, without which \
-the run loads for itself (`tests/unit/launch/emulated/test_preloaded.py`).
+the run loads for itself (`tests/unit/launch/test_preloaded.py`).
 """
 
 

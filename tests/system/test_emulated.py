@@ -106,7 +106,7 @@ def left_behind() -> dict[str, Any]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"pipeline.launch.emulated.start" in words:
+        if b"pipeline.launch.emulated.build" in words:
             running.append(entry.name)
     return {"interfaces": names, "processes": running}
 

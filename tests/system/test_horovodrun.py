@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.launch.torchrun import Place, RunPaths, worker_arguments
+from pipeline.launch.torchrun import Place, RunPaths, worker_options
 from pipeline.parallel.horovod.environment import why_unusable
 from pipeline.training import fence
 from pipeline.training.step_files import whole_steps
@@ -22,15 +22,18 @@ pytestmark = [
 ]
 
 
+WORKER = "pipeline.training.worker"
+
+
 def test_horovodrun_takes_the_arguments_of_torchrun(tmp_path: Path, small_tokens: Path) -> None:
     spec = tmp_path / "spec.json"
     spec.write_text(Case("horovod").spec(2).to_json())
     paths = RunPaths(spec, small_tokens, tmp_path)
     paths.ranks.mkdir()
-    arguments = worker_arguments(paths, Place(1, 1, token=fence.claim(paths.ranks)))
+    options = worker_options(paths, Place(1, 1, token=fence.claim(paths.ranks)), None)
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     done = subprocess.run(
-        [horovodrun, "-np", "2", "-H", "localhost:2", sys.executable, *arguments],
+        [horovodrun, "-np", "2", "-H", "localhost:2", sys.executable, "-m", WORKER, *options],
         env=environment(),
         capture_output=True,
         text=True,

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from pipeline.emulation.nodes import program, why_not
-from pipeline.launch.emulated import preloaded
+from pipeline.launch import preloaded
 from pipeline.machine.processes import is_root
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
@@ -231,18 +231,18 @@ def test_a_third_kill_is_the_result(small_tokens, tmp_path) -> None:
 @pytest.fixture
 def served(monkeypatch) -> Iterator[psutil.Process]:
     """A preloaded process, which the stages of a test ask."""
-    monkeypatch.setenv(preloaded.VARIABLE, "")
+    monkeypatch.setenv(preloaded.variable(1), "")
     ended: list[Callable[[], None]] = []
     monkeypatch.setattr("atexit.register", ended.append)
-    preloaded.start(run_of("single", 1, "emulated"))
+    preloaded.start([run_of("single", 1, "loopback")])
     (end,) = ended
     (process,) = [
         child
         for child in psutil.Process().children()
-        if _module(child) == "pipeline.launch.emulated.preloaded"
+        if _module(child) == "pipeline.launch.preloaded"
     ]
     deadline = time.monotonic() + 60
-    while f"@{os.environ[preloaded.VARIABLE]}" not in Path("/proc/net/unix").read_text():
+    while f"@{os.environ[preloaded.variable(1)]}" not in Path("/proc/net/unix").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     yield process
@@ -267,6 +267,25 @@ def test_of_what_is_preloaded(
         process.kill()
 
     faulted(name, stage, kill, expected)
+
+
+@pytest.mark.parametrize("victim", ["server", "launcher", "torchrun", "asker", "rank"])
+def test_of_a_launcher_and_its_rank(victim, served, undisturbed, small_tokens, tmp_path) -> None:
+    """On the loopback both are forks of what is preloaded, and whoever asked ends as they do."""
+    expected = undisturbed("ddp", 1)
+    adopt_orphans()
+    with none_left(tmp_path / "tmp"):
+        stage = Stage(run_of("ddp", 1, "loopback"), small_tokens, tmp_path / "out")
+        stage.wait_for_a_checkpoint()
+        (launcher,) = psutil.Process(stage.process.pid).children()
+        forked = [child for guard in served.children() for child in guard.children()]
+        (torchrun,) = [one for one in forked if one.children()]
+        (rank,) = [one for one in forked if one != torchrun]
+        (asker,) = torchrun.children()
+        assert [_module(one) for one in (launcher, asker)] == ["pipeline.launch.start"] * 2
+        named = {"server": served, "launcher": launcher, "torchrun": torchrun}
+        (named | {"asker": asker, "rank": rank})[victim].kill()
+        check_resumed(stage, expected)
 
 
 @emulation

@@ -144,7 +144,6 @@ def test_each_target_by_itself_carries_out_all_these_changes(finished: Project) 
             file.write("\n# changed\n")
     template = finished.folder / TEMPLATE
     template.write_text(template.read_text().replace("</body>", "<p>changed</p></body>"))
-    assert finished.jobs() == {"claims": 1, **AFTER_CLAIMS}
     for target, product in [
         ("figures", figure),
         ("tables", finished.results / "tables/scaling.tex"),
@@ -157,7 +156,6 @@ def test_each_target_by_itself_carries_out_all_these_changes(finished: Project) 
     assert finished.jobs() == {"page": 1, "all": 1}
     finished.run("--cores", "2")
     assert "<p>changed</p>" in (finished.results / "report.html").read_text()
-    assert "Nothing to be done" in finished.run("--cores", "2").stderr
 
 
 def test_another_time_limit_trains_only_what_ran_out_of_it(tmp_path: Path) -> None:

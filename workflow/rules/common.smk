@@ -14,9 +14,8 @@ from pipeline.study.expansion import run_order, tokens_spec
 from pipeline.records import spec_to_write
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image
-from pipeline.launch import waiting
+from pipeline.launch import preloaded, waiting
 from pipeline.launch.slurm import job_states
-from pipeline.launch.emulated import preloaded
 from pipeline.launch.slurm.request import request
 
 # Snakemake has read the file already, with a reader that takes the last of two equal keys.
@@ -96,6 +95,14 @@ def out_folder(wildcards, output):
 def asked(name):
     """What a run asks of a scheduler."""
     return lambda wildcards: getattr(REQUESTS[wildcards.run], name)
+
+
+def to_train():
+    """The runs that jobs of this start train; a round of adaptive repeats may ask for any."""
+    jobs = [*workflow.dag.needrun_jobs()]
+    if any(job.rule.name == "round" for job in jobs):
+        return [*RUNS.values()]
+    return [RUNS[job.wildcards.run] for job in jobs if job.rule.name == "train"]
 
 
 # The exact environment; used with --use-singularity, ignored without it.

@@ -1,14 +1,13 @@
-# Loading Python's packages takes longer than a small run trains, so stages on this machine, and runs
-# on emulated nodes, are forks of processes that have them; inside a container each loads for itself.
+# Loading Python's packages takes longer than a small run trains, so stages on this machine, launchers
+# and ranks are forks of processes that have them; inside a container each loads for itself.
 onstart:
     # With its limit of jobs a second Snakemake 9.27 starts, for every job that ends, one more timer that
     # polls all waiting jobs each second; after some hundred they took half a core from the runs.
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
-    if workflow.local_exec and not CONTAINED:
+    if workflow.local_exec and not CONTAINED and (runs := to_train()):
         waiting.start()
-    if STUDY.cluster.network == "emulated" and not CONTAINED:
-        preloaded.start(next(iter(RUNS.values())))
+        preloaded.start(runs)
     if "snakemake_executor_plugin_slurm" in sys.modules:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
 

@@ -1,5 +1,7 @@
 """Build the emulated nodes of a run, measure what they get, fork their ranks and follow them.
 
+Started by `pipeline.launch.start` with the arguments of a rank.
+
 The heavy packages are imported once, before the ranks are forked, each in the network and the share
 of its node, with the variables that torchrun would set. What was measured is left as
 `emulation.json` beside the ranks' own files.
@@ -90,3 +92,7 @@ def _import_heavy(spec: RunSpec) -> None:
 
 def _end(signum: int, frame: object) -> NoReturn:
     sys.exit(128 + signum)
+
+
+if __name__ == "__main__":
+    sys.exit(run_here())

@@ -79,12 +79,49 @@ def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch) -> None:
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
     launch = planned(emulated, Place(num_cores=2, port=1234))
     ((_, *command),) = launch.commands
-    assert command[:2] == ["-m", "pipeline.launch.emulated.start"]
+    assert command[:2] == ["-m", "pipeline.launch.emulated.build"]
     assert "--spec=spec.json" in command
     assert (launch.network, launch.network_reason) == ("emulated", None)
     # The threads are those of the node's cores, not of the machine's.
     assert launch.environment["OMP_NUM_THREADS"] == "2"
     assert "GLOO_SOCKET_IFNAME" not in launch.environment or launch.network == "loopback"
+
+
+def test_launchers_and_ranks_ask_what_is_preloaded_for_their_threads(run, monkeypatch) -> None:
+    monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
+    for node, command in enumerate(planned(run, Place(num_cores=4, port=1234)).commands):
+        assert command[1:4] == ("-m", "pipeline.launch.start", "torchrun")
+        assert f"--node-rank={node}" in command
+        place = command.index("--max-restarts=0")
+        assert command[place + 1 : place + 4] == ("-m", "pipeline.launch.start", "rank")
+    other = planned(run, Place(num_cores=8, port=1234)).commands
+    assert not any("pipeline.launch.start" in command for command in other), "of two threads"
+
+
+def test_what_is_preloaded_is_asked_for_emulated_nodes_too(emulated, monkeypatch) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: None)
+    monkeypatch.setenv("SAMESTEP_PRELOADED_2", "name")
+    ((_, *command),) = planned(emulated, Place(num_cores=2, port=1234)).commands
+    assert command[:3] == ["-m", "pipeline.launch.start", "emulated"]
+
+
+@pytest.mark.parametrize("where", ["GPU", "image", "inside", "nodes"])
+def test_nobody_is_asked_elsewhere_than_on_the_cpus_of_this_host(run, monkeypatch, where) -> None:
+    monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
+    monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
+    monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec", str(image)))
+    place = Place(num_cores=4, port=1234)
+    if where == "GPU":
+        run = replace(run, world=replace(run.world, device="cuda"))
+    elif where == "image":
+        place = replace(place, image=Path("i.sif"))
+    elif where == "inside":
+        monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
+    else:
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        run, place = over_nodes(run), Place(1, 1234, "10.0.0.1", SRUN)
+    for command in planned(run, place).commands:
+        assert "pipeline.launch.start" not in command
 
 
 def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypatch) -> None:

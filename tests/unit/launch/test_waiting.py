@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pipeline.launch import waiting
-from tests.unit.launch.emulated.test_preloaded import listens, wait_until
+from tests.unit.launch.test_preloaded import listens, wait_until
 
 
 def words(process: psutil.Process) -> list[str]:

@@ -53,6 +53,18 @@ def test_stop_ends_what_ignores_the_polite_signal(tmp_path) -> None:
     assert child.returncode == -9
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(0, 0), (3, 3), (128 + 9, -9), (128 + 15, -15)], ids=str
+)
+def test_a_process_ends_as_another_one_did(status, code) -> None:
+    words = (
+        "import signal, sys; from pipeline.machine.processes import end_as;"
+        "signal.signal(15, signal.SIG_IGN); end_as(int(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", words, str(status)])
+    assert done.returncode == code
+
+
 def test_a_wait_for_one_of_several_ends_with_it(tmp_path) -> None:
     short, long = (
         processes.start(["sleep", seconds], {"PATH": os.environ["PATH"]}, tmp_path / "log")

@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.launch import fork_server, waiting
-from pipeline.launch.emulated import preloaded
-from pipeline.machine import image
+from pipeline.launch import fork_server, preloaded, waiting
+from pipeline.machine.facts import usable_cores
 
 SERVER = """
 import os, sys, time
@@ -21,6 +20,7 @@ from pathlib import Path
 from pipeline.launch.fork_server import serve
 
 def run():
+    sys.argv.pop(1)
     print("said", sys.argv[1:], os.environ["MARK"], flush=True)
     Path(sys.argv[1]).write_text(str(os.getpid()))
     if sys.argv[2] == "wait":
@@ -29,15 +29,19 @@ def run():
 
 serve(sys.argv[1], lambda: run, ["OMP_NUM_THREADS"])
 """
-ASK = "import sys; from pipeline.launch.emulated.preloaded import ask; sys.exit(ask(sys.argv[1:]))"
+ASK = "import sys; from pipeline.launch.preloaded import ask; sys.exit(ask('rank', sys.argv[1:]))"
+
+
+ONE_THREAD = preloaded.variable(1)
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     name = f"samestep-test-{os.getpid()}-{tmp_path.name}"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     process = subprocess.Popen([sys.executable, "-c", SERVER, name])
     wait_until(lambda: listens(name))
-    monkeypatch.setenv(preloaded.VARIABLE, name)
+    monkeypatch.setenv(ONE_THREAD, name)
     monkeypatch.setenv("MARK", "of the asker")
     yield process
     process.kill()
@@ -111,13 +115,13 @@ def interrupt(number, frame):
     raise KeyboardInterrupt("by signal 15")
 
 signal.signal(signal.SIGTERM, interrupt)
-sys.exit(fork_server.ask("SAMESTEP_PRELOADED", sys.argv[1:]))
+sys.exit(fork_server.ask("SAMESTEP_PRELOADED_1", sys.argv[1:]))
 """
 
 
 def test_an_interrupt_of_the_asker_ends_the_work_by_the_same_signal(server, tmp_path) -> None:
     file = tmp_path / "pid"
-    asker = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(file), "wait"])
+    asker = subprocess.Popen([sys.executable, "-c", INTERRUPTED, "rank", str(file), "wait"])
     wait_until(lambda: file.is_file() and file.read_text())
     asker.terminate()
     assert asker.wait(timeout=20) == 128 + signal.SIGTERM
@@ -128,10 +132,10 @@ def test_a_stage_is_done_here_where_the_process_that_forked_it_was_killed(
     server, tmp_path, monkeypatch
 ) -> None:
     file = tmp_path / "pid"
-    monkeypatch.setenv(waiting.VARIABLE, os.environ[preloaded.VARIABLE])
+    monkeypatch.setenv(waiting.VARIABLE, os.environ[ONE_THREAD])
     command = "import sys; from pipeline.launch import waiting; print(waiting.ask(sys.argv[1:]))"
     asker = subprocess.Popen(
-        [sys.executable, "-c", command, str(file), "wait"],
+        [sys.executable, "-c", command, "rank", str(file), "wait"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -143,24 +147,19 @@ def test_a_stage_is_done_here_where_the_process_that_forked_it_was_killed(
     assert "ended without an answer; the stage is started again" in note
 
 
-def test_nobody_is_asked_where_there_is_none_and_inside_an_image(
-    server, tmp_path, monkeypatch, capsys
-) -> None:
-    digest = tmp_path / "digest"
-    digest.write_text("sha256:1\n")
-    monkeypatch.setattr(image, "DIGEST_FILE", digest)
-    assert preloaded.ask(["x", "0"]) is None
-    monkeypatch.undo()
-    assert preloaded.VARIABLE not in os.environ
-    assert preloaded.ask(["x", "0"]) is None
-    monkeypatch.setenv(preloaded.VARIABLE, "samestep-gone")
-    assert preloaded.ask(["x", "0"]) is None
+def test_a_process_that_is_gone_is_not_waited_for(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv(ONE_THREAD, raising=False)
+    assert preloaded.ask("rank", ["x", "0"]) is None
+    monkeypatch.setenv(ONE_THREAD, "samestep-gone")
+    assert preloaded.ask("rank", ["x", "0"]) is None
     assert "does not answer: the run loads for itself" in capsys.readouterr().err
 
 
 def test_other_threads_than_torch_was_loaded_with_are_refused(server, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "63")
-    assert preloaded.ask(["x", "0"]) is None
+    monkeypatch.setenv(preloaded.variable(63), os.environ[ONE_THREAD])
+    assert preloaded.ask("rank", ["x", "0"]) is None
 
 
 def test_a_server_that_was_stopped_is_not_waited_for(server, tmp_path, monkeypatch, capsys) -> None:
@@ -168,40 +167,44 @@ def test_a_server_that_was_stopped_is_not_waited_for(server, tmp_path, monkeypat
     monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 0.3)
     server.send_signal(signal.SIGSTOP)
     monkeypatch.chdir(tmp_path)
-    assert preloaded.ask(["begun", "0"]) is None
+    assert preloaded.ask("rank", ["begun", "0"]) is None
     assert "does not answer: the run loads for itself (timed out)" in capsys.readouterr().err
     server.send_signal(signal.SIGCONT)
     monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 20)
-    assert preloaded.ask(["later", "0"]) == 0
+    assert preloaded.ask("rank", ["later", "0"]) == 0
     assert (tmp_path / "later").exists() and not (tmp_path / "begun").exists()
 
 
 def test_another_user_is_neither_asked_nor_served(server, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4711)
-    assert preloaded.ask([str(tmp_path / "x"), "0"]) is None
+    assert preloaded.ask("rank", [str(tmp_path / "x"), "0"]) is None
     assert "its socket is that of user" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
 STARTER = """
 import os, time
-from pipeline.launch import fork_server, waiting
-from pipeline.launch.emulated import preloaded
+from pipeline.launch import preloaded
 from tests.parity.cases import Case
 
-preloaded.start(Case("single").spec(1))
-print(os.environ[preloaded.VARIABLE], flush=True)
+one = Case("single").spec(1)
+gpu = Case("single").spec(1)
+object.__setattr__(gpu.world, "device", "cuda")
+object.__setattr__(gpu.world, "threads_per_rank", 7)
+preloaded.start([one, one, gpu])
+print(*(name for name in os.environ if name.startswith("SAMESTEP_PRELOADED")), flush=True)
 time.sleep(60)
 """
 
 
 def test_a_kill_of_snakemake_leaves_neither_a_process_nor_a_file(tmp_path) -> None:
+    """Of the one process for all runs of so many threads; runs on GPUs have none."""
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
     command = [sys.executable, "-c", STARTER]
     starter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     with starter.stdout as said:
-        assert said.readline().startswith("samestep-")
+        assert said.readline().strip() == preloaded.variable(usable_cores())
     (child,) = psutil.Process(starter.pid).children()
     starter.kill()
     starter.wait()
