@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@cache
+def _shipped() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(
+        (ROOT / "workflow/config/bai2022/claims.yaml").read_text()
+    )
+    return content
+
+
 def _same_claims(cells: dict[str, Any], claim: dict[str, Any]) -> dict[str, Any]:
-    content = yaml.safe_load((ROOT / "workflow/config/bai2022/claims.yaml").read_text())
+    content = _shipped()
     return content | {
         "cells": {**content["cells"], **cells},
         "claims": [content["claims"][0] | claim],

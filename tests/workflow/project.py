@@ -35,6 +35,8 @@ CLUSTER = {
     "nodes": [1, 2, 4],
     "backend": "gloo",
     "network": "loopback",
+    # So one preloaded process serves all of its runs.
+    "threads_per_rank": 1,
 }
 
 STUDY = {

@@ -1,10 +1,11 @@
 """GPT-2: the same numbers as transformers' GPT2LMHeadModel, both ways."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.errors import StudyError
 from pipeline.models import flops_per_token, tensor_shapes
@@ -12,10 +13,15 @@ from pipeline.models.build import build_model
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.study.spec import ModelSpec
 
+if TYPE_CHECKING:  # each process of a session imports this file, one runs it
+    from transformers import GPT2LMHeadModel
+
 SPEC = ModelSpec("gpt2", num_layers=2, width=32, num_heads=4, context=16, vocab_size=61)
 
 
 def reference() -> GPT2LMHeadModel:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     config = GPT2Config(
         vocab_size=61,
         n_positions=16,
@@ -50,7 +56,7 @@ def test_weights_survive_the_way_into_transformers_and_its_files(tmp_path) -> No
     theirs.load_state_dict(gpt2.to_transformers(ours), strict=False)
     theirs.tie_weights()
     theirs.save_pretrained(tmp_path)
-    again = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    again = type(theirs).from_pretrained(tmp_path).eval()
     torch.testing.assert_close(ours.logits(ids()), again(ids()).logits, rtol=1e-5, atol=1e-5)
 
 
