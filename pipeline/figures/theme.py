@@ -31,7 +31,7 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from pipeline.figures import points, sheets
+from pipeline.figures import lettering, points, sheets
 from pipeline.figures.slim import slim
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
@@ -251,13 +251,14 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
     _settle(figure)
+    words = lettering.name(figure)
     written = []
     for kind in formats:
         final = folder / f"{name}.{kind}"
         with atomic_path(final) as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
             if kind == "svg":
-                drawing = slim(temporary.read_text(encoding="utf-8"))
+                drawing = lettering.keep(slim(temporary.read_text(encoding="utf-8")), words)
                 temporary.write_text(points.add(figure, drawing), encoding="utf-8")
         written.append(final)
     plt.close(figure)
