@@ -72,4 +72,3 @@ def as_text(drawing: str) -> str:
     if kept:
         root.insert(0, shared)
     return written(root)
-
