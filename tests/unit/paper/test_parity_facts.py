@@ -23,7 +23,14 @@ def test_settings_of_a_cell_are_told_together() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (1e-5, "1e-5"), (1e-4, "1e-4"), (2.5e-4, "2.5e-4"), (0.001, "0.001"), (0.02, "0.02")],
+    [
+        (0, "0"),
+        (1e-5, "1e-5"),
+        (1e-4, "1e-4"),
+        (2.5e-4, "2.5e-4"),
+        (0.001, "0.001"),
+        (0.02, "0.02"),
+    ],
 )
 def test_small_tolerances_are_all_written_alike(value: float, text: str) -> None:
     """`1e-5, 0.0001` stood beside each other."""
