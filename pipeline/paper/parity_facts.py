@@ -61,9 +61,10 @@ def _place(row: dict[str, Any]) -> str:
 def _settings(rows: pd.DataFrame) -> list[str]:
     """Cells with their node counts and links, each said once: `A at 4 and 8 nodes over B and C`."""
     found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for (arm, link), part in rows.groupby(["arm_label", "link"], sort=False, dropna=False):
+    named = rows.fillna({"link": ""})
+    for (arm, link), part in named.groupby(["arm_label", "link"], sort=False):
         nodes = tuple(sorted({int(n) for n in part["nodes"]}))
-        found.setdefault((arm, nodes), []).extend([] if pd.isna(link) else [link])
+        found.setdefault((str(arm), nodes), []).extend([str(link)] if link else [])
     return [
         f"{arm} at {listed(nodes)} node{'' if nodes == (1,) else 's'}"
         + (f" over {listed(links)}" if links else "")

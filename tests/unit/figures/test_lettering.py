@@ -63,13 +63,15 @@ def test_words_stand_upright_where_their_outlines_stood(drawing: str) -> None:
 def test_typst_sets_them_in_the_fonts_of_packages(drawing: str, tmp_path: Path) -> None:
     (tmp_path / "outlines.svg").write_text(drawing, encoding="utf-8")
     (tmp_path / "words.svg").write_text(as_text(drawing), encoding="utf-8")
-    made = {}
+    made: dict[str, bytes] = {}
     for name in ("outlines", "words"):
         source = tmp_path / f"{name}.typ"
         source.write_text(f'#set document(title: "a")\n#image("{name}.svg", alt: "a drawing")')
         paths = [str(path.parent) for path in fonts.files()]
         compiler = typst.Compiler(ignore_system_fonts=True, font_paths=paths, root=str(tmp_path))
-        made[name] = compiler.compile(input=str(source), format="pdf", pdf_standards=["ua-1"])
+        pdf = compiler.compile(input=str(source), format="pdf", pdf_standards=["ua-1"])
+        assert isinstance(pdf, bytes)
+        made[name] = pdf
     assert b"+DejaVuSans" in made["words"] and b"+DejaVuSans" not in made["outlines"]
     assert b"+NotoSansCJKjp" in made["words"]
 

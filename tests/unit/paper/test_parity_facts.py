@@ -9,7 +9,8 @@ from pipeline.paper.parity_facts import _settings
 
 def test_settings_of_a_cell_are_told_together() -> None:
     """Each link and node count was a place of its own, eight of them in `smoke`."""
-    found = [("Horovod", link, nodes) for link in ("200 Mbit/s", "1 Gbit/s") for nodes in (4, 8)]
+    found: list[tuple[str, str | None, int]] = []
+    found += [("Horovod", link, nodes) for link in ("200 Mbit/s", "1 Gbit/s") for nodes in (4, 8)]
     found += [("DDP", "1 Gbit/s", 8), ("DDP", "200 Mbit/s", 4), ("ZeRO 1", None, 1)]
     rows = pd.DataFrame(found, columns=["arm_label", "link", "nodes"])
     assert _settings(rows) == [
