@@ -61,7 +61,7 @@ def _place(row: dict[str, Any]) -> str:
 def _settings(rows: pd.DataFrame) -> list[str]:
     """Cells with their node counts and links, each said once: `A at 4 and 8 nodes over B and C`."""
     found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    named = rows.fillna({"link": ""})
+    named = rows.assign(link=rows["link"].astype(object).fillna(""))
     for (arm, link), part in named.groupby(["arm_label", "link"], sort=False):
         nodes = tuple(sorted({int(n) for n in part["nodes"]}))
         found.setdefault((str(arm), nodes), []).extend([str(link)] if link else [])
