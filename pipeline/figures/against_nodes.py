@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from pipeline.figures import points, scales, theme
 from pipeline.metrics.format import with_interval
-from pipeline.metrics.select import cells, node_counts, plural, records
+from pipeline.metrics.select import cells, interval_notes, node_counts, plural, records
 
 _GREY = "#8A8A8A"
 _LINE_POINTS = 11.0
@@ -133,6 +133,12 @@ def _apart(heights: list[float], gap: float) -> list[float]:
     most = max(1.0 - (len(heights) - 1) * gap, 0.0)
     flat = [min(max(mean, 0.0), most) for mean, number in pools for _ in range(number)]
     return [height + place * gap for place, height in enumerate(flat)]
+
+
+def bars(values: pd.DataFrame) -> str:
+    """How the intervals of these points were made, and why some are not seen."""
+    made = interval_notes(values)
+    return f"Bars: {made}{'' if made == 'none' else '; the marker hides a shorter one'}."
 
 
 def ideal_lines(

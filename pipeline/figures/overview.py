@@ -19,10 +19,10 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from pipeline.claims.write import count
 from pipeline.figures import points, ranked, scales, sheets, theme
-from pipeline.figures.against_nodes import draw_arms, name_ends
+from pipeline.figures.against_nodes import bars, draw_arms, name_ends
 from pipeline.metrics.format import with_interval
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import interval_notes, links, over, over_link, pick, plural, records
+from pipeline.metrics.select import links, over, over_link, pick, plural, records
 from pipeline.tables import summary
 
 CAPTION = (
@@ -34,7 +34,8 @@ CAPTION = (
 # Parity and claims check equal work for themselves.
 COMPARES = {"precision"}
 USES = "verdicts"
-_WORDS = {"reproduced": "#0072B2", "not reproduced": "#D55E00", "undecided": "#7A7A00",
+# Green, red, yellow and grey as on the page, and apart under colour blindness.
+_WORDS = {"reproduced": "#009E73", "not reproduced": "#D55E00", "undecided": "#7A7A00",
           "not testable here": "#777777"}  # fmt: skip
 _THROUGHPUT_INCHES, _LEAST_INCHES, _ROW_INCHES = 2.6, 1.8, 0.2
 """Of the upper panels, and of the lower ones, which have a row for each arm."""
@@ -51,8 +52,10 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure
     in_order = ranked.fits(values)
     upper_inches = max(_LEAST_INCHES, ranked.inches(values)) if in_order else _THROUGHPUT_INCHES
     heights = (upper_inches, max(_LEAST_INCHES, _ROW_INCHES * values["arm"].nunique()))
-    # A study that names no publication has no panel of claims.
-    upper, lower = (1, max(len(compared), 1)), (1, 3 if verdicts else 2)
+    # A study that profiles no run has no panel of communication, one that names no publication none
+    # of claims.
+    profiled = not pick(table, "profile", "status").empty
+    upper, lower = (1, max(len(compared), 1)), (1, 1 + profiled + bool(verdicts))
     if sheets.current().narrow:
         upper, lower = upper[::-1], lower[::-1]
         heights = (upper[0] * heights[0], lower[0] * heights[1])
@@ -70,11 +73,12 @@ def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()) -> Figure
     else:
         _throughput(figure, places, values, table, compared)
     _parity(figure.add_subplot(below[0]), table)
-    _communication(figure.add_subplot(below[1]), table)
+    if profiled:
+        _communication(figure.add_subplot(below[1]), table)
     if verdicts:
-        _claims(figure.add_subplot(below[2]), verdicts)
+        _claims(figure.add_subplot(below[1 + profiled]), verdicts)
     shown = {cell for link in compared for cell in over_link(table, link)}
-    what = f"Bars: {interval_notes(values)}."
+    what = bars(values)
     return theme.finish(figure, table, shown & set(values["cell"]), what, named=True)
 
 

@@ -9,8 +9,8 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
-_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_HREF = f"{{{_LINK}}}href"
+SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+HREF = f"{{{_LINK}}}href"
 _COMMENT = re.compile("<!--.*?-->", re.DOTALL)
 _LONG = re.compile(r"-?\d+\.\d{3,}")
 _MOVED = re.compile(r"translate\([^()]*\)")
@@ -22,9 +22,7 @@ def slim(drawing: str) -> str:
     """The same drawing in fewer letters; equal drawings give equal texts."""
     # The text of a label stands in a comment, and may hold what no XML may.
     root = ET.fromstring(_COMMENT.sub("", drawing))  # noqa: S314 (matplotlib just wrote it)
-    ET.register_namespace("", _SVG)
-    ET.register_namespace("xlink", _LINK)
-    for about in root.findall(f"{{{_SVG}}}metadata"):
+    for about in root.findall(f"{{{SVG}}}metadata"):
         root.remove(about)
     names = {path.get("id", ""): f"u{place}" for place, path in enumerate(_named(root))}
     for path in list(_named(root)):
@@ -33,17 +31,24 @@ def slim(drawing: str) -> str:
         one.text, one.tail = _kept(one.text), _kept(one.tail)
         if one is not root:
             _round(one)
-        if one.tag == f"{{{_SVG}}}use":
+        if one.tag == f"{{{SVG}}}use":
             _shorten(one, names)
-        elif one.tag == f"{{{_SVG}}}g":
+        elif one.tag == f"{{{SVG}}}g":
             _share_style(one)
+    return written(root)
+
+
+def written(root: ET.Element) -> str:
+    """An SVG as the text of a file, without prefixes before its own elements."""
+    ET.register_namespace("", SVG)
+    ET.register_namespace("xlink", _LINK)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
 
 def _named(root: ET.Element) -> Iterator[ET.Element]:
     """Letters and markers, which are drawn once and used again by their names."""
-    for defined in root.iter(f"{{{_SVG}}}defs"):
-        yield from (path for path in defined.iterfind(f"{{{_SVG}}}path") if path.get("id"))
+    for defined in root.iter(f"{{{SVG}}}defs"):
+        yield from (path for path in defined.iterfind(f"{{{SVG}}}path") if path.get("id"))
 
 
 def _kept(text: str | None) -> str | None:
@@ -67,8 +72,8 @@ def _short(number: re.Match[str]) -> str:
 
 def _shorten(use: ET.Element, names: dict[str, str]) -> None:
     """A letter or marker by its short name, at a place instead of moved there."""
-    name = use.get(_HREF, "").removeprefix("#")
-    use.set(_HREF, f"#{names.get(name, name)}")
+    name = use.get(HREF, "").removeprefix("#")
+    use.set(HREF, f"#{names.get(name, name)}")
     moved = _ONLY_MOVED.fullmatch(use.get("transform", ""))
     if moved and not {"x", "y"} & set(use.keys()):
         del use.attrib["transform"]
@@ -84,7 +89,7 @@ def _share_style(group: ET.Element) -> None:
         return
     [style] = styles
     own = [part.split(":")[0].strip() for part in (style or "").split(";")]
-    if style and "opacity" not in own and all(dot.tag == f"{{{_SVG}}}use" for dot in group):
+    if style and "opacity" not in own and all(dot.tag == f"{{{SVG}}}use" for dot in group):
         group.set("style", style)
         for dot in group:
             del dot.attrib["style"]

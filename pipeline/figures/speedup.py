@@ -10,9 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from pipeline.figures import ranked, scales, sheets, theme
-from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
+from pipeline.figures.against_nodes import bars, draw_arms, ideal_lines, name_ends
 from pipeline.metrics.select import (
-    interval_notes,
     links,
     listed,
     over,
@@ -74,7 +73,7 @@ def draw(table: pd.DataFrame) -> Figure:
 
 
 def _remark(table: pd.DataFrame, values: pd.DataFrame) -> str:
-    return f"Bases: {_bases(table)}. Bars: {interval_notes(values)}."
+    return f"Bases: {_bases(table)}. {bars(values)}"
 
 
 def _bases(table: pd.DataFrame) -> str:

@@ -31,11 +31,11 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from pipeline.figures import points, sheets
+from pipeline.figures import lettering, points, sheets
 from pipeline.figures.slim import slim
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
-from pipeline.metrics.select import cells, missing_notes, mixed_notes, records, repeats, setting
+from pipeline.metrics.select import cells, missing_cells, mixed_notes, records, repeats, setting
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
@@ -166,10 +166,10 @@ def finish(
 ) -> Figure:
     """Put the legend and the notes below the panels, in space added for them.
 
-    The notes say which runs are missing and why, and what the numbers are; `what` is the figure's
-    own remark. `lines` is False where only markers and colours tell the cells apart; `named` is
-    True where each line has its cell's short name beside it, so that the notes say what these mean
-    and no legend is needed for them.
+    The notes say which runs are missing, without the reasons, which page and paper give once, and
+    what the numbers are; `what` is the figure's own remark. `lines` is False where only markers and
+    colours tell the cells apart; `named` is True where each line has its cell's short name beside
+    it, so that the notes say what these mean and no legend is needed for them.
     """
     sheet = sheets.current()
     handles = [*([] if named else _entries(table, shown, lines)), *extra]
@@ -177,11 +177,16 @@ def finish(
         handles=handles, loc="upper center", ncol=1 if sheet.narrow else 2, frameon=False,
         handlelength=3.2, columnspacing=1.5,
     )  # fmt: skip
-    notes = [f"Not shown or incomplete: {note}." for note in missing_notes(table)]
+    missing = missing_cells(table)
+    notes = []
+    if missing:
+        notes = [f"Not shown or incomplete: {missing}; the table of status says why."]
     notes += [f"Mixed runs: {note}." for note in mixed_notes(table)]
     key = f" {key_of_names(table, shown)}" if named else ""
     remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}{key}"]
-    text = "\n".join(textwrap.fill(one_line(remark), sheet.letters) for remark in remarks)
+    text = "\n".join(
+        textwrap.fill(one_line(remark), sheet.letters, break_on_hyphens=False) for remark in remarks
+    )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
     _stack(figure, box, note)
     return figure
@@ -191,7 +196,7 @@ def key_of_names(table: pd.DataFrame, shown: Collection[str]) -> str:
     """What the short names of these cells stand for, each arm once."""
     names = cells(table)
     chosen = names[names["cell"].isin(list(shown))].drop_duplicates("arm")
-    words = [f"{row['arm']}: {row['arm_label']}" for row in records(chosen)]
+    words = [f"{row['arm']} = {row['arm_label']}" for row in records(chosen)]
     return f"Cells: {'; '.join(words)}." if words else ""
 
 
@@ -223,7 +228,7 @@ def _stack(figure: Figure, box: Legend, note: Text) -> None:
 
 
 def empty(figure: Figure, axes: Axes, table: pd.DataFrame) -> Figure:
-    """What a figure shows when no run of the study finished: that, and the reasons."""
+    """What a figure shows when no run of the study finished: that, and what became of the cells."""
     axes.text(0.5, 0.5, "no run finished", ha="center", va="center", transform=axes.transAxes)
     return finish(figure, table, (), "")
 
@@ -251,13 +256,14 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
     _settle(figure)
+    words = lettering.name(figure)
     written = []
     for kind in formats:
         final = folder / f"{name}.{kind}"
         with atomic_path(final) as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
             if kind == "svg":
-                drawing = slim(temporary.read_text(encoding="utf-8"))
+                drawing = lettering.keep(slim(temporary.read_text(encoding="utf-8")), words)
                 temporary.write_text(points.add(figure, drawing), encoding="utf-8")
         written.append(final)
     plt.close(figure)

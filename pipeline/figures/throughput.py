@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pipeline.figures import ranked, scales, sheets, theme
-from pipeline.figures.against_nodes import draw_arms, ideal_lines, name_ends
+from pipeline.figures.against_nodes import bars, draw_arms, ideal_lines, name_ends
 from pipeline.figures.overlay import legend_label, published_step_seconds
-from pipeline.metrics.select import interval_notes, links, over, over_link, pick, records
+from pipeline.metrics.select import links, over, over_link, pick, records
 
 CAPTION = (
     "Training throughput: the tokens of one step divided by the median step time, with its "
@@ -28,7 +28,7 @@ def draw(table: pd.DataFrame) -> Figure:
     """Tokens per second of every cell at every node count, a panel for each link."""
     values = pick(table, "cell", "tokens_per_second")
     if ranked.fits(values) and not published_step_seconds(table):
-        return ranked.draw(table, values, "Throughput [tokens/s]", _remark(values))
+        return ranked.draw(table, values, "Throughput [tokens/s]", bars(values))
     compared = links(table)
     figure, [panels] = sheets.grid(len(compared), 2.2, sharey=True)
     if values.empty:
@@ -53,13 +53,9 @@ def draw(table: pd.DataFrame) -> Figure:
         axes.set_ylabel("Throughput [tokens/s]")
     for link, axes in zip(compared, panels, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
-    what = _remark(values)
     stars = [theme.provenance_entry(theme.PUBLISHED, label) for label in published.values()]
+    what = bars(values)
     return theme.finish(figure, table, shown, what, extra=[*entries, *stars[:1]], named=True)
-
-
-def _remark(values: pd.DataFrame) -> str:
-    return f"Bars: {interval_notes(values)}."
 
 
 def _published(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 NONE = "\N{EN DASH}"
+_LEAST_DECIMAL = 1e-3
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -45,8 +46,11 @@ def probability(value: float) -> str:
 
 
 def limit(value: float) -> str:
-    """A declared tolerance such as `1e-5` or `0.001`."""
-    return _short_exponent(f"{value:g}")
+    """A declared tolerance such as `1e-5`, `2e-4` or `0.001`."""
+    if value == 0 or value >= _LEAST_DECIMAL:
+        return f"{value:g}"
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def _short_exponent(text: str) -> str:

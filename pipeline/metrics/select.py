@@ -132,14 +132,23 @@ def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
 
 
 def missing_notes(table: pd.DataFrame) -> list[str]:
-    """One sentence for each way in which a cell did not finish."""
+    """One sentence for each way in which a cell did not finish, with its reason."""
     return [_missing(row) for row in records(not_ok(table))]
 
 
+def missing_cells(table: pd.DataFrame) -> str:
+    """Which cells did not finish and how often, without their reasons; empty where all did."""
+    return "; ".join(dict.fromkeys(_missing_runs(row) for row in records(not_ok(table))))
+
+
 def _missing(row: Mapping[str, Any]) -> str:
+    return f"{_missing_runs(row)} ({row['reason']})"
+
+
+def _missing_runs(row: Mapping[str, Any]) -> str:
     return (
         f"{row['label']}: {row['status']} in {row['runs']} of {plural(row['planned'], 'run')} at "
-        f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'} ({row['reason']})"
+        f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'}"
     )
 
 

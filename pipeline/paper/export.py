@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline.errors import SamestepError
 from pipeline.figures import NARROW
+from pipeline.figures.lettering import as_text
 from pipeline.files import atomic_path, write_text
 from pipeline.fonts import FAMILY, files, is_wide
 from pipeline.paper.manuscript import SOURCES, read_table
@@ -25,6 +26,8 @@ MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
 CUES = Path(__file__).parents[1] / "page" / "cues.js"
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
+# Figures of which the words are text, as the PDF embeds a font; a browser may not have it.
+_WORDED = ".words"
 # At the size of type in paper/template.typ, with room for a caption.
 _LINES_OF_A_PAGE, _LINES_OF_A_SHORT_ONE, _LETTERS_OF_A_CELL = 46, 14, 40
 _LINES_BELOW_A_FIGURE = 9
@@ -73,7 +76,11 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
             options.append(f"--variable=floating-table:{name}")
         if lines <= _LINES_OF_A_SHORT_ONE:
             options.append(f"--variable=short-table:{name}")
-    _pandoc(generated / PRINTED, source, options, images="svg")
+    for drawing in sorted((generated / "figures").glob("*.svg")):
+        if not drawing.stem.endswith((NARROW, _WORDED)):
+            text = as_text(drawing.read_text(encoding="utf-8"))
+            write_text(drawing.with_name(f"{drawing.stem}{_WORDED}.svg"), text)
+    _pandoc(generated / PRINTED, source, options, images=f"{_WORDED.strip('.')}.svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
     compiler = typst.Compiler(
         root=str(generated),

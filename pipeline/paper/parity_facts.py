@@ -9,7 +9,7 @@ import pandas as pd
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.format import limit, scientific
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import pick, plural, records
+from pipeline.metrics.select import listed, pick, plural, records
 
 
 def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
@@ -46,16 +46,30 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
         "several_ranks": plural(len(several), "setting"),
         "any_several_ranks": len(several) > 0,
         "bit_equal": len(apart) == 0,
-        "bit_unequal": [_place(row) for row in records(apart)],
+        "bit_unequal": _settings(apart),
         "any_repeated": len(again) > 0,
         "repeated": plural(len(again), "setting"),
-        "not_deterministic": [_place(row) for row in records(again[again["value"] == 0.0])],
+        "not_deterministic": _settings(again[again["value"] == 0.0]),
     }
 
 
 def _place(row: dict[str, Any]) -> str:
     against = "" if pd.isna(row["base"]) else f" against {row['base']}"
     return f"{row['label']} at {plural(int(row['nodes']), 'node')}{against}"
+
+
+def _settings(rows: pd.DataFrame) -> list[str]:
+    """Cells with their node counts and links, each said once: `A at 4 and 8 nodes over B and C`."""
+    found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    named = rows.assign(link=rows["link"].astype(object).fillna(""))
+    for (arm, link), part in named.groupby(["arm_label", "link"], sort=False):
+        nodes = tuple(sorted({int(n) for n in part["nodes"]}))
+        found.setdefault((str(arm), nodes), []).extend([str(link)] if link else [])
+    return [
+        f"{arm} at {listed(nodes)} node{'' if nodes == (1,) else 's'}"
+        + (f" over {listed(links)}" if links else "")
+        for (arm, nodes), links in found.items()
+    ]
 
 
 def _reference(table: pd.DataFrame, verdicts: pd.DataFrame) -> str:

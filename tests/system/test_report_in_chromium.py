@@ -173,6 +173,57 @@ def test_the_label_of_a_cell_stays_where_a_table_is_scrolled(
         assert box["share"] <= 0.45 or width == 1280
 
 
+# Of each row of each table that scrolls, whether its first cell draws the line below it itself: a
+# line of the table would not move along with a cell that stays.
+LINES = """Array.from(document.querySelectorAll("details.table .scroll > table")).map(table => {
+    const rows = Array.from(table.tBodies[0].rows).slice(0, -1);
+    return [getComputedStyle(table).borderCollapse, ...rows.map(row =>
+        parseFloat(getComputedStyle(row.cells[0]).borderBottomWidth))];
+})"""
+
+
+def test_a_cell_that_stays_has_the_line_below_its_row(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    tables = page.evaluate(LINES)
+    assert len(tables) > 8
+    assert all(kind == "separate" and set(lines) <= {1} for kind, *lines in tables), tables
+
+
+def test_a_long_table_of_the_paper_takes_the_room_of_a_wide_screen(paper: Page) -> None:
+    """Names of bases wrapped to three lines there, beside empty margins."""
+    if paper.evaluate("innerWidth") < 700:
+        return
+    heights = paper.evaluate(
+        """(() => {
+            const rows = Array.from(document.querySelectorAll("[id='tbl:scaling'] tr"));
+            const place = Array.from(rows[0].cells, c => c.innerText.trim()).indexOf("Base");
+            return rows.slice(1).map(row => {
+                const range = document.createRange();
+                range.selectNodeContents(row.cells[place]);
+                return new Set(Array.from(range.getClientRects(), r => Math.round(r.top))).size;
+            });
+        })()"""
+    )
+    assert len(heights) > 5 and max(heights) <= 2, heights
+    widths = [
+        paper.evaluate(f'document.querySelector("{one}").clientWidth')
+        for one in ("[id='tbl:scaling'] .scroll", "main > p")
+    ]
+    assert widths[0] > 1.2 * widths[1], "beyond the text"
+
+
+def test_no_tile_is_left_beside_a_gap_and_no_word_leaves_one(page: Page) -> None:
+    tiles = page.evaluate(
+        """Array.from(document.querySelectorAll(".tiles > div"), tile => [
+            tile.getBoundingClientRect().top, tile.scrollWidth - tile.clientWidth,
+            tile.getBoundingClientRect().right])"""
+    )
+    rows = {top for top, _, _ in tiles}
+    ends = [max(right for at, _, right in tiles if at == top) for top in rows]
+    assert max(ends) - min(ends) < 1
+    assert [over for _, over, _ in tiles if over > 0] == []
+
+
 def test_no_word_of_a_table_of_the_paper_is_broken(paper: Page) -> None:
     assert paper.evaluate(BROKEN) == []
     paper.evaluate(

@@ -1,6 +1,7 @@
 """What the documents say of the code."""
 
 import re
+import struct
 from pathlib import Path
 
 STATISTICS = Path("docs/statistics.md").read_text(encoding="utf-8")
@@ -31,3 +32,28 @@ def test_tests_that_the_statistics_name_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", STATISTICS))
     assert len(named) > 8
     assert [name for name in sorted(named) if f"def {name}(" not in text] == []
+
+
+EXAMPLE = Path("docs/example")
+
+
+def test_the_sample_is_there_small_and_linked() -> None:
+    """A paper and a page for readers of the repository, who have run nothing yet."""
+    files = {path.name: path.read_bytes() for path in EXAMPLE.iterdir()}
+    assert set(files) == {"README.md", "paper.pdf", "report.png"}
+    assert sum(map(len, files.values())) < 2**20
+    told = files["README.md"].decode()
+    assert all(f"]({name})" in told for name in files if name != "README.md")
+    assert "](example/README.md)" in Path("docs/studies.md").read_text(encoding="utf-8")
+
+
+def test_the_sample_is_the_paper_and_the_page_of_the_default_study() -> None:
+    paper = (EXAMPLE / "paper.pdf").read_bytes()
+    study = Path("workflow/config/smoke/study.yaml").read_text(encoding="utf-8")
+    [title] = re.findall(r'^title: "?([^"\n]+)"?$', study, re.MULTILINE)
+    assert (
+        paper.startswith(b"%PDF-1.7") and f'<rdf:li xml:lang="x-default">{title}<'.encode() in paper
+    )
+    assert b"<pdfuaid:part>1<" in paper
+    picture = (EXAMPLE / "report.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and struct.unpack(">I", picture[16:20]) == (1280,)

@@ -23,6 +23,8 @@ rule manuscript:
             "pipeline/fonts.py",
             "pipeline/text.py",
             "pipeline/figures/left_out.py",
+            "pipeline/figures/lettering.py",
+            "pipeline/figures/slim.py",
             "pipeline/page/cues.js",
             *files("pipeline/paper/*.py"),
         ],

@@ -120,12 +120,11 @@ def test_the_overview_has_parity_and_the_verdicts(table: pd.DataFrame) -> None:
         verdict(CLAIMS["amp-speeds-up-dps"], "reproduced", (1.9, 2.0, 2.1)),
         verdict(CLAIMS["amp-halves-memory"], "not testable here", None),
     ]
-    _, parity, shares, claims = overview.draw(table, shown).axes
+    _, parity, claims = overview.draw(table, shown).axes
     assert parity.get_title().startswith("Same training: ")
-    assert [text.get_text() for text in shares.texts] == ["not profiled"]
     assert [text.get_text().strip() for text in claims.texts] == ["1", "0", "0", "1"]
     titles = [axes.get_title() for axes in overview.draw(table).axes]
-    assert "Published claims" not in titles and len(titles) == 3
+    assert "Published claims" not in titles and len(titles) == 2
 
 
 def test_a_claim_is_named_by_its_whole_sentence() -> None:

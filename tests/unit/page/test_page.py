@@ -144,6 +144,12 @@ def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: 
     assert counted == {"unsupported", "oom", "failed", "timeout"}
 
 
+def test_the_first_section_says_once_that_runs_are_missing_and_where_reasons_are(page: str) -> None:
+    [result] = re.findall(r'<section id="result">(.*?)</section>', page, re.DOTALL)
+    assert result.count("the others enter no average") == 1
+    assert 'href="#table-status"' in result and 'id="table-status" open' in page
+
+
 def test_a_run_shows_its_step_time_and_one_that_failed_does_not(outline: Outline) -> None:
     assert re.search(r"ok \d+ \[\d+, \d+\]", run_text(outline, "single/n1/r0"))
     assert "oom \N{EN DASH} " in run_text(outline, "sps/n4/r0")
