@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from pipeline import strategies
 from pipeline.models.build import build_model
@@ -30,7 +31,7 @@ BATCH = (torch.zeros(2, MODEL.context, dtype=torch.int64),) * 2
 @pytest.fixture
 def group() -> Iterator[None]:
     """A group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
