@@ -84,7 +84,7 @@ class Annotated(Strategy):
 
     @property
     def cuts_weights(self) -> bool:
-        """What is annotated."""
+        """Annotated parameters are cut, so the whole model is never made."""
         return True
 
     @property
