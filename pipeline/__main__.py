@@ -1,7 +1,7 @@
 """The only command line of Samestep: `python -m pipeline STAGE ...`, one subcommand per stage.
 
 Only the stage that is called is imported, so `figure` never pays for torch. The exit status is 0, 1
-where a stage found what it looks for (a difference, an unmet requirement), 2 for an error of the
+where a stage found a difference or an unmet requirement, 2 for an error of the
 input or the machine, 70 for a bug of this program, and 128 and the signal's number for a signal.
 """
 
@@ -70,7 +70,7 @@ class _Parser(argparse.ArgumentParser):
         raise SamestepError(f"{message}; see {self.prog} --help")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """As it was, but `--option=--` is no value; Python 3.11 makes an empty list of it."""
+        """The values of an argument; `--option=--`, which Python 3.11 takes as [], is refused."""
         if action.option_strings and "--" in arg_strings:
             self.error(f"argument {action.option_strings[0]}: '--' is no value; give one")
         return super()._get_values(action, arg_strings)
@@ -138,7 +138,7 @@ def _shortened(word: str) -> str:
 
 
 def _save(error: BaseException) -> str:
-    """The name of a file with the traceback, which is of use to who mends it and to nobody else."""
+    """Write the traceback to a file, for whoever mends the bug; returns the words that name it."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="samestep-traceback-", suffix=".txt", delete=False, encoding="utf-8"
@@ -159,7 +159,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def program() -> int:
-    """As `main` with the arguments of this process, which SIGTERM interrupts."""
+    """Run `main` with the arguments of this process, so that SIGTERM interrupts it."""
     signal.signal(signal.SIGTERM, _terminate)
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.emulated.undisturbed import Machine
 from pipeline.emulation.cores import awake
-from pipeline.emulation.dilation import nodes_a_core
+from pipeline.emulation.dilation import nodes_per_core
 from pipeline.emulation.pacing import Pacer
 
 WORK_SECONDS = (0.0005, 0.002, 0.008, 0.03)
@@ -40,7 +40,7 @@ def _paced(factor: int, seconds: float) -> list[float]:
     """Ratios of all pieces of all processes, which share the first core."""
     core = min(os.sched_getaffinity(0))
     context = multiprocessing.get_context("fork")
-    sharing = nodes_a_core(factor)
+    sharing = nodes_per_core(factor)
     barrier = context.Barrier(sharing)
     reads, running = [], []
     with awake([core]):

@@ -68,7 +68,7 @@ def world_of(places: Sequence[Place]) -> World:
 
 
 def _at(places: Sequence[Place], world: tuple[int, int]) -> list[Place]:
-    """Those of one selector at a world; a single device is compared with every world."""
+    """The places of one selector in a world; a single device is compared with every world."""
     return [
         p
         for p in places

@@ -62,7 +62,10 @@ def _against_one_node(
 
 
 def _is_base(place: Place, many: Place) -> bool:
-    """The same arm on one node with the same work in all, or for each rank under weak scaling."""
+    """Whether `place` is the arm of `many` on one node with the same work.
+
+    That is the same global batch, under weak scaling the same batch per device.
+    """
     share, others = (
         one.row["data_devices"] if one.row["scaling"] == "weak" else 1 for one in (place, many)
     )

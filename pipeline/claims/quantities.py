@@ -1,4 +1,4 @@
-"""What was measured at a place: one value a run, and the interval of their median.
+"""What was measured at a place: one value per run, and the interval of their median.
 
     step_seconds, tokens_per_second, peak_memory_bytes, model_flops_utilisation: as of each run
     mean_utilisation     mean over the ranks
@@ -38,7 +38,7 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
 
 
 def over_repeats(values: Iterable[float]) -> Quantity:
-    """One value a run, of which there is at least one."""
+    """One value per run, of which there is at least one."""
     found = np.asarray(list(values), dtype=np.float64)
     return Quantity(found, values_interval(list(found)))
 
@@ -129,7 +129,7 @@ def communication_share(evidence: Evidence, place: Place) -> Quantity:
 
 
 def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
-    """One value a seed: runs of one seed and batch have the same losses and would count twice."""
+    """One value per seed: runs of one seed and batch have the same losses and would count twice."""
     warmup = evidence.study.optimiser.warmup_steps
     steps = own(pick(evidence.table, "step", "loss"), place)
     steps = steps[steps["step"] >= warmup].dropna(subset=["value"])

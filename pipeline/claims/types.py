@@ -138,7 +138,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What was measured at a place: one value a run, shape (runs,), and their median's interval."""
+    """What was measured at a place: a value per run, shape (runs,), and their median's interval."""
 
     values: Floats
     interval: Interval

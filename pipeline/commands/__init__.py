@@ -1,4 +1,4 @@
-"""One file a subcommand of `python -m pipeline`: its arguments and what it prints.
+"""One file per subcommand of `python -m pipeline`: its arguments and what it prints.
 
 A command has SUMMARY, `add_arguments(parser)` and `run(args) -> int`. Nothing imports a command.
 """

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write, and say in one line a size what a forward pass takes."""
+    """Measure, write, and say in one line per size how long a forward pass takes."""
     study = load_study(args.study)
     if not study.cluster.yardstick:
         raise StudyError(f"{args.study}: the study has no cluster.yardstick; nothing was measured")

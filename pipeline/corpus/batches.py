@@ -113,7 +113,7 @@ def permute(
 
 
 def _round_keys(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
-    """One 64-bit key a round, hashed so that neighbouring seeds and epochs are unrelated."""
+    """One 64-bit key per round, hashed so that neighbouring seeds and epochs are unrelated."""
     digest = hashlib.blake2b(f"samestep batch order {seed} {epoch}".encode(), digest_size=64)
     return np.frombuffer(digest.digest(), dtype="<u8").astype(_U64)
 

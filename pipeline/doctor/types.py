@@ -21,12 +21,12 @@ class Finding:
 
 
 def ok(text: str) -> Finding:
-    """It is there."""
+    """What was probed is there."""
     return Finding(OK, text)
 
 
 def missing(text: str, fix: str) -> Finding:
-    """It is not there; `fix` says how to get it."""
+    """What was probed is not there; `fix` says how to get it."""
     return Finding(MISSING, text, fix)
 
 

@@ -1,4 +1,4 @@
-"""By how much time is stretched so that each node counts as having cores of its own: arithmetic."""
+"""Time-dilation factor, copies and core shares of emulated nodes (pure arithmetic)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dilate(
     factor = max(
         least, YARDSTICK_LEAST if yardstick else 1, _factor_of(-(-needed // cores), headroom)
     )
-    return Dilation(factor, max(1, nodes_a_core(factor, headroom) * cores // needed))
+    return Dilation(factor, max(1, nodes_per_core(factor, headroom) * cores // needed))
 
 
 def _factor_of(nodes: int, headroom: float) -> int:
@@ -58,7 +58,7 @@ def _factor_of(nodes: int, headroom: float) -> int:
     return 1 if nodes == 1 else nodes + math.ceil(headroom * nodes)
 
 
-def nodes_a_core(factor: float, headroom: float = HEADROOM) -> int:
+def nodes_per_core(factor: float, headroom: float = HEADROOM) -> int:
     """The most nodes that may share a core at this factor."""
     return max(1, math.floor(factor / (1 + headroom)))
 

@@ -66,12 +66,18 @@ def cpu_model() -> str:
 def _gpu_names() -> list[str]:
     import pynvml
 
+    def name(index: int) -> str:
+        try:
+            return str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)))
+        except pynvml.NVMLError:  # of a device that this process may not use
+            return "unknown"
+
     try:
         pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError:
         return []
-    handles = (pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount()))
-    return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+    return [name(index) for index in range(count)]
 
 
 def provenance() -> dict[str, Any]:

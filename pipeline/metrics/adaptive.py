@@ -4,7 +4,7 @@ With a fixed number that is all of them. With `repeats: {at_least, at_most, with
 another repeat each until the interval of every median step time lies within the share `within` of
 it, or `at_most` is reached. All, since all are compared: with one another at a node count, and
 through the base of their speedups over the node counts. Cells with unequal numbers of runs would
-give the noisy ones the more. The rule looks at the first repeats only, in their order, so that the
+give the noisy ones the more. The rule uses the first repeats only, in their order, so that the
 same records always call for the same runs.
 """
 

@@ -182,7 +182,7 @@ def find_base(group: Group, groups: Groups) -> Group | None:
 
 
 def find_plain(group: Group, groups: Groups) -> Group | None:
-    """The same arm on as many nodes over the same link without conditions, where that finished.
+    """The group of the same arm, nodes and link without conditions, if its runs finished.
 
     None for a group that is under no condition itself.
     """

@@ -32,7 +32,7 @@ def collect_profiled(study: Study, runs: Path) -> list[RunRecord]:
 def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:
     """The records of these runs, in their order; raises RecordError naming each that is unfit.
 
-    All records are read before the error is raised, so one look shows the whole damage.
+    All records are read before the error is raised, so that it lists all that is wrong.
     """
     missing = [
         run_folder(runs, s) for s in specs if not (run_folder(runs, s) / "run.json").is_file()

@@ -1,4 +1,4 @@
-"""By how much times on emulated nodes may be off: their validation, and the study's yardstick."""
+"""Uncertainty of times on emulated nodes: validation of the emulation, and the yardstick."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def executed(runs: Sequence[Run]) -> list[Run]:
 
 
 def place_rows(runs: Sequence[Run]) -> list[Rows]:
-    """One row a run: its place in the order of execution, from 1."""
+    """One row per run: its place in the order of execution, from 1."""
     return [
         rows(run.context, [{"level": "run", "metric": "execution_order", "unit": "count",
                             "value": float(place)}])

@@ -58,7 +58,7 @@ def node_counts(table: pd.DataFrame) -> list[int]:
 
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a cell, in the study's order, with what all its rows share, and its link if any."""
+    """One row per cell, in the study's order, with what all its rows share, and its link if any."""
     columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
     columns += ["arm", "arm_label"]
     # A figure asks some ten times: of the many rows those few that are a cell's first over a link.
@@ -209,7 +209,7 @@ def repeats(table: pd.DataFrame) -> str:
 
 
 def seconds_of_runs(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
-    """One row a run of any status, with `seconds` from its recorded start to its recorded end.
+    """One row per run of any status, with `seconds` from its recorded start to its recorded end.
 
     `level` is `run` for the timed runs, `profile` for the profiled ones.
     """

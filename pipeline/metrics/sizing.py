@@ -27,7 +27,7 @@ WITHIN, SHARE = 0.05, 0.9
 """Wanted: the intervals of this share of the speedups lie within this share of their values."""
 
 MOST = 10_000
-"""Repeats beyond which nobody looks."""
+"""The largest number of repeats that is tried."""
 
 _DRAWS, _SEED = 400, 20220613
 """Intervals that are drawn for each number of repeats, over all speedups."""

@@ -123,7 +123,7 @@ def repeats_interval(runs: Sequence[Floats]) -> Interval:
 
 
 def values_interval(values: Sequence[float]) -> Interval:
-    """Median of one value a repeat, with the interval that `repeats_interval` gives it.
+    """Median of one value per repeat, with the interval that `repeats_interval` gives it.
 
     For what a run has one of: a peak of memory, a share, the spread of its steps.
     """

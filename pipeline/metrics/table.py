@@ -1,4 +1,4 @@
-"""The tidy table: one value a row, its columns, and reading and writing it as Parquet.
+"""The tidy table: one value per row, its columns, and reading and writing it as Parquet.
 
 `level` says what a row is about: `study`, `cell` (a cell at one node count, over its repeats),
 `comparison` (a cell against `other`, both at the node counts given), `run`, `rank` (one rank of one

@@ -108,7 +108,7 @@ def _figures(rows: pd.DataFrame) -> Verdict:
 
 
 def _turn(found: Verdict) -> Verdict:
-    """The same answer, asked the other way round."""
+    """The verdict on the inverse ratio: `b` over `a` from `a` over `b`."""
     verdict = {FASTER: SLOWER, SLOWER: FASTER}.get(found.verdict, found.verdict)
     return replace(
         found, verdict=verdict, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low

@@ -99,7 +99,7 @@ def words(tensor: DTensor) -> list[str]:
 
 
 class Forward:
-    """The model's forward pass over this rank's sequences; gives the mean loss of all ranks.
+    """The model's forward pass over this rank's sequences; gives its part of the mean loss.
 
     Sequences are cut over the data axis; along every other axis all ranks have the same ones.
     """
@@ -107,12 +107,23 @@ class Forward:
     def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
         self.model, self.mesh = model, mesh
         self.cut = placements((DATA,), mesh)
+        self.placed: Sequence[Placement] = ()
+        """How the loss of the last pass is placed: partial, or the same on all ranks of an axis."""
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Token ids and targets (this rank's sequences, context) -> a scalar."""
+        """Token ids and targets (this rank's sequences, context) -> a scalar.
+
+        The parts are not put together here: that would make all ranks wait for one another between
+        the two passes. The backward pass starts from the whole loss all the same.
+        """
         batch = [DTensor.from_local(ids, self.mesh, self.cut) for ids in (inputs, targets)]
         loss: DTensor = self.model(*batch)
-        return loss.full_tensor()
+        self.placed = loss.placements
+        return loss.to_local(grad_placements=[Replicate()] * self.mesh.ndim)
+
+    def mean_over_ranks(self, part: Tensor) -> Tensor:
+        """The mean loss of all ranks from the part of each. Collective."""
+        return DTensor.from_local(part, self.mesh, self.placed).full_tensor()
 
 
 class Marked(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -69,11 +69,11 @@ class MarkedStage(PipelineStage):
                 raise (error.__cause__ or error) from None
 
     def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **options: Any) -> None:
-        """The backward pass of a micro-batch, or the half of it that hands a gradient on."""
+        """The backward pass of a micro-batch, or the half of it that sends a gradient on."""
         with self.waits.not_while(BACKWARD, (BACKWARD, self.stage_index, bwd_chunk_id)):
             super().backward_one_chunk(bwd_chunk_id, *given, **options)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *given: Any, **options: Any) -> None:
-        """The other half: gradients of the weights."""
+        """The half of a backward pass that computes the gradients of the weights."""
         with self.waits.not_while(BACKWARD, (WEIGHTS, self.stage_index, bwd_chunk_id)):
             super().backward_weight_one_chunk(bwd_chunk_id, *given, **options)

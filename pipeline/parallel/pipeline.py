@@ -210,7 +210,10 @@ class PipelineStepper(Stepper):
         return norm
 
     def is_first_with(self, name: str, axes: Collection[str]) -> bool:
-        """As shared, of this rank's stages alone; of the two copies of a tied weight the first."""
+        """Whether no rank before this one holds its part of a parameter of this rank's stages.
+
+        A tied weight has two copies, of which the first stage's counts.
+        """
         return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
 
     def close(self) -> str:

@@ -153,7 +153,7 @@ class ShardedOptimiser(Optimizer):
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Copy the rows of all ranks into the whole parameters. Collective, one message a rank."""
+        """Copy the rows of all ranks into the whole parameters. A collective, one message each."""
         (group,) = self.param_groups
         size = self.mesh.size()
         pieces = [parameter.detach().chunk(size) for parameter in group["params"]]

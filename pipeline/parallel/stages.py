@@ -123,7 +123,7 @@ class Stage(nn.Module):
         self.autocast = autocast
 
     def forward(self, x: Tensor) -> Tensor:
-        """One micro-batch."""
+        """The layers of this stage for one micro-batch, with embedding or head at the ends."""
         with self.autocast():
             if self.embed is not None:
                 x = self.embed(x)

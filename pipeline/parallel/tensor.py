@@ -67,7 +67,10 @@ class TensorAxis:
             gradient.copy_(piece.view_as(gradient))
 
     def enter(self, x: Tensor) -> Tensor:
-        """The same values, of whole sequences; the backward pass adds up the gradients."""
+        """The input of a column cut: unchanged, or gathered where sequences are cut.
+
+        The backward pass adds up the gradients.
+        """
         kind = _Gather if self.sequence else _Enter
         out: Tensor = kind.apply(x, self)  # type: ignore[no-untyped-call]
         return out

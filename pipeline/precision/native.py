@@ -87,7 +87,7 @@ class Native(Precision):
             optimiser.publish()
 
     def overflowed(self, optimiser: Optimizer, norm: Tensor) -> None:
-        """Tell the scaler, which has looked at this rank's gradients alone."""
+        """Tell the scaler, which has checked this rank's gradients alone."""
         if self.scaler is not None:
             found = self.scaler._found_inf_per_device(_stepped(optimiser))
             for flag in found.values():

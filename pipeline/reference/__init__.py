@@ -1,4 +1,4 @@
-"""Published figures, one JSON file a study, each number with its source: `load(id)`.
+"""Published figures, one JSON file per study, each number with its source: `load(id)`.
 
 The files hold facts that others have published and nothing that was measured here, and figures give
 them a marker of their own. What a number means, its unit, where it stands and how it was read is

@@ -84,7 +84,7 @@ class Annotated(Strategy):
 
     @property
     def cuts_weights(self) -> bool:
-        """What is annotated."""
+        """Annotated parameters are cut, so the whole model is never made."""
         return True
 
     @property
@@ -124,13 +124,15 @@ class Annotated(Strategy):
         mesh, groups = annotated.make_mesh(parts.layout)
         chosen = resolve(self.annotations, parts.layout.axes, models.tensor_shapes(spec))
         boundaries = annotated.place(parts.model, mesh, chosen)
+        forward = annotated.Forward(parts.model, mesh)
         return annotated.AnnotatedStepper(
             parts.prepare(),
             groups=groups,
             boundaries=boundaries,
-            forward=annotated.Forward(parts.model, mesh),
+            forward=forward,
             data_parallel=parts.layout.data_parallel,
             rank=group.rank,
+            mean_over_ranks=forward.mean_over_ranks,
             barrier=group.barrier,
             leave=group.leave,
         )

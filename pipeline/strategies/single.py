@@ -32,11 +32,11 @@ class Single(Strategy):
         return super().layout(world)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """Nothing is reduced."""
+        """One rank reduces nothing, so it needs no buffer."""
         return Footprint(0)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Nothing."""
+        """One rank sends nothing."""
         return ()
 
     def build(self, parts: Parts) -> Trainable:

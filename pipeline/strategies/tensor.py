@@ -115,7 +115,7 @@ class Tensor(Strategy):
         )
 
     def _part(self, spec: RunSpec) -> Part:
-        """All layers."""
+        """The part of the model that the tensor axis cuts: all layers and both ends."""
         return Part(spec.model.num_layers, True, True, self.sequence)
 
     def _share(self, spec: RunSpec, size: int) -> float:

@@ -72,11 +72,17 @@ def extended(
     whole = extended(extends, base, files, above)
     if not isinstance(whole, dict):
         raise StudyError(f"{path}: extends {base}, which is no mapping; extend a study")
+    return _merged(whole, content)
+
+
+def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping `whole` with what `content` states in its place; null leaves a key out."""
+    made = dict(whole)
     for key, value in content.items():
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
             value = _without_nulls(whole[key] | value)
-        whole = whole | {key: value}
-    return {key: value for key, value in _without_nulls(whole).items() if key != "extends"}
+        made[key] = value
+    return {key: value for key, value in _without_nulls(made).items() if key != "extends"}
 
 
 def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:

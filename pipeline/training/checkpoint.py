@@ -1,4 +1,4 @@
-"""Checkpoints without pickle: safetensors for tensors, JSON for numbers, one folder a step.
+"""Checkpoints without pickle: safetensors for tensors, JSON for numbers, one folder per step.
 
 Every rank writes its own pieces of the state, and reads, under whatever layout, what it holds: no
 rank needs memory for the whole model. So all nodes share the folder. It is written under a

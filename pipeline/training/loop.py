@@ -57,17 +57,7 @@ class Loop:
         strategy.check_precision(spec.precision)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
-        self.model: nn.Module
-        fill: Callable[[], None] = already
-        if strategy.cuts_weights:
-            self.model, initial = deferred_model(spec.model, spec.seed)
-            fill = partial(materialise, self.model, initial.values, device)
-        else:
-            self.model = build_model(spec.model, spec.seed).to(device)
-        if spec.workload.recompute:
-            recompute_blocks(self.model)
-        if spec.compile:
-            compile_blocks(self.model)
+        self.model, fill = _model(spec, device, deferred=strategy.cuts_weights)
         self.sampler = Sampler(device, clock.pacer.dilation)
         self.tcp: dict[str, int] | None = None
         """What TCP of an emulated node counted over the timed steps."""
@@ -161,6 +151,23 @@ class Loop:
             return
         with self.counted.step():
             self.phases.record(partial(self.trainable.step, microbatches))
+
+
+def _model(
+    spec: RunSpec, device: torch.device, *, deferred: bool
+) -> tuple[nn.Module, Callable[[], None]]:
+    """The model of a run, and what gives it memory and weights where it is `deferred`."""
+    fill: Callable[[], None] = already
+    if deferred:
+        model, initial = deferred_model(spec.model, spec.seed)
+        fill = partial(materialise, model, initial.values, device)
+    else:
+        model = build_model(spec.model, spec.seed).to(device)
+    if spec.workload.recompute:
+        recompute_blocks(model)
+    if spec.compile:
+        compile_blocks(model)
+    return model, fill
 
 
 def first_timed(work: WorkloadSpec, done: int) -> int:

@@ -168,7 +168,7 @@ class PhaseTimer(Paced):
             self._mark(before)
 
     def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
-        """Count what torch does not see."""
+        """Count collectives of a library that torch's recorder does not see."""
         if self._counted is not None:
             self._counted.sent(kind, payloads)
 

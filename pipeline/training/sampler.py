@@ -1,4 +1,4 @@
-"""Peak memory and mean utilisation of one rank, sampled beside the training."""
+"""Peak memory and mean utilisation of one rank, sampled during the training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _gpu_percent(device: torch.device) -> list[float]:
 class Sampler:
     """From `start` to `stop`: CPU seconds per second of wall time, or NVML's GPU utilisation.
 
-    NVML is read at every `sample` (once a step); on a CPU two readings are enough. Where time is
+    NVML is read at every `sample` (once per step); on a CPU two readings are enough. Where time is
     dilated, `dilation` seconds of the wall are one second.
     """
 

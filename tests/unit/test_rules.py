@@ -6,6 +6,8 @@ To edit one of these texts is to train every finished study anew, so options tha
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,32 @@ def test_the_text_of_a_rule_is_the_one_that_results_were_made_with(rule: str) ->
     (body,) = re.findall(rf"^rule {rule}:\n(.*?)(?=^\S|\Z)", rules, re.M | re.S)
     shell = body.partition("    shell:\n")[2]
     assert "".join(re.findall(r'"(.*)"', shell)) == TEXTS[rule]
+
+
+LOADED = """
+import sys
+import pipeline.metrics.build
+from pipeline import models, strategies
+for name in strategies.names():
+    strategies.load(name, {})
+models.family_module("gpt2", "arithmetic")
+print(*(module for module in sys.modules if module.startswith("pipeline.")))
+"""
+ROOMS = ("metrics", "models", "parallel", "planner", "strategies")
+NO_ARITHMETIC = {
+    "pipeline.parallel.deepspeed.environment",
+    "pipeline.parallel.faults",
+    "pipeline.parallel.horovod.environment",
+    "pipeline.parallel.types",
+}
+"""What strategies import for training alone."""
+
+
+def test_an_edit_of_what_metrics_are_computed_by_makes_them_anew() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, check=True)
+    loaded = {name for name in done.stdout.decode().split() if name.split(".")[1] in ROOMS}
+    patterns = re.findall(r'"(pipeline/.*?)"', Path("workflow/rules/metrics.smk").read_text())
+    listed = {path for pattern in patterns for path in Path().glob(pattern)}
+    files = {name: Path(*name.split(".")).with_suffix(".py") for name in loaded}
+    missing = {name for name, file in files.items() if file.is_file() and file not in listed}
+    assert missing == NO_ARITHMETIC

@@ -25,6 +25,7 @@ rule figures:
         code=[
             "pipeline/fonts.py",
             *files("pipeline/figures/*.py"),
+            "pipeline/tables/summary.py",
             *files("pipeline/reference/*"),
             *files("workflow/config/*/published.json"),
         ],

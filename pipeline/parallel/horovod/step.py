@@ -112,7 +112,7 @@ class HorovodStepper(Stepper):
             yield parameter.grad.numel() * wide.element_size()
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
-        """As shared; Horovod starts to reduce with the last micro-batch's backward pass."""
+        """Forward and backward passes; Horovod reduces from the last micro-batch's backward on."""
         if self.distributed.backward_passes_per_step != len(microbatches):
             self.distributed.set_backward_passes_per_step(len(microbatches))
         return super().accumulate(microbatches)
@@ -142,7 +142,7 @@ def mean_over_ranks(value: Tensor, name: str = "mean_over_ranks") -> Tensor:
 
 
 def barrier() -> None:
-    """Return when every rank has come here. Collective; `hvd.barrier` would spin, see below."""
+    """Return when every rank has come here. Collective; `hvd.barrier` would spin."""
     mean_over_ranks(torch.zeros(()), "barrier")
 
 

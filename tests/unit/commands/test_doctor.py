@@ -4,6 +4,7 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,6 +123,26 @@ def test_a_cell_without_gpus_is_refused(monkeypatch) -> None:
     two = run_of("bai2022", "dps", 2)
     shared = replace(two, world=replace(two.world, network="loopback"))
     assert "needs 8 GPUs on one machine, this one has 0" in str(studies.why_not(shared))
+
+
+def test_a_gpu_that_torch_has_no_kernels_for_is_no_gpu(monkeypatch) -> None:
+    """The probe and each cell say so, with the base that has them."""
+    import torch
+
+    about = SimpleNamespace(name="Tesla V100-SXM2-16GB", total_memory=16 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: about.name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "compute_90"])
+    found, cell = probes.cuda(), studies.why_not(run_of("bai2022", "dps", 1))
+    assert found.status == MISSING and found.text.startswith(f"{about.name}: ")
+    for said in (found.text, str(cell)):
+        assert "no kernels for compute capability 7.0" in said and "BASE_IMAGE" in said
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_60", "sm_70"])
+    assert probes.cuda().status == OK
+    assert "no kernels" not in str(studies.why_not(run_of("bai2022", "dps", 1)))
 
 
 def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:

@@ -116,15 +116,16 @@ def test_importing_batches_is_cheap() -> None:
 
 def test_a_corpus_of_more_shards_than_file_descriptors_is_read(make_shards: MakeShards) -> None:
     """A shard that is mapped holds a descriptor: with all of them open this ends with EMFILE."""
-    batches = Batches(make_shards(1600, 4), context=4, global_batch=390, seed=1)
-    assert len(batches.manifest.shards) == 400
+    folder = make_shards(1600, 4)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + MAX_OPEN_SHARDS + 8, hard))
     try:
+        batches = Batches(folder, context=4, global_batch=390, seed=1)
         inputs, _ = batches.slice(0, 0, 390)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(batches.manifest.shards) == 400
     assert np.array_equal(inputs, batches.indices(0)[:, None] * 4 + np.arange(4))
 
 

@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import psutil
+import pynvml
 import pytest
 
 from pipeline.machine import environment
@@ -20,6 +21,19 @@ def test_it_is_what_the_schema_of_a_record_asks_for() -> None:
     assert set(found) == set(asked["required"]) == set(asked["properties"])
     assert found["num_cores"] >= 1 and found["kernel"].partition(" ")[2]
     assert found["gpu"] is found["driver"] is found["nccl"] is found["interface"] is None
+
+
+def test_a_gpu_whose_driver_tells_nothing_ends_no_run(monkeypatch) -> None:
+    """MIG and vGPU refuse some of NVML's questions; a run has trained by then."""
+
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "A100 MIG 1g.5gb")
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    monkeypatch.setattr("torch.cuda.nccl.version", refuse)
+    found = rank_environment(SimpleNamespace(type="cuda"), alone=True)
+    assert [found[key] for key in ("gpu", "driver", "nccl")] == ["A100 MIG 1g.5gb", None, None]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from pipeline.machine import facts as machine
@@ -52,3 +53,18 @@ def test_without_a_repository_there_is_no_commit(
     (tmp_path / "a" / "b").mkdir(parents=True)
     provenance = machine.provenance()
     assert (provenance["git_commit"], provenance["git_dirty"]) == (None, None)
+
+
+def test_a_gpu_that_may_not_be_asked_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is made after its run has trained; NVML refuses devices of other containers."""
+
+    def handle(index: int) -> int:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+        return index
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 2)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "NVIDIA A100-SXM4-80GB")
+    assert machine.hardware()["gpus"] == ["NVIDIA A100-SXM4-80GB", "unknown"]

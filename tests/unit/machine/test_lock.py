@@ -52,6 +52,15 @@ def test_what_others_could_have_put_there_is_refused(own: Path, tmp_path: Path) 
     assert not list(elsewhere.iterdir())
 
 
+def test_a_folder_of_another_user_is_refused(own: Path, tmp_path: Path, monkeypatch) -> None:
+    """Whoever owns it can put another lock there, however it may be written to now."""
+    other = os.getuid() + 1
+    (tmp_path / f"samestep-{other}").mkdir(mode=0o700)
+    monkeypatch.setattr("os.getuid", lambda: other)
+    with pytest.raises(LaunchError, match="is not a folder that only this user"):
+        timed_alone("run").__enter__()
+
+
 def test_who_waits_is_told_who_holds_it(own: Path, capsys) -> None:
     holds, ends = threading.Event(), threading.Event()
 

@@ -59,6 +59,8 @@ def test_blocks_stay_what_they_are() -> None:
     assert list(model.blocks) == blocks
     assert all(isinstance(block, tuple(kinds)) for block in blocks)
     compile_blocks(model)
+    assert all(block._compiled_call_impl is not None for block in blocks)
+    assert model._compiled_call_impl is None, "whole, no reduction overlaps its backward pass"
     replica = blocks[0]._replicate_for_data_parallel()
     assert type(replica) is type(blocks[0]) and "forward" not in vars(replica)
 

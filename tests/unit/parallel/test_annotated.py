@@ -44,20 +44,32 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_collectives_within_operators_are_marked_where_somebody_listens(group) -> None:
-    case = Case("annotated", variant=1)
+def step_of(variant: int, phases: Phases) -> None:
+    """One step of a setting of `annotated` on four ranks."""
+    case = Case("annotated", variant=variant)
     spec = case.spec(4)
     strategy = strategies.load(case.strategy, case.options)
     ids = torch.zeros((2, spec.model.context), dtype=torch.int64)
+    parts = Parts(
+        build_model(spec.model, 0),
+        partial(make_optimiser, spec.optimiser),
+        strategy.layout(spec.world),
+        make_precision("fp32", "cpu"),
+        1.0,
+        phases,
+    )
+    strategy.build(parts).step([(ids, ids)])
+
+
+def test_collectives_within_operators_are_marked_where_somebody_listens(group) -> None:
     heard = Heard()
     for phases in (NOT_PROFILED, heard):
-        parts = Parts(
-            build_model(spec.model, 0),
-            partial(make_optimiser, spec.optimiser),
-            strategy.layout(spec.world),
-            make_precision("fp32", "cpu"),
-            1.0,
-            phases,
-        )
-        strategy.build(parts).step([(ids, ids)])
+        step_of(1, phases)
     assert heard.counts[FORWARD] > 4 and heard.counts[BACKWARD] > 4
+
+
+def test_without_annotations_no_rank_waits_for_another_before_the_gradients(group) -> None:
+    """Not for the mean loss either, which is put together after the clock."""
+    heard = Heard()
+    step_of(0, heard)
+    assert heard.counts[FORWARD] == 0

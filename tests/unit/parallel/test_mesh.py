@@ -1,9 +1,12 @@
 """The mesh of named axes: places, neighbours, and which sequences a rank reads."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Layout
+from tests.parity.cases import Case
 
 HYBRID = Layout((("pipeline", 2), ("data", 3), ("tensor", 2)), 4, "cuda", "nccl")
 DATA = Layout((("data", 4),), 4, "cpu", "gloo")
@@ -41,6 +44,16 @@ def test_ranks_of_one_data_place_read_the_same_sequences() -> None:
     assert slices == [(0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12)] * 2
     with pytest.raises(StudyError, match="not a multiple of 3 data-parallel ranks"):
         HYBRID.batch_slice(0, 13)
+
+
+def test_the_data_axis_and_the_devices_of_a_process_cut_the_batch() -> None:
+    """Along other axes it is shared, so they need not divide it."""
+    run = Case("ddp").spec(1)
+    work = replace(run.workload, global_batch=6, accumulation_steps=2)
+    HYBRID.check_batch(replace(run, workload=work))
+    for layout in (DATA, replace(HYBRID, devices_per_process=2)):
+        with pytest.raises(StudyError, match=r"global batch 6 is not data-parallel ranks\("):
+            layout.check_batch(replace(run, workload=work))
 
 
 def test_a_mesh_without_a_data_axis_reads_the_whole_batch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from pipeline.parallel.mesh import BUCKET_BYTES
 from pipeline.parallel.passes import MarkedStage, Waits
-from pipeline.parallel.pipeline import _buckets, sum_of_squares
+from pipeline.parallel.pipeline import _buckets, average, sum_of_squares
 from pipeline.parallel.types import Phases
 from pipeline.training.worker import kind_of
 
@@ -84,3 +85,12 @@ def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
     with pytest.raises(RuntimeError) as raised:
         stage.forward_one_chunk(0)
     assert kind_of(raised.value) == "oom"
+
+
+def test_large_scaled_gradients_do_not_overflow_in_their_mean(monkeypatch) -> None:
+    """Eight times 32,768 is more than float16 holds; their mean is not."""
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda flat, group: flat.mul_(8))
+    gradient = torch.full((3,), 32_768.0, dtype=torch.float16)
+    group: Any = SimpleNamespace(size=lambda: 8)
+    average([gradient], group)
+    assert gradient.tolist() == [32_768.0] * 3

@@ -13,9 +13,11 @@ from pipeline.models.gpt2.model import Gpt2
 from pipeline.precision import Precision, make_precision
 from pipeline.precision.master import MasterWeights
 from pipeline.precision.native import Native
-from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import ModelSpec, OptimiserSpec
+from pipeline.training.optimiser import make_optimiser
 
 SPEC = ModelSpec("gpt2", num_layers=1, width=16, num_heads=2, context=8, vocab_size=40)
+ADAMW = OptimiserSpec("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, "linear", 1)
 
 
 def model_and_optimiser() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -135,11 +137,11 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_the_masters_optimiser_takes_a_scaler_s_numbers_on_the_device() -> None:
-    """Without it GradScaler asks the device for infinities in every step, and waits for it."""
-    _, optimiser = model_and_optimiser()
-    inner: Any = MasterWeights.narrow(optimiser, torch.float16).inner
-    assert inner._step_supports_amp_scaling
+def test_a_scaler_s_numbers_stay_on_the_device() -> None:
+    """Without this GradScaler asks the device for infinities in every step, and waits for it."""
+    optimiser: Any = make_optimiser(ADAMW, build_model(SPEC, seed=0).parameters())
+    masters: Any = MasterWeights.narrow(optimiser, torch.float16).inner
+    assert optimiser._step_supports_amp_scaling and masters._step_supports_amp_scaling
 
 
 def test_the_learning_rate_set_outside_reaches_the_masters() -> None:

@@ -120,6 +120,26 @@ def test_data_parallel_refuses_compiled_modules() -> None:
         server.build(Parts(model, torch.optim.AdamW, layout, make_precision("fp32", "cpu"), 1.0))
 
 
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_data_parallel_enters_autocast_in_the_thread_of_each_device(monkeypatch) -> None:
+    """torch's DataParallel re-enters it without its dtype, which made bf16 fp16 on two GPUs."""
+    given: list[torch.nn.Module] = []
+
+    class Engine(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module, device_ids: list[int]) -> None:
+            super().__init__()
+            given.append(module)
+
+    monkeypatch.setattr(torch.nn, "DataParallel", Engine)
+    server = strategies.load("parameter_server", {"engine": "data_parallel"})
+    layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
+    model = torch.nn.Linear(2, 2)
+    server.build(Parts(model, torch.optim.AdamW, layout, make_precision("bf16", "cpu"), 1.0))
+    [module] = given
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert module(torch.ones(1, 2)).dtype == torch.bfloat16
+
+
 def test_a_strategy_s_memory_is_its_own_to_say() -> None:
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     layout = strategies.load("ddp", {}).layout(WORLD)

@@ -13,6 +13,7 @@ from pipeline.schemas import validate
 from pipeline.study.expansion import (
     cells_of,
     compares_conditions,
+    data_devices,
     expand,
     run_order,
     tokens_spec,
@@ -20,7 +21,7 @@ from pipeline.study.expansion import (
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import check_study, load_study
 from pipeline.study.profiling import profiled
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Study
 
 CONFIGS = sorted(Path("workflow/config").glob("*/study.yaml"))
@@ -96,6 +97,21 @@ def test_run_ids_are_unique_and_name_cell_nodes_and_repeat(study) -> None:
 def test_weak_scaling_multiplies_the_global_batch(study) -> None:
     study["workload"] |= {"scaling": "weak", "global_batch": 2}
     assert {r.workload.global_batch for r in expand(Study.of(study)) if r.world.nodes == 4} == {8}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "devices"),
+    [
+        ("ddp", {}, 8),
+        ("tensor", {"ranks": 2}, 4),
+        ("hybrid", {"pipeline": 2, "tensor": 2}, 2),
+        ("pipeline_parallel", {}, 1),
+    ],
+)
+def test_weak_scaling_counts_devices_with_sequences_of_their_own(strategy, options, devices):
+    """Along an axis that cuts the model ranks share theirs, and the batch does not grow."""
+    world = WorldSpec(4, 2, "cpu", "gloo", "loopback")
+    assert data_devices(strategy, options, world) == devices
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,24 @@ def test_a_wait_for_the_other_ranks_comes_before_the_clock(
     assert spent.seconds == 0.5
 
 
+def test_a_gpu_has_finished_at_both_ends_and_after_the_barrier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The barrier itself is work of the device, and kernels of the step are only queued."""
+    done: list[str] = []
+    monkeypatch.setattr("torch.cuda.synchronize", lambda _: done.append("synchronised"))
+
+    def read_clock() -> float:
+        done.append("clock")
+        return 0.0
+
+    monkeypatch.setattr("time.perf_counter", read_clock)
+    clock = Clock(torch.device("cuda"))
+    clock.time(lambda: done.append("step"), lambda: done.append("barrier"))
+    wait = "synchronised"
+    assert done == [wait, "barrier", wait, "clock", "step", wait, "clock"]
+
+
 def test_the_overhead_is_the_median_of_empty_timings(monkeypatch: pytest.MonkeyPatch) -> None:
     # Every timing reads the clock twice and takes 1, 2, 3, ... seconds.
     readings = accumulate(gap for timing in count(1) for gap in (0, timing))

@@ -98,6 +98,23 @@ def test_a_rank_of_a_second_node_is_put_on_the_second_gpu(gpu_run, monkeypatch) 
     assert taken == [1]
 
 
+def test_a_rank_on_a_gpu_that_torch_has_no_kernels_for_is_unsupported(gpu_run, monkeypatch) -> None:
+    """Without this every step of a V100 ends with `no kernel image is available`."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100-SXM2-16GB")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "compute_90"])
+    for name, value in TORCHRUN[0].items():
+        monkeypatch.setenv(name, value)
+    run = replace(gpu_run, strategy="ddp", world=world(1, 1, "loopback"))
+    with pytest.raises(UnsupportedError, match=r"V100-SXM2-16GB: this torch has no kernels for"):
+        choose(run)
+
+
 def test_a_container_without_the_driver_of_a_gpu_that_is_there_is_an_error(
     gpu_run, monkeypatch, tmp_path
 ) -> None:

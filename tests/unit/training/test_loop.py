@@ -56,17 +56,18 @@ def test_what_tcp_counted_is_that_of_the_timed_steps(
 def test_a_step_is_timed_between_a_barrier_and_its_report(
     small_tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a rank does beside its steps (a checkpoint, a report) must not count as the others'."""
+    """What a rank does besides its steps (NVML, a checkpoint) must not count as the others'."""
     loop = a_loop(small_tokens, steps=2, untimed_steps=1, checkpoint_every=1)
     done: list[str] = []
-    for name in ("barrier", "step", "report"):
-        call = getattr(loop.trainable, name)
+    calls: list[tuple[Any, str]] = [(loop.trainable, n) for n in ("barrier", "step", "report")]
+    for owner, name in [*calls, (loop.sampler, "sample")]:
+        call = getattr(owner, name)
 
         def noted(*given: object, name: str = name, call: Callable[..., Any] = call) -> object:
             done.append(name)
             return call(*given)
 
-        monkeypatch.setattr(loop.trainable, name, noted)
+        monkeypatch.setattr(owner, name, noted)
     clock = loop.clock.time
 
     def time(call: Callable[[], Any], *barrier: Callable[[], None]) -> Any:
@@ -76,7 +77,7 @@ def test_a_step_is_timed_between_a_barrier_and_its_report(
 
     monkeypatch.setattr(loop.clock, "time", time)
     loop.run(Hooks(lambda _: None, lambda *_: done.append("checkpoint")))
-    assert done == 2 * ["barrier", "step", "clock stopped", "report", "checkpoint"]
+    assert done == 2 * ["barrier", "step", "clock stopped", "report", "sample", "checkpoint"]
 
 
 def spec(schedule: str, warmup_steps: int = 4) -> OptimiserSpec:

@@ -3,13 +3,23 @@
 import time
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 import torch
 
 from pipeline.training.sampler import Sampler
 
 
-@pytest.mark.parametrize("error", [RuntimeError("Not Supported"), ModuleNotFoundError("pynvml")])
+# NVML's own errors derive from Exception alone.
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Not Supported"),
+        ModuleNotFoundError("pynvml"),
+        pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED),
+    ],
+    ids=["torch's", "no NVML", "NVML's"],
+)
 def test_a_slice_of_a_gpu_has_no_utilisation(error, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML refuses it for MIG and vGPU; that must not end the run."""
 

@@ -57,8 +57,8 @@ def test_a_resume_sends_weights_and_nothing_of_the_optimiser(monkeypatch) -> Non
     monkeypatch.setattr(hvd, "broadcast_parameters", broadcast)
     for name in ("broadcast_object", "broadcast_optimizer_state"):
         monkeypatch.setattr(hvd, name, refused)
-    monkeypatch.setattr(Stepper, "load", lambda self, state: None)
+    monkeypatch.setattr(Stepper, "load", lambda self, state: sent.append(f"read {state}"))
     stepper = step.HorovodStepper.__new__(step.HorovodStepper)
     stepper.model = torch.nn.Linear(2, 1)
-    stepper.load(None)
-    assert sent == ["weight", "bias"]
+    stepper.load("a state")
+    assert sent == ["read a state", "weight", "bias"]
