@@ -150,7 +150,8 @@ def network_text(world: WorldSpec, network: str) -> str:
 
 def _dilation(world: WorldSpec) -> Dilation:
     width = world.cores_per_node or 1
-    return dilate(world.nodes, width, len(usable_cores()), least_dilation())
+    cores, least = len(usable_cores()), least_dilation()
+    return dilate(world.nodes, width, cores, least, yardstick=bool(world.yardstick))
 
 
 def _too_many_ranks(world: WorldSpec, layout: Layout) -> str | None:

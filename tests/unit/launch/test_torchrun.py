@@ -145,12 +145,22 @@ def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> Non
     assert "lower cluster.nodes" in str(launch.unsupported)
 
 
-def test_copies_of_the_nodes_need_memory_too(emulated, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("yardstick", "ranks", "nodes"),
+    [(None, 12, "copies 3, dilation 1"), (True, 24, "copies 6, dilation 5")],
+    ids=["no yardstick", "a yardstick"],
+)
+def test_copies_of_the_nodes_need_memory_too(
+    emulated, monkeypatch, yardstick, ranks, nodes
+) -> None:
+    """Guard and key of the checkpoints are of the nodes that `emulated.build` makes."""
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
     monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(24)))
-    launch = planned(emulated, Place(num_cores=24, port=1234))
-    assert "12 ranks on emulated nodes need about" in str(launch.unsupported), "4 nodes, 3 copies"
+    run = replace(emulated, world=replace(emulated.world, yardstick=yardstick))
+    launch = planned(run, Place(num_cores=24, port=1234))
+    assert f"{ranks} ranks on emulated nodes need about" in str(launch.unsupported)
+    assert launcher.network_text(run.world, "emulated") == f"emulated nodes ({nodes})"
 
 
 SRUN = ("srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1")
