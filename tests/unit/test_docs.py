@@ -4,6 +4,9 @@ import re
 import struct
 from pathlib import Path
 
+from pipeline.study.load import load_study
+
+README = Path("README.md").read_text(encoding="utf-8")
 STATISTICS = Path("docs/statistics.md").read_text(encoding="utf-8")
 
 
@@ -57,3 +60,26 @@ def test_the_sample_is_the_paper_and_the_page_of_the_default_study() -> None:
     assert b"<pdfuaid:part>1<" in paper
     picture = (EXAMPLE / "report.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and struct.unpack(">I", picture[16:20]) == (1280,)
+
+
+def test_the_readme_s_cells_are_those_of_the_studies() -> None:
+    """On GPUs those of `bai2022`; `smoke`, which needs none, has torch's precisions for Apex's."""
+    rows = re.findall(
+        r"^\| (.+) \| `(\w+)` \| `(\w+)`(?: on CUDA, else `(\w+)`)? \|$", README, re.M
+    )
+    gpu, cpu = (
+        load_study(Path(f"workflow/config/{name}/study.yaml")) for name in ("bai2022", "smoke")
+    )
+    assert [(s, p) for _, s, p, _ in rows] == [(c.strategy, c.precision) for c in gpu.arms]
+    assert rows[0][0] == cpu.arms[0].label
+    assert [(s, other or p) for _, s, p, other in rows] == [
+        (c.strategy, c.precision) for c in cpu.arms
+    ]
+
+
+def test_each_shipped_study_has_its_row() -> None:
+    text = Path("docs/studies.md").read_text(encoding="utf-8")
+    table = text.partition("| study | question | needs |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `([\w-]+)`", table, re.M)
+    shipped = [path.parent.name for path in Path("workflow/config").glob("*/study.yaml")]
+    assert sorted(rows) == sorted(shipped)
