@@ -9,12 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline import options, strategies
 from pipeline.parallel.mesh import DATA
 from pipeline.study.expansion import compares_conditions, expand
 from pipeline.study.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VERDICTS, CONDITIONS, PROFILE, LAYOUTS = "verdicts", "conditions", "profile", "layouts"
 """What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
@@ -79,14 +82,12 @@ class Catalogue:
         )
 
     def load(
-        self, names: Sequence[str], metrics: Path, verdicts: Path | None
+        self, names: Sequence[str], frame: pd.DataFrame, verdicts: Path | None
     ) -> Iterator[tuple[str, Any, list[Any]]]:
         """For each name its module and what it works on: the table of equal work, and verdicts."""
         from pipeline.claims.write import verdicts_for
-        from pipeline.metrics import table
         from pipeline.metrics.comparison import require_equal_work
 
-        frame = table.read(metrics)
         for name in names:
             module = importlib.import_module(f"{self.package}.{name}")
             require_equal_work(frame, module.COMPARES, f"{self.kind} {name}")

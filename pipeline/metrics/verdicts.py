@@ -12,7 +12,7 @@ import pandas as pd
 from pipeline.errors import ComparisonError
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.parity import NOT_COMPARED
-from pipeline.metrics.select import records
+from pipeline.metrics.select import of_level, records
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> V
 
 
 def _comparison(table: pd.DataFrame, cell: str, nodes: int) -> pd.DataFrame:
-    rows = table[table["level"] == "comparison"]
+    rows = of_level(table, "comparison")
     return rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]
 
 
