@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
@@ -45,22 +45,28 @@ def unchanged(table: pd.DataFrame) -> Iterator[None]:
         _unchanged.reset(before)
 
 
-def of_level(table: pd.DataFrame, level: str) -> pd.DataFrame:
-    """Rows of one level."""
+def of_level(
+    table: pd.DataFrame, level: str, metrics: Collection[str] | None = None
+) -> pd.DataFrame:
+    """Rows of one level, of these metrics or of all, in the order of `pick`."""
     known = _unchanged.get()
     if known is None or known.table is not table:
-        return table[table["level"] == level]
+        rows = table[table["level"] == level]
+        return _in_order(rows if metrics is None else rows[rows["metric"].isin(metrics)])
     if level not in known.levels:
-        known.levels[level] = table[table["level"] == level]
-    return known.levels[level].copy(deep=False)
+        known.levels[level] = _in_order(table[table["level"] == level])
+    rows = known.levels[level]
+    return rows.copy(deep=False) if metrics is None else rows[rows["metric"].isin(metrics)]
+
+
+def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    keys = ["cell_order", "nodes", "repeat", "rank", "step"]
+    return rows.sort_values(keys, kind="stable")
 
 
 def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     """Rows of one level and of these metrics, in the order of cells, nodes, repeats and steps."""
-    rows = of_level(table, level)
-    rows = rows[rows["metric"].isin(metrics)]
-    order = ["cell_order", "nodes", "repeat", "rank", "step"]
-    return rows.sort_values(order, kind="stable").reset_index(drop=True)
+    return of_level(table, level, metrics).reset_index(drop=True)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
