@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pipeline.study.expansion import FALLBACK
@@ -18,6 +19,9 @@ _NETWORKS = {
     "loopback": "loopback (all nodes share the cores of one machine)",
     "real": "a real network between nodes",
 }
+
+
+_ORDER = ["cell_order", "nodes", "repeat", "rank", "step"]
 
 
 class _Unchanged:
@@ -45,28 +49,29 @@ def unchanged(table: pd.DataFrame) -> Iterator[None]:
         _unchanged.reset(before)
 
 
-def of_level(
-    table: pd.DataFrame, level: str, metrics: Collection[str] | None = None
-) -> pd.DataFrame:
-    """Rows of one level, of these metrics or of all, in the order of `pick`."""
+def of_level(table: pd.DataFrame, level: str) -> pd.DataFrame:
+    """Rows of one level."""
     known = _unchanged.get()
     if known is None or known.table is not table:
-        rows = table[table["level"] == level]
-        return _in_order(rows if metrics is None else rows[rows["metric"].isin(metrics)])
+        return table[table["level"] == level]
     if level not in known.levels:
-        known.levels[level] = _in_order(table[table["level"] == level])
-    rows = known.levels[level]
-    return rows.copy(deep=False) if metrics is None else rows[rows["metric"].isin(metrics)]
-
-
-def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    keys = ["cell_order", "nodes", "repeat", "rank", "step"]
-    return rows.sort_values(keys, kind="stable")
+        known.levels[level] = table[table["level"] == level]
+    return known.levels[level].copy(deep=False)
 
 
 def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     """Rows of one level and of these metrics, in the order of cells, nodes, repeats and steps."""
-    return of_level(table, level, metrics).reset_index(drop=True)
+    known = _unchanged.get()
+    if known is not None and known.table is table:
+        rows = of_level(table, level)
+        chosen = rows["metric"].isin(metrics)
+    else:
+        rows = table
+        chosen = (rows["level"] == level) & rows["metric"].isin(metrics)
+    places = np.flatnonzero(chosen)
+    # The last key leads; what has no repeat, rank or step comes last. All columns are taken once.
+    keys = [rows[name].array.take(places).to_numpy(float, na_value=np.inf) for name in _ORDER]
+    return rows.take(places[np.lexsort(keys[::-1])]).reset_index(drop=True)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
