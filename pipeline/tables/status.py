@@ -27,7 +27,7 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count: runs planned, a count for each status, reasons."""
     found = []
     runs = pick(table, "run", "status")[[*PLACE, "label", "cell_order", "text", "reason"]]
-    drifts: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    drifts: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
     for row in records(pick(table, "run", "drift")[["cell", "nodes", "repeat", "value", "text"]]):
         drifts.setdefault((row["cell"], row["nodes"]), []).append(row)
     for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
