@@ -7,13 +7,17 @@ import ast
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline import options, strategies
 from pipeline.parallel.mesh import DATA
 from pipeline.study.expansion import compares_conditions, expand
 from pipeline.study.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VERDICTS, CONDITIONS, PROFILE, LAYOUTS = "verdicts", "conditions", "profile", "layouts"
 """What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
@@ -22,6 +26,9 @@ Verdicts are on the published claims that the study names; conditions are those 
 profile is that of its profiled runs; layouts are profiled cells of which one has another axis than
 that of the data.
 """
+
+WANTED = ("CAPTION", "NEEDS", "USES")
+"""Constants of a file that are read."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +82,12 @@ class Catalogue:
         )
 
     def load(
-        self, names: Sequence[str], metrics: Path, verdicts: Path | None
+        self, names: Sequence[str], frame: pd.DataFrame, verdicts: Path | None
     ) -> Iterator[tuple[str, Any, list[Any]]]:
         """For each name its module and what it works on: the table of equal work, and verdicts."""
         from pipeline.claims.write import verdicts_for
-        from pipeline.metrics import table
         from pipeline.metrics.comparison import require_equal_work
 
-        frame = table.read(metrics)
         for name in names:
             module = importlib.import_module(f"{self.package}.{name}")
             require_equal_work(frame, module.COMPARES, f"{self.kind} {name}")
@@ -106,9 +111,19 @@ def literals(folder: str | Path, name: str) -> dict[str, str]:
     """Value of the module-level string `name` by file stem, for each file that has one."""
     found = {}
     for path in sorted(Path(folder).glob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and any(
-                isinstance(target, ast.Name) and target.id == name for target in node.targets
-            ):
-                found[path.stem] = " ".join(str(ast.literal_eval(node.value)).split())
+        own = _literals_of(path.read_text(encoding="utf-8"))
+        if name in own:
+            found[path.stem] = own[name]
     return found
+
+
+@cache
+def _literals_of(source: str) -> dict[str, str]:
+    """Value of each module-level constant of `WANTED` in the text of a file, on one line."""
+    return {
+        target.id: " ".join(str(ast.literal_eval(node.value)).split())
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id in WANTED
+    }

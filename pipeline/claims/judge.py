@@ -26,7 +26,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, differences
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import listed, pick, plural
+from pipeline.metrics.select import listed, pick, plural, unchanged
 
 # A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
@@ -48,7 +48,8 @@ class _Judged:
 
 def judge_all(claims: Iterable[Claim], evidence: Evidence) -> list[Verdict]:
     """The verdict on every claim, in their order; together they keep one error rate."""
-    return corrected([judge(claim, evidence) for claim in claims])
+    with unchanged(evidence.table):
+        return corrected([judge(claim, evidence) for claim in claims])
 
 
 def judge(claim: Claim, evidence: Evidence) -> Verdict:

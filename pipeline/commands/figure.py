@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from contextlib import nullcontext
+from functools import lru_cache
 from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline import options
 from pipeline.figures import NARROW, catalogue
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SUMMARY = "figures as PDF, PNG and SVG, for a wide and a narrow screen, from the table of metrics"
 
@@ -25,25 +31,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check equal work, draw, and write all three formats."""
     # All of them are forked at once, and Snakemake may give as many as it has no limit for.
-    processes = min(args.processes, len(args.names), os.cpu_count() or 1)
+    tasks = [(name, narrow) for name in args.names for narrow in (False, True)]
+    processes = min(args.processes, len(tasks), os.cpu_count() or 1)
     if processes == 1:
-        _draw(args, args.names)
+        for name, narrow in tasks:
+            _draw(args, name, narrow)
         return 0
     # Loaded once, before the fork. (A table is read in each: its reader has threads.)
     from pipeline.figures import theme  # noqa: F401
 
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        list(pool.map(partial(_draw, args), ([name] for name in args.names)))
+        for drawn in [pool.submit(_draw, args, *task) for task in tasks]:
+            drawn.result()
     return 0
 
 
-def _draw(args: argparse.Namespace, names: list[str]) -> None:
+def _draw(args: argparse.Namespace, name: str, narrow: bool) -> None:
     from pipeline.figures import sheets, theme
-    from pipeline.metrics.printed import printable
+    from pipeline.metrics.select import unchanged
 
     theme.apply()
-    for name, module, (frame, *verdicts) in catalogue.load(names, args.metrics, args.verdicts):
-        inputs = [printable(frame), *verdicts]
-        theme.save(module.draw(*inputs), args.out, name)
-        with sheets.narrow():
-            theme.save(module.draw(*inputs), args.out, name + NARROW, formats=["svg"])
+    frame, shown = _frames(args.metrics)
+    for _, module, (_, *verdicts) in catalogue.load([name], frame, args.verdicts):
+        with unchanged(shown), sheets.narrow() if narrow else nullcontext():
+            figure = module.draw(shown, *verdicts)
+            if narrow:
+                theme.save(figure, args.out, name + NARROW, formats=["svg"])
+            else:
+                theme.save(figure, args.out, name)
+
+
+@lru_cache(maxsize=1)
+def _frames(metrics: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table, and as figures show it; read once in each process."""
+    from pipeline.metrics import table
+    from pipeline.metrics.printed import printable
+
+    frame = table.read(metrics)
+    return frame, printable(frame)

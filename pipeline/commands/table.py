@@ -16,10 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check equal work where cells are compared, and write all formats."""
+    from pipeline.metrics import table
     from pipeline.metrics.printed import short_names
+    from pipeline.metrics.select import unchanged
     from pipeline.tables.write import write_all
 
-    for name, module, inputs in catalogue.load(args.names, args.metrics, args.verdicts):
-        raw = module.build(*inputs)
-        write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(inputs[0]))
+    frame = table.read(args.metrics)
+    with unchanged(frame):
+        for name, module, inputs in catalogue.load(args.names, frame, args.verdicts):
+            raw = module.build(*inputs)
+            write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(frame))
     return 0

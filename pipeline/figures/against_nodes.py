@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from pipeline.figures import points, scales, theme
+from pipeline.figures import marks, points, scales, theme
 from pipeline.metrics.format import with_interval
 from pipeline.metrics.select import cells, interval_notes, node_counts, plural, records
 
@@ -34,10 +33,9 @@ def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str
         x = theme.dodge([int(n) for n in rows["nodes"]], place, len(shown))
         y = rows["value"].to_numpy()
         spread = [y - rows["low"].to_numpy(), rows["high"].to_numpy() - y]
-        sns.lineplot(
-            x=x, y=y, ax=axes, color=style.colour, marker=style.marker, markersize=7,
-            markeredgewidth=0.5, linewidth=1.4, linestyle=style.dashes, errorbar=None,
-            legend=False, zorder=5,
+        marks.line(
+            axes, x, y, color=style.colour, marker=style.marker, markersize=7,
+            markeredgewidth=0.5, linewidth=1.4, linestyle=style.dashes, zorder=5,
         )  # fmt: skip
         axes.errorbar(
             x, y, yerr=spread, fmt="none", ecolor=style.colour, elinewidth=1.3, capsize=3, zorder=4

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
-from pipeline.figures import scales, theme
+from pipeline.figures import marks, scales, theme
 from pipeline.metrics.select import cells, plural
 
 
@@ -31,11 +30,11 @@ def draw_lines(
     for place, cell in enumerate(shown):
         rows, style = steps[steps["cell"] == cell], look[cell]
         every = max(len(rows) // 6, 1)
-        sns.lineplot(
-            x=rows[x].to_numpy(dtype=float), y=rows["value"].to_numpy(), ax=axes,
+        marks.line(
+            axes, rows[x].to_numpy(dtype=float), rows["value"].to_numpy(),
             color=style.colour, linestyle=style.dashes, marker=style.marker, markersize=4.5,
             markeredgewidth=0.4, markevery=(place * every // max(len(shown), 1), every),
-            linewidth=1.2, errorbar=None, legend=False, zorder=3,
+            linewidth=1.2, zorder=3,
         )  # fmt: skip
         axes.fill_between(
             rows[x].to_numpy(dtype=float), rows["low"], rows["high"], color=style.colour,

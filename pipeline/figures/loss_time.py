@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from pipeline.figures import sheets, theme
 from pipeline.figures.loss_curves import draw_lines, over_repeats
-from pipeline.figures.panels import outer, panels
+from pipeline.figures.panels import in_first_column, outer, panels
 from pipeline.metrics.select import pick
 
 CAPTION = (
@@ -32,8 +32,9 @@ def draw(table: pd.DataFrame) -> Figure:
         draw_lines(panel.axes, panel.rows, table, x="seconds")
     leftmost, lowest = outer(found)
     for axes in leftmost:
-        axes.set_ylabel("Loss [nats/token]")
         axes.tick_params(labelleft=True)
+        if in_first_column(axes):
+            axes.set_ylabel("Loss [nats/token]")
     for axes in lowest:
         axes.set_xlabel("Training time [s]")
     return theme.finish(figure, table, set(both["cell"]), "Time of a step: its slowest rank.")

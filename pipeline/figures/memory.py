@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.figures import points, sheets, theme
-from pipeline.figures.panels import arms_of, name_cells, outer, panels
+from pipeline.figures import marks, points, sheets, theme
+from pipeline.figures.panels import arms_of, in_last_row, name_cells, outer, panels
 from pipeline.metrics.select import pick, plural
 
 CAPTION = (
@@ -35,8 +34,9 @@ def draw(table: pd.DataFrame) -> Figure:
         _panel(panel.axes, panel.rows, arms, table)
     name_cells(found, arms)
     for axes in outer(found)[1]:
-        axes.set_xlabel("Peak memory [MiB]")
         axes.tick_params(labelbottom=True)
+        if in_last_row(axes):
+            axes.set_xlabel("Peak memory [MiB]")
     kinds = [
         Line2D([], [], color="#444444", marker="o", ls="", mfc=fill, ms=5, label=label)
         for fill, label in (("#444444", "filled: rank 0"), ("white", "open: other ranks"))
@@ -66,10 +66,10 @@ def _panel(axes: Axes, peaks: pd.DataFrame, order: list[str], table: pd.DataFram
         for first in (False, True):
             chosen = own["rank"].to_numpy() == 0
             keep = chosen if first else ~chosen
-            sns.scatterplot(
-                x=x[keep], y=[v for v, k in zip(y, keep, strict=True) if k], ax=axes,
+            marks.dots(
+                axes, x[keep], [v for v, k in zip(y, keep, strict=True) if k],
                 marker=style.marker, s=24, facecolor=style.colour if first else "white",
-                edgecolor=style.colour, linewidth=1.1, legend=False, zorder=3,
+                edgecolor=style.colour, linewidth=1.1, zorder=3,
             )  # fmt: skip
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.grid(False, axis="y")

@@ -72,7 +72,7 @@ def name_cells(found: Sequence[Panel], arms: Sequence[str]) -> None:
     Beside a row that begins with an empty place they stand in that, and take no room of the panels.
     """
     scales.cell_axis(found[0].axes, arms)
-    leftmost = [axes for axes in outer(found)[0] if _column(axes) > 0]
+    leftmost = [axes for axes in outer(found)[0] if not in_first_column(axes)]
     for panel in found[1:]:
         for arm in dict.fromkeys(panel.rows["arm"]) if panel.axes in leftmost else ():
             panel.axes.text(
@@ -81,10 +81,18 @@ def name_cells(found: Sequence[Panel], arms: Sequence[str]) -> None:
             )  # fmt: skip
 
 
-def _column(axes: Axes) -> int:
+def in_first_column(axes: Axes) -> bool:
+    """Whether the name of a y axis that all panels share stands beside this one."""
     place = axes.get_subplotspec()
     assert place is not None
-    return int(place.colspan.start)
+    return place.is_first_col()
+
+
+def in_last_row(axes: Axes) -> bool:
+    """Whether the name of an x axis that all panels share stands below this one."""
+    place = axes.get_subplotspec()
+    assert place is not None
+    return place.is_last_row()
 
 
 def arms_of(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:

@@ -6,7 +6,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from pipeline.figures import points, scales, sheets, theme
+from pipeline.figures import marks, points, scales, sheets, theme
 from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.figures.panels import Panel, arms_of, name_cells, outer, panels
 from pipeline.metrics.format import significant
@@ -84,8 +84,8 @@ def _panel(panel: Panel, order: list[str], table: pd.DataFrame) -> None:
         offset = (repeats - repeats.max() / 2) * 0.5 / (repeats.max() + 1) if len(own) else repeats
         if len(own):
             panel.axes.add_artist(points.Point(1000 * own["value"].median(), place, _told(own)))
-            sns.scatterplot(
-                x=own["value"] * 1000, y=place + offset, ax=panel.axes, s=6, alpha=0.45,
-                linewidth=0, color=palette[arm], marker=look[cell_of[arm]].marker, legend=False,
+            marks.dots(
+                panel.axes, own["value"] * 1000, place + offset, s=6, alpha=0.45, linewidth=0,
+                color=palette[arm], marker=look[cell_of[arm]].marker,
             )  # fmt: skip
     panel.axes.set(xlabel="", ylabel="")

@@ -239,8 +239,11 @@ def _settle(figure: Figure) -> None:
     The solver behind the constrained layout takes its constraints in no fixed order, so positions
     differ in the last bit from draw to draw, and SVG makes names out of all bits.
     """
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
+    # None at all: with a place holder of one, each format would be drawn twice.
+    figure.set_layout_engine(None)
     for axes in figure.axes:
         left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))

@@ -33,7 +33,8 @@ def require_equal_work(
             f"{what} compares {unknown[0]!r}, which is no field of equal work; use one of "
             + ", ".join(FIELDS)
         )
-    ran = table[(table["status"] == "ok") & table["cell"].notna() & (table["level"] != "profile")]
+    compared = (table["status"] == "ok") & table["cell"].notna() & (table["level"] != "profile")
+    ran = table.loc[compared, ["cell", "nodes", "scaling", "data_devices", *FIELDS]]
     for field in FIELDS:
         if field not in allowed:
             _require_one_value(ran, field, what)

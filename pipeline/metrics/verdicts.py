@@ -5,14 +5,16 @@ Figures, tables and the paper write `faster` or `slower` only where the verdict 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
 from pipeline.errors import ComparisonError
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.parity import NOT_COMPARED
-from pipeline.metrics.select import records
+from pipeline.metrics.select import of_level, records
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,12 @@ def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Verdict:
 def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
     """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
     for (cell, nodes), (against, at), turn in ((one, other, False), (other, one, True)):
-        rows = _comparison(table, cell, nodes)
-        rows = rows[(rows["other"] == against) & (rows["other_nodes"] == at)]
-        if not rows.empty:
+        rows = [
+            row
+            for row in _comparison(table, cell, nodes)
+            if (row["other"], row["other_nodes"]) == (against, at)
+        ]
+        if rows:
             return _turn(_figures(rows)) if turn else _figures(rows)
     return None
 
@@ -78,18 +83,18 @@ def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> V
 
     None where the cell is its own base.
     """
-    found = _comparison(table, cell, nodes)
-    rows = found[found["base"] == base]
-    return None if rows.empty else _figures(rows)
+    rows = [row for row in _comparison(table, cell, nodes) if row["base"] == base]
+    return _figures(rows) if rows else None
 
 
-def _comparison(table: pd.DataFrame, cell: str, nodes: int) -> pd.DataFrame:
-    rows = table[table["level"] == "comparison"]
-    return rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]
+def _comparison(table: pd.DataFrame, cell: str, nodes: int) -> list[dict[str, Any]]:
+    rows = of_level(table, "comparison")
+    columns = ["other", "other_nodes", "base", "metric", "value", "low", "high", "n", "text"]
+    return records(rows.loc[(rows["cell"] == cell) & (rows["nodes"] == nodes), columns])
 
 
-def _figures(rows: pd.DataFrame) -> Verdict:
-    by_metric = {row["metric"]: row for row in records(rows)}
+def _figures(rows: Sequence[Mapping[str, Any]]) -> Verdict:
+    by_metric = {row["metric"]: row for row in rows}
     text = str(by_metric["speed_verdict"]["text"])
     if "rate_ratio" not in by_metric:
         nan = float("nan")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from jinja2.exceptions import TemplateError
 
 from pipeline import figures, tables
@@ -50,14 +51,9 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
     title or label is read as markup; `| code` makes it a code span, and `| as_is` is for what is
     Markdown already and for code blocks.
     """
-    environment = _Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_escaped
-    )
-    environment.filters["code"] = lambda value: _Markdown(markdown_code(str(value)))
-    environment.filters["as_is"] = _Markdown
     shown: dict[str, list[str]] = {"figure": [], "table": []}
     try:
-        template = environment.from_string(source)
+        template = _template(source)
         # A section may be left out, so a first pass finds what is shown, and in which order.
         template.render(
             **numbers,
@@ -87,6 +83,16 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         raise SamestepError(
             f"{where}: {error}; every number comes from pipeline/paper/numbers.py, name one of it"
         ) from error
+
+
+@cache
+def _template(source: str) -> Template:
+    environment = _Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_escaped
+    )
+    environment.filters["code"] = lambda value: _Markdown(markdown_code(str(value)))
+    environment.filters["as_is"] = _Markdown
+    return environment.from_string(source)
 
 
 def _escaped(value: object) -> str:

@@ -30,6 +30,7 @@ from pipeline.metrics.select import (
     plural,
     records,
     speedup_name,
+    unchanged,
 )
 from pipeline.paper.appendix import appendix
 from pipeline.paper.claim_facts import claim_facts
@@ -61,6 +62,21 @@ def collect(
     `manifest` is that of the token shards, `validation` what the bench of the emulation wrote.
     """
     said = spoken(table)
+    with unchanged(said):
+        told = {"findings": findings(said), "what_if": what_if_facts(said)}
+        told["split"] = split_facts(said)
+    with unchanged(table):
+        return _collected(study, table, verdicts, manifest, validation, told)
+
+
+def _collected(
+    study: Study,
+    table: pd.DataFrame,
+    verdicts: Sequence[dict[str, Any]],
+    manifest: Mapping[str, Any] | None,
+    validation: Mapping[str, Any] | None,
+    told: Mapping[str, Any],
+) -> dict[str, Any]:
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -73,9 +89,7 @@ def collect(
         "measurement": measurement(table),
         "environment": _environment(table),
         "parity": parity_facts(table),
-        "findings": findings(said),
-        "what_if": what_if_facts(said),
-        "split": split_facts(said),
+        **told,
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, verdicts, manifest),
         "date": _date(table),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -25,23 +26,26 @@ STATUSES = ("ok", "oom", "unsupported", "failed", "timeout")
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count: runs planned, a count for each status, reasons."""
     found = []
-    runs, drifts = pick(table, "run", "status"), pick(table, "run", "drift")
+    runs = pick(table, "run", "status")[[*PLACE, "label", "cell_order", "text", "reason"]]
+    drifts: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    for row in records(pick(table, "run", "drift")[["cell", "nodes", "repeat", "value", "text"]]):
+        drifts.setdefault((row["cell"], row["nodes"]), []).append(row)
     for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
         counts = {status: int((part["text"] == status).sum()) for status in STATUSES}
         reasons = "; ".join(sorted(part["reason"].dropna().unique()))
         found.append(
             {**{name: part[name].iloc[0] for name in [*PLACE, "label"]}, "runs": len(part),
              **counts, "reasons": reasons,
-             **_drift(drifts[(drifts["cell"] == cell) & (drifts["nodes"] == nodes)])}
+             **_drift(drifts.get((cell, nodes), []))}
         )  # fmt: skip
     return pd.DataFrame(found)
 
 
-def _drift(rows: pd.DataFrame) -> dict[str, object]:
+def _drift(rows: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Runs tested for drift, how many of them drifted, and which by how much."""
-    tested = rows[rows["text"] != NOT_TESTED]
-    drifted = tested[tested["text"] == DRIFT]
-    which = [f"r{row['repeat']} {100 * row['value']:+.1f} %" for row in records(drifted)]
+    tested = [row for row in rows if row["text"] != NOT_TESTED]
+    drifted = [row for row in tested if row["text"] == DRIFT]
+    which = [f"r{row['repeat']} {100 * row['value']:+.1f} %" for row in drifted]
     return {"drift_tested": len(tested), "drifted": len(drifted), "drifts": ", ".join(which)}
 
 

@@ -1,6 +1,8 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -55,6 +57,12 @@ def draw(name: str, table: pd.DataFrame) -> Figure:
     return figure
 
 
+@pytest.fixture(scope="module")
+def drawn(table: pd.DataFrame) -> Callable[[str], Figure]:
+    """Each figure of `table`, drawn once for all tests that only look at it."""
+    return cache(lambda name: draw(name, table))
+
+
 def texts(figure: Figure) -> str:
     legends = [text.get_text() for box in figure.legends for text in box.get_texts()]
     return " ".join([text.get_text() for text in figure.texts] + legends).replace("\n", " ")
@@ -101,8 +109,8 @@ def test_no_process_at_all_is_one_line(metrics: Path, tmp_path: Path, capsys) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cell_is_shown_or_named_as_missing(name: str, table: pd.DataFrame) -> None:
-    said = texts(draw(name, table))
+def test_every_cell_is_shown_or_named_as_missing(name: str, drawn: Callable[[str], Figure]) -> None:
+    said = texts(drawn(name))
     for cell in make_study()["cells"]:
         assert cell["label"] in said
     assert said.count("unsupported in 6 of 6 runs at 1, 2 and 4 nodes") == 1
@@ -110,8 +118,8 @@ def test_every_cell_is_shown_or_named_as_missing(name: str, table: pd.DataFrame)
     assert "all nodes share the cores of one machine" in said
 
 
-def test_speedup_shows_intervals_and_the_ideal(table: pd.DataFrame) -> None:
-    figure = draw("speedup", table)
+def test_speedup_shows_intervals_and_the_ideal(drawn: Callable[[str], Figure]) -> None:
+    figure = drawn("speedup")
     axes = figure.axes[0]
     assert "ideal scaling" in texts(figure)
     assert "single, 1 node" in texts(figure)
@@ -197,15 +205,14 @@ def test_a_label_is_drawn_as_given_and_powers_of_ten_too() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_text_of_a_figure_is_smaller_than_seven_points_in_print(
-    name: str, table: pd.DataFrame
+    name: str, drawn: Callable[[str], Figure]
 ) -> None:
     """The paper draws a figure as wide as its text, so a point of it is a point in print."""
     template = Path("paper/template.typ").read_text(encoding="utf-8")
     margin = float(re.findall(r"margin: \(x: (\d+)mm", template)[0])
     assert "#set image(width: 100%)" in template
     assert pytest.approx((210 - 2 * margin) / 25.4, abs=0.01) == sheets.WIDTH_INCHES
-    theme.apply()
-    figure = draw(name, table)
+    figure = drawn(name)
     assert figure.get_figwidth() == sheets.WIDTH_INCHES
     shown = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text().strip()]
     assert min(float(text.get_fontsize()) for text in shown) >= theme.LEAST_POINTS

@@ -1,6 +1,8 @@
 """Figures drawn for a narrow screen, what their points say, and names at the ends of lines."""
 
 import re
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -44,11 +46,17 @@ def draw(name: str, table: pd.DataFrame) -> Figure:
     return figure
 
 
+@pytest.fixture(scope="module")
+def drawn(table: pd.DataFrame) -> Callable[[str], Figure]:
+    """Each figure of `table` on the wide sheet, drawn once for all tests that only look at it."""
+    return cache(lambda name: draw(name, table))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_on_a_narrow_sheet_panels_are_stacked_and_nothing_is_cut(
-    name: str, table: pd.DataFrame
+    name: str, table: pd.DataFrame, drawn: Callable[[str], Figure]
 ) -> None:
-    wide = draw(name, table)
+    wide = drawn(name)
     with sheets.narrow():
         figure = draw(name, table)
     assert figure.get_figwidth() == sheets.NARROW.width
@@ -73,8 +81,8 @@ def test_outside_of_it_the_sheet_is_wide_again() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_POINTS)
-def test_points_say_a_number_and_what_it_is_of(name: str, table: pd.DataFrame) -> None:
-    found = [one for one in draw(name, table).findobj(points.Point)]
+def test_points_say_a_number_and_what_it_is_of(name: str, drawn: Callable[[str], Figure]) -> None:
+    found = [one for one in drawn(name).findobj(points.Point)]
     assert len(found) > 4
     said = [one.text for one in found if isinstance(one, points.Point)]
     assert all(re.search(r"\d", text) and "nan" not in text for text in said)

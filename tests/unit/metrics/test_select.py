@@ -1,8 +1,10 @@
 """Words for several things."""
 
+import pandas as pd
 import pytest
 
-from pipeline.metrics.select import listed
+from pipeline.metrics.select import cells, listed, of_level, pick, unchanged
+from tests.fake_records import make_table
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,31 @@ from pipeline.metrics.select import listed
 )
 def test_items_are_listed_so_that_each_is_seen(items: list[str], text: str) -> None:
     assert listed(items) == text
+
+
+def test_an_unchanged_table_gives_the_same_and_other_tables_are_not_taken_for_it() -> None:
+    table = make_table(repeats=2)
+    asked = [
+        lambda of: pick(of, "run", "step_seconds", "status"),
+        lambda of: of_level(of, "comparison"),
+        cells,
+    ]
+    expected = [ask(table) for ask in asked]
+    with unchanged(table):
+        for ask, one in zip(asked, expected, strict=True):
+            given = ask(table)
+            given["cell"] = "changed by who asked"
+            pd.testing.assert_frame_equal(ask(table), one)
+        fewer = table[table["cell"] != "single"]
+        assert "single" not in set(cells(fewer)["cell"])
+        assert "single" not in set(pick(fewer, "run", "status")["cell"])
+
+
+def test_rows_are_picked_in_the_order_of_cells_nodes_repeats_and_steps() -> None:
+    table = make_table(repeats=2)
+    mixed = table.sample(frac=1, random_state=1)
+    keys = ["cell_order", "nodes", "repeat", "rank", "step"]
+    rows = pick(mixed, "step", "loss", "step_seconds")
+    chosen = mixed[(mixed["level"] == "step") & mixed["metric"].isin(["loss", "step_seconds"])]
+    in_order = chosen.sort_values(keys, kind="stable").reset_index(drop=True)
+    pd.testing.assert_frame_equal(rows, in_order)

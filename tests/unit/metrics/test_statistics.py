@@ -2,10 +2,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from pipeline.metrics.statistics import (
+    CONFIDENCE,
+    MIN_REPEATS,
     Floats,
     Interval,
+    _interpolation,
     bca_interval,
     harmonic_mean,
     interval_of_ratio,
@@ -117,3 +121,12 @@ def test_costs_are_averaged_arithmetically_and_rates_harmonically(seconds: Float
 
 def test_harmonic_mean_is_total_work_over_total_time() -> None:
     assert harmonic_mean(np.array([100.0, 50.0])) == pytest.approx(200 / 3)
+
+
+def test_order_statistics_are_weighted_as_the_binomial_distribution_of_scipy_says() -> None:
+    for n in range(MIN_REPEATS, 300):
+        depth, weight = _interpolation(n)
+        outer, inner = (1 - 2 * binom.cdf(d - 1, n, 0.5) for d in (depth, depth + 1))
+        assert inner < CONFIDENCE <= outer
+        share = (outer - CONFIDENCE) / (outer - inner)
+        assert weight == pytest.approx((n - depth) * share / (depth + (n - 2 * depth) * share))

@@ -57,8 +57,8 @@ def make_results(root: Path, **changes: Any) -> Path:
         verdicts = str(root / "verdicts.json")
         assert main(["claims", *arguments, *given, "--out", verdicts]) == 0
         given += ["--verdicts", verdicts]
-    for name in tables.catalogue.shown(Study.of(study)):
-        assert main(["table", name, *given, "--out", str(root / "tables")]) == 0
+    names = tables.catalogue.shown(Study.of(study))
+    assert main(["table", *names, *given, "--out", str(root / "tables")]) == 0
     (root / "figures").mkdir()
     for name in figures.catalogue.shown(Study.of(study)):
         (root / "figures" / f"{name}.svg").write_text(DOT)

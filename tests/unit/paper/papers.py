@@ -26,9 +26,9 @@ def make_results(root: Path, study: dict[str, Any], table: pd.DataFrame) -> Path
     (root / "study.yaml").write_text(yaml.safe_dump(study))
     tidy.write(table, root / "metrics.parquet")
     judge(root)
-    for name in tables.catalogue.shown(Study.of(study)):
-        args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
-        assert main(["table", name, "--verdicts", str(root / "verdicts.json"), *args]) == 0
+    args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
+    names = tables.catalogue.shown(Study.of(study))
+    assert main(["table", *names, "--verdicts", str(root / "verdicts.json"), *args]) == 0
     (root / "figures").mkdir()
     for name in figures.catalogue.shown(Study.of(study)):
         (root / "figures" / f"{name}.svg").write_text(DOT)
