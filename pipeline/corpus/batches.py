@@ -64,9 +64,9 @@ class Batches:
         positions = step * self.global_batch + np.arange(start, stop, dtype=np.int64)
         epochs, offsets = np.divmod(positions, self.num_windows)
         windows = np.empty_like(offsets)
-        for epoch in np.unique(epochs):
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
             here = epochs == epoch
-            windows[here] = permute(offsets[here], self.num_windows, self.seed, int(epoch))
+            windows[here] = permute(offsets[here], self.num_windows, self.seed, epoch)
         return windows
 
     def _read(self, window: int) -> Tokens:

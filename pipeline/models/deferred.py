@@ -128,13 +128,19 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.registered[-1]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, which does nothing to a tensor without memory."""
+        """Run the operator, unless all it does is to give values to a tensor without memory.
+
+        torch would do a draw of values for such a tensor in Python: a millisecond for nothing.
+        """
         target = args[0] if args and isinstance(args[0], Tensor) else None
         random = torch.Tag.nondeterministic_seeded in func.tags
         if target is not None and target.device.type == "meta" and func._schema.is_mutable:
-            self.writes.append(Write(target, func, tuple(args[1:])))
+            write = Write(target, func, tuple(args[1:]))
+            self.writes.append(write)
             if any(isinstance(given, Tensor) for given in args[1:]) or kwargs:
                 self.refused = f"a parameter by {func}"
+            elif write.overwrites:
+                return target
         elif random:
             self.refused = f"a tensor by {func}"
         return func(*args, **(kwargs or {}))

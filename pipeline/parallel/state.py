@@ -166,7 +166,7 @@ def sha256_of(weights: Iterable[tuple[str, Tensor]]) -> str:
     for name, weight in weights:
         raw = weight.cpu().contiguous().view(torch.uint8).numpy()
         digest.update(f"{name}{weight.dtype}{tuple(weight.shape)}".encode())
-        digest.update(raw.tobytes())
+        digest.update(raw.data)
     return digest.hexdigest()
 
 

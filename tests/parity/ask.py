@@ -24,8 +24,10 @@ def start() -> None:
 
 def load() -> fork_server.Work:
     """What a launch does, with all that it imports loaded."""
+    from pipeline.training import worker
     from tests.parity import rank
 
+    worker.import_heavy()
     rank.reuse_groups()
 
     def work() -> int:

@@ -169,6 +169,15 @@ class Case:
         """Whether it counts what it sends; that changes no bit of the training."""
         return self.precision == "fp32" and self.accumulation > 1 and self.strategy != "single"
 
+    @property
+    def weights_wanted(self) -> bool:
+        """Whether its final weights are held against those of a single device, besides its steps.
+
+        Putting them together takes a collective for each of them.
+        """
+        undisturbed = not (self.resume or self.overflow or self.recompute or self.brief)
+        return self.precision == "fp32" and self.mutation is None and undisturbed
+
     def reference(self) -> Case:
         """The same work on a single device."""
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)

@@ -19,6 +19,7 @@ from pipeline.emulation import pacing
 from pipeline.machine.control_groups import usable_cores
 from pipeline.parallel.types import SavedState
 from pipeline.training.checkpoint import load
+from tests.cores import core_for
 from tests.parity.cases import STEPS, Case
 
 SECONDS = 600
@@ -69,10 +70,10 @@ def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
 
 
 def _environment(world: int) -> dict[str, str]:
-    """On fewer cores than ranks Horovod waits asleep, as on emulated nodes: it would spin."""
+    """Where ranks share a core Horovod waits asleep, as on emulated nodes: it would spin."""
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    if world > len(usable_cores()):
+    if core_for(world, usable_cores(), "") is not None:
         ours |= {pacing.VARIABLE: "1"}
     return os.environ | ours
 

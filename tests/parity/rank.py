@@ -7,6 +7,7 @@ it only lost a peer.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -30,7 +31,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.launch.torchrun import free_port
-from pipeline.parallel import state, tensor
+from pipeline.parallel import counted, state, tensor
 from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.pieces import held
@@ -43,14 +44,19 @@ from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
+from tests.cores import share_a_core
 from tests.parity import apex_standin
 from tests.parity.cases import OPTIONS, OVERFLOW_STEP, STEPS, Case, cases_of
+
+ENTRIES = 2_000
+"""Collectives that torch's flight recorder keeps: more than those of one case."""
 
 
 def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
     """Fork the ranks and wait for them; 1 where one failed, which ends the others."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+    share_a_core(world)
     port = free_port()
     ranks = []
     try:
@@ -89,8 +95,12 @@ def reuse_groups() -> None:
 
 
 def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[str, str]) -> int:
-    """Leave `<case>.rank<r>.json` for each case, and rank 0's weights."""
+    """Leave `<case>.rank<r>.json` for each case, and rank 0's weights where they are wanted."""
+    gc.disable()
+    gc.freeze()
     os.environ.update(environment)
+    # Dumped and read whole for each case that counts: enough for one, not for all before it.
+    os.environ[counted.ENTRIES_VARIABLE] = str(ENTRIES)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     # One group for all cases: torch cannot leave torchrun's store and join it again under one name.
@@ -113,9 +123,12 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
             "kept": kept,
         }
         (out / f"{case.name}.rank{rank}.json").write_text(json.dumps(about))
-        weights = {name: whole(p.detach(), p) for name, p in loop.model.named_parameters()}
-        if rank == 0:
-            save_file(weights, out / f"{case.name}.safetensors")
+        if case.weights_wanted:
+            weights = {name: whole(p.detach(), p) for name, p in loop.model.named_parameters()}
+            if rank == 0:
+                save_file(weights, out / f"{case.name}.safetensors")
+        del loop
+        gc.collect()  # what is left of this case alone: all before is frozen
     dist.barrier()
     dist.destroy_process_group()
     return 0

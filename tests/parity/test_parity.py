@@ -325,6 +325,7 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
             counted[one["axis"]] = counted.get(one["axis"], 0) + one["wire_bytes"]
         assert counted == pytest.approx(predicted, rel=SENT), rank
         assert run["sent"]["differing_steps"] == 0
+        assert run["sent"]["steps"] == sum(step["timed"] for step in run["steps"])
 
 
 OVERFLOWS = [(s, w, c) for s, w in launches() if s != "single" for c in overflow_cases(s, w)]

@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import copyfile, copytree, ignore_patterns
+from shutil import copyfile, copytree
 
 import pytest
 
+from tests.cores import core_for
 from tests.parity.launch import culprit
 
 pytestmark = pytest.mark.system
@@ -76,6 +77,19 @@ class Broken(Strategy):
         return Stepper(parts, data_parallel=group.size, reduce=reduce)
 """
 
+FEWER = """
+
+PRECISIONS = RESUMED = ("fp32",)
+all_cases_of = cases_of
+
+
+def cases_of(strategy, world):
+    if strategy == REFERENCE:
+        return references(all_cases_of("silent", 2))
+    return all_cases_of(strategy, world)
+"""
+"""At the end of `cases.py`: fp32 alone, and of the single device what the good file is held to."""
+
 
 def test_a_rank_that_lost_a_peer_is_not_at_fault(tmp_path) -> None:
     def leave(rank: int, kind: str, seconds: float) -> None:
@@ -89,17 +103,31 @@ def test_a_rank_that_lost_a_peer_is_not_at_fault(tmp_path) -> None:
     assert culprit(tmp_path) == "Rank 2 was the first:\nfrom 2"
 
 
+@pytest.mark.parametrize(
+    ("world", "cores", "worker", "expected"),
+    [
+        (1, [0], "", None),
+        (2, [4, 6], "", 4),
+        (2, [4, 6], "gw1", 6),
+        (4, [4, 6], "gw4", 4),
+        (2, [0, 1, 2, 3], "gw0", None),
+    ],
+)
+def test_ranks_share_a_core_where_there_are_few(world, cores, worker, expected) -> None:
+    assert core_for(world, cores, worker) == expected
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of package and tests, with the two files; the suite's precisions are cut to fp32."""
+    """A copy of package and tests, with the two files; the suite's cases are cut, see FEWER."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("envs", "pipeline", "tests", "workflow"):
-        copytree(name, folder / name, ignore=ignore_patterns("__pycache__"))
+        copytree(name, folder / name)  # compiled files too, so that few are compiled again
     copyfile("pyproject.toml", folder / "pyproject.toml")
     (folder / "pipeline/strategies/silent.py").write_text(HEAD + SILENT)
     (folder / "pipeline/strategies/broken.py").write_text(HEAD + BROKEN)
     with (folder / "tests/parity/cases.py").open("a") as lines:
-        print('PRECISIONS = RESUMED = ("fp32",)', file=lines)
+        lines.write(FEWER)
     return folder
 
 
