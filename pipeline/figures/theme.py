@@ -240,8 +240,8 @@ def _settle(figure: Figure) -> None:
     differ in the last bit from draw to draw, and SVG makes names out of all bits.
     """
     engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.execute(figure)
+    if engine is not None:
+        engine.execute(figure)
     # None at all: with a place holder of one, each format would be drawn twice.
     figure.set_layout_engine(None)
     for axes in figure.axes:
