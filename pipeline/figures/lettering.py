@@ -26,14 +26,19 @@ _UPWARDS = re.compile(r"scale\((?P<x>[-.\d]+) -(?P<y>[.\d]+)\)")
 _EM = "100"
 
 
-def name(figure: Figure) -> dict[str, str]:
-    """Give every text of a figure a name in its SVG; the words by these names."""
-    named = {}
-    for number, text in enumerate(figure.findobj(Text)):
-        assert isinstance(text, Text)
+def name(figure: Figure) -> None:
+    """Give every text of a figure a name in its SVG."""
+    for number, text in enumerate(_texts(figure)):
         text.set_gid(f"{_GID}{number}")
-        named[f"{_GID}{number}"] = text.get_text()
-    return named
+
+
+def words(figure: Figure) -> dict[str, str]:
+    """The words of a figure by their names; once it is drawn, which may move the ticks."""
+    return {str(text.get_gid()): text.get_text() for text in _texts(figure) if text.get_gid()}
+
+
+def _texts(figure: Figure) -> list[Text]:
+    return [text for text in figure.findobj(Text) if isinstance(text, Text)]
 
 
 def keep(drawing: str, named: dict[str, str]) -> str:

@@ -242,6 +242,8 @@ def _settle(figure: Figure) -> None:
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
+    else:
+        figure.get_tightbbox()  # so that the ticks have their labels
     # None at all: with a place holder of one, each format would be drawn twice.
     figure.set_layout_engine(None)
     for axes in figure.axes:
@@ -259,14 +261,15 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
     _settle(figure)
-    words = lettering.name(figure)
+    lettering.name(figure)
     written = []
     for kind in formats:
         final = folder / f"{name}.{kind}"
         with atomic_path(final) as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
             if kind == "svg":
-                drawing = lettering.keep(slim(temporary.read_text(encoding="utf-8")), words)
+                drawing = slim(temporary.read_text(encoding="utf-8"))
+                drawing = lettering.keep(drawing, lettering.words(figure))
                 temporary.write_text(points.add(figure, drawing), encoding="utf-8")
         written.append(final)
     plt.close(figure)
