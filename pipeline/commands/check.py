@@ -16,7 +16,7 @@ SUMMARY = "check a study file and the files of its corpus, and print where its r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ SUMMARY = "verdicts on the published claims that a study names"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
     parser.add_argument(
         "--claims",

@@ -25,7 +25,7 @@ SUMMARY = "print the commands that the runs of a study start"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--image", type=options.path, help="container image that the ranks run in")
 
 

@@ -20,7 +20,7 @@ from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.sizes import MOST_DEVICES, layouts, sizes
 from pipeline.planner.tables import align, best_of, parts_of, which_fit
 from pipeline.study.expansion import expand
-from pipeline.study.load import find_study, load_study
+from pipeline.study.load import load_study
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import PRECISIONS
 from pipeline.study.study import Study
@@ -39,7 +39,7 @@ MAX_SIZE = 2**60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--study", help="study file, or the name of a shipped one")
+    what.add_argument("--study", type=options.study, help=options.STUDY)
     what.add_argument(
         "--model-sizes", action="store_true", help="layouts of GPT-2 and GPT-3, 124 M to 175 B"
     )
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     for option in ("devices", "precision", "size", "recompute"):
         if getattr(args, option) not in (None, False):
             raise StudyError(f"--{option} belongs to --model-sizes; leave it out, or --study")
-    study = load_study(find_study(args.study))
+    study = load_study(args.study)
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
     plans = plan_study([*expand(study), *profiled(study)])

@@ -19,7 +19,7 @@ REFRESH_SECONDS = 2.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--once", action="store_true", help="print once instead of watching")
 
 
