@@ -56,5 +56,6 @@ torch=$(sed -n '/^torch==/p' envs/requirements.lock)
 sed '/^torch==/d' envs/requirements.lock >"$venv/.hashed.txt"
 install --require-hashes --requirement "$venv/.hashed.txt"
 install "$torch"
+cp envs/samestep "$venv/bin/samestep"
 rm -f "$venv/.installing" "$venv"/.stamp-*
 : >"$stamp"

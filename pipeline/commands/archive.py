@@ -1,4 +1,4 @@
-"""`python -m pipeline archive --study FILE`: archives/<study>.zip from results/<study>.
+"""`python -m pipeline archive --study smoke`: archives/<study>.zip from results/<study>.
 
 `--results` and `--out` name another folder and another file.
 """

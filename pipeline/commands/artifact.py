@@ -1,4 +1,4 @@
-"""`python -m pipeline artifact --study FILE`: description, checklist, badges and SBOM of a study.
+"""`python -m pipeline artifact --study smoke`: description, checklist, badges and SBOM of a study.
 
 Writes `artifact.md` and `sbom.spdx.json` to results/<study>/artifact and prints what the badges of
 the ACM still lack. `--time-analysis` also makes the paper anew, aside, and says how long that took.

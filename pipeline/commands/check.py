@@ -1,4 +1,4 @@
-"""`python -m pipeline check --study FILE`: may this study start? `make paper` asks first.
+"""`python -m pipeline check --study smoke`: may this study start? `make paper` asks first.
 
 Prints the folder of its results. Snakemake reads a study file with a reader of its own, before any
 rule of ours: what is wrong with the file is better found here, in one line.

@@ -1,4 +1,4 @@
-"""`python -m pipeline clean --study FILE --confirm=yes`: remove results/<study>."""
+"""`python -m pipeline clean --study smoke --confirm=yes`: remove results/<study>."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline commands --study FILE`: what each run of a study would start, run by run.
+"""`python -m pipeline commands --study smoke`: what each run of a study would start, run by run.
 
 For every cell and node count it prints the commands of the first repeat as `train` starts them from
 the host; what a start decides (FIRST_NODE and PORT where the nodes meet, its TOKEN) is left open.

@@ -1,4 +1,4 @@
-"""`python -m pipeline placements --study FILE --cell NAME`: where DTensor places every tensor.
+"""`python -m pipeline placements --study layouts --cell annotated`: where DTensor places tensors.
 
 A table of the parameters and of every module's output, an axis per column, for one cell on the most
 nodes that it has (or `--nodes`). No rank is started: the ranks are imitated by one process.

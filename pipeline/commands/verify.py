@@ -1,4 +1,4 @@
-"""`python -m pipeline verify --results DIR`: does what was rebuilt have the archived bytes?"""
+"""`python -m pipeline verify --results results/from_archive/smoke`: are the bytes the archived ones?"""
 
 from __future__ import annotations
 

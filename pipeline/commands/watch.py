@@ -1,4 +1,4 @@
-"""`python -m pipeline watch --study FILE`: the matrix of cells x nodes as it fills up.
+"""`python -m pipeline watch --study smoke`: the matrix of cells x nodes as it fills up.
 
 It reads `results/<study>` and nothing else, so it also watches a study that a cluster makes. It
 ends when all runs have ended; without a terminal, and with `--once`, it prints once.
