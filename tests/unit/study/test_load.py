@@ -176,3 +176,22 @@ def test_a_wrong_extension_is_one_line(
     with pytest.raises(StudyError, match=said) as caught:
         load_study(write(tmp_path / "own.yaml", **content))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("optimiser: {learning_rate: 1e-3}", "write 1.0e-3"),
+        ("optimiser: {eps: 1.5e3}", r"write 1.5e\+3"),
+        ("optimiser: {max_grad_norm: one}", "is not of type 'number'"),
+        ("title: off", "truth value, as on, off, yes and no are; quote it"),
+        ("title: 12", "takes it for a number; quote it"),
+    ],
+)
+def test_a_word_that_yaml_reads_otherwise_is_told_how_to_write_it(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"extends: smoke\nstudy: own\n{line}\n")
+    with pytest.raises(StudyError, match=said):
+        load_study(own)
