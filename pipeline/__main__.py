@@ -1,8 +1,8 @@
 """The only command line of Samestep: `python -m pipeline COMMAND ...`, or `samestep COMMAND ...`.
 
-Only the command that is called is imported, so `figure` never pays for torch. The exit status is 0, 1
-where a stage found a difference or an unmet requirement, 2 for an error of the
-input or the machine, 70 for a bug of this program, and 128 and the signal's number for a signal.
+Only the command that is called is imported, so `figure` never pays for torch. The exit status is 0,
+1 where one found a difference or an unmet requirement, 2 for an error of the input or the machine,
+70 for a bug of this program, and 128 and the signal's number for a signal.
 """
 
 from __future__ import annotations

@@ -12,9 +12,7 @@ SUMMARY = "remove the results of one study, measured runs included"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument(
-        "--study", type=options.study, required=True, help=options.STUDY
-    )
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--confirm", default="", help="`yes`, since runs cannot be brought back")
 
 

@@ -80,13 +80,12 @@ def sentence(found: Mapping[str, Finding]) -> str:
 
 def lacking(found: Mapping[str, Finding], *, of_study: bool) -> dict[str, Finding]:
     """What is not there and can be mended: for a study, or for those of one machine without GPU."""
-    return {
-        name: finding
-        for name, finding in found.items()
-        if finding.status == BROKEN
-        or (finding.status != OK and finding.fix)
-        and (of_study or not (name in ELSEWHERE or name.startswith(PREFIX)))
-    }
+    shown = {}
+    for name, finding in found.items():
+        asked = of_study or not (name in ELSEWHERE or name.startswith(PREFIX))
+        if finding.status == BROKEN or (asked and finding.status != OK and finding.fix):
+            shown[name] = finding
+    return shown
 
 
 def lines(found: Mapping[str, Finding]) -> Iterator[str]:

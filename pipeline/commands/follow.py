@@ -1,7 +1,8 @@
 """`python -m pipeline follow --study FILE -- COMMAND`: run the workflow, show one line of progress.
 
-`make paper` starts Snakemake by it; the command gets `--configfile=FILE`. What Snakemake says goes to a file below `logs/workflow` in the
-results folder; words that somebody should know, and the end of it on failure, are printed.
+`make paper` starts Snakemake by it; the command gets `--configfile=FILE`. What Snakemake says goes
+to a file below `logs/workflow` in the results folder; words that somebody should know, and the end
+of it on failure, are printed.
 """
 
 from __future__ import annotations

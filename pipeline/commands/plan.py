@@ -1,9 +1,9 @@
 """`python -m pipeline plan --study smoke --device-memory 16GiB`: what a study will need.
 
 For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
-and the time: the worst case, and an estimate by earlier records. `--model-sizes --devices 64 --device a100-80` shows which layouts
-of GPT-2 and GPT-3 fit so many GPUs, in one table; `--size 175B` has the parts of each. Nothing is
-started and no torch is loaded.
+and the time: the worst case, and an estimate by earlier records. `--model-sizes --devices 64
+--device a100-80` shows which layouts of GPT-2 and GPT-3 fit so many GPUs, in one table; `--size
+1.3B` has the parts of each, of any size. Nothing is started and no torch is loaded.
 """
 
 from __future__ import annotations

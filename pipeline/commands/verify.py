@@ -1,4 +1,4 @@
-"""`python -m pipeline verify --results results/from_archive/smoke`: are the bytes the archived ones?"""
+"""`python -m pipeline verify --results results/from_archive/smoke`: has it the archived bytes?"""
 
 from __future__ import annotations
 

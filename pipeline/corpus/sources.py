@@ -224,8 +224,8 @@ def _check_tokeniser(name: str, revision: str | None) -> None:
     if not file.is_file():
         where = f"has no {file.name}" if Path(name).is_dir() else "is no folder here"
         raise CorpusError(
-            f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, relative to "
-            "the study file, or a name of the hub with its tokenizer.revision"
+            f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, relative "
+            "to the study file, or a name of the hub with its tokenizer.revision"
         )
 
 

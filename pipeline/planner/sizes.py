@@ -101,7 +101,9 @@ def size_of(name: str) -> Size:
             f"{SMALLEST / 1e6:g}M to {LARGEST / 1e9:g}B, as 350M or 1.3B"
         )
     curve = sorted(
-        (num_parameters(one.model), one.model.width) for one in known if one.model.context == GPT3_CONTEXT
+        (num_parameters(one.model), one.model.width)
+        for one in known
+        if one.model.context == GPT3_CONTEXT
     )
     below = max((point for point in curve if point[0] <= wanted), default=None)
     above = min((point for point in curve if point[0] > wanted), default=None)

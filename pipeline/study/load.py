@@ -50,7 +50,7 @@ def extended(
     if not isinstance(content, dict):
         return content
     if path.name != RESOLVED:
-        content = _from_here(content, os.path.realpath(path.parent))
+        content = _from_here(content, path.parent.resolve())
     if "extends" not in content:
         return content
     name = content["extends"]
@@ -100,20 +100,20 @@ def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if value is not None}
 
 
-def _from_here(content: Mapping[str, Any], folder: str) -> dict[str, Any]:
+def _from_here(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The content of a study file in `folder`, its relative paths taken from the working folder.
 
     The name of a data set or a tokeniser is a path where such a folder is there, else one of the
     hub; that of a tokeniser without revision is always a path.
     """
-    if folder == os.getcwd():
+    if folder == Path.cwd():
         return dict(content)
 
     def moved(path: Any, *, is_path: bool = True) -> Any:
-        if not isinstance(path, str) or not path.strip() or os.path.isabs(path):
+        if not isinstance(path, str) or not path.strip() or Path(path).is_absolute():
             return path
-        place = os.path.join(folder, path)
-        return os.path.relpath(place) if is_path or os.path.isdir(place) else path
+        place = folder / path
+        return os.path.relpath(place) if is_path or place.is_dir() else path
 
     made = dict(content)
     for part in ("corpus", "tokenizer"):

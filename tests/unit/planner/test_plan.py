@@ -105,7 +105,10 @@ def test_profiled_runs_are_planned_too(capsys) -> None:
     study = load_study(Path("workflow/config/smoke/study.yaml"))
     assert main(["plan", "--study", "smoke"]) == 0
     count = len(expand(study)) + len(profiled(study))
-    assert f"Worst case (all runs reach their time limit): {count} runs, 21.0 hours" in capsys.readouterr().out
+    assert (
+        f"Worst case (all runs reach their time limit): {count} runs, 21.0 hours"
+        in capsys.readouterr().out
+    )
 
 
 def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
