@@ -139,7 +139,12 @@ def test_an_option_that_is_given_twice(here: Path) -> None:
     for stage, action in twice():
         named = getattr(action.type, "__name__", "")
         choice = str(
-            next(iter(action.choices or [{"folder": ".", "file": "file"}.get(named, "1")]))
+            next(
+                iter(
+                    action.choices
+                    or [{"folder": ".", "file": "file", "study": "smoke"}.get(named, "1")]
+                )
+            )
         )
         flag = action.option_strings[0]
         status, said = call(here, stage, f"{flag}={choice}", f"{flag}={choice}")
