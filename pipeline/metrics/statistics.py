@@ -7,7 +7,7 @@ from interpolated order statistics (Hettmansperger & Sheather 1986), and a ratio
 gets its interval from the two intervals (Zou & Donner 2008).
 
 A bootstrap would be the usual choice, but the bootstrap of a median of few values is too narrow:
-see tests/unit/metrics/test_coverage.py, which measures both, and DECISIONS.md.
+see tests/unit/metrics/test_coverage.py, which measures both, and docs/lab-notes.md.
 """
 
 from __future__ import annotations

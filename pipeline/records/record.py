@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.documents import MAX_MADE_BYTES, read_document, read_lines
+from pipeline.documents import read_document, read_lines
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
 from pipeline.records.contradictions import contradiction
@@ -155,4 +155,4 @@ def _check_consistency(record: RunRecord, folder: Path) -> None:
 
 def _load(path: Path) -> Any:
     # What an old record says of a failure may hold what a library coloured; see `run_rules.texts`.
-    return read_document(path, "", RecordError, _AGAIN, MAX_MADE_BYTES, printable=False)
+    return read_document(path, "", RecordError, _AGAIN, printable=False)
