@@ -18,6 +18,7 @@ from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
 from pipeline.metrics.format import NONE
+from pipeline.metrics.headline import headline
 from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
     cells,
@@ -93,6 +94,7 @@ def _collected(
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, verdicts, manifest),
         "date": _date(table),
+        "headline": headline(table),
     }
 
 

@@ -11,6 +11,7 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.errors import SamestepError
 from pipeline.files import marks
 from pipeline.text import markdown
+from tests.fake_records import make_table
 
 SHOWN = {"smoke": "README.md"}
 TESTED = {
@@ -45,7 +46,7 @@ def test_one_profiled_run_shows_a_value_and_no_interval() -> None:
     few, six = (
         TESTED | {"verdict": "undecided", "effect": effect | {"repeats": count}} for count in (1, 6)
     )
-    lines = readme.block("smoke", [few, six], "1 timed run").splitlines()
+    lines = readme.block("smoke", [few, six], make_table()).splitlines()
     assert "| undecided | 1.23 (no interval: 1 run) | above 1 |" in lines[2]
     assert "| undecided | 1.23 [1.1, 1.4] | above 1 |" in lines[3]
 
@@ -67,16 +68,16 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file, (begin, end) = tmp_path / "README.md", marks("verdicts of smoke")
     file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
-        readme.update(file, "smoke", [TESTED], "1 timed run")
+        readme.update(file, "smoke", [TESTED], make_table())
     text = file.read_text()
     assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
     with pytest.raises(SamestepError, match="has no lines <!-- verdicts of smoke: begin -->"):
-        readme.update(file, "smoke", [TESTED], "1 timed run")
+        readme.update(file, "smoke", [TESTED], make_table())
 
 
 def test_a_sentence_is_text() -> None:
     made = TESTED | {"sentence": "A | *B*", "notes": ["not amp_o2"]}
-    block = readme.block("smoke", [made], "1 timed run")
+    block = readme.block("smoke", [made], make_table())
     assert r"| A \| \*B\* | reproduced |" in block and r"not amp\_o2 |" in block

@@ -14,15 +14,12 @@ from pipeline.claims.write import by_question, read_verdicts, total
 from pipeline.errors import SamestepError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.bands import FIRST_STEPS
-from pipeline.metrics.format import ratio_interval
-from pipeline.metrics.labels import spoken
 from pipeline.paper.claim_facts import reasons
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
-from pipeline.tables import summary
 from tests.fake_records import make_study, make_table
-from tests.unit.paper.papers import collected, make_paper, text_of
+from tests.unit.paper.papers import collected, make_paper, shared_results, text_of
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
 ON_THE_PAGE = ("overview",)
@@ -165,44 +162,25 @@ NO_VERDICT = ("faster", "slower", "fastest", "slowest")
 def test_where_the_test_does_not_decide_nothing_is_called_faster(
     study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
+    undecided = with_verdict(table, table["level"] == "comparison", "undecided")
+    for shown in (table, undecided):
+        said = results_of(study, shown, folder)
+        assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b", said)]
+        assert "the data do not decide which has more" in said and "::: {.finding}" not in said
+
+
+def test_no_winner_and_no_interval_come_of_one_run(
+    study: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    study = {**study, "repeats": 1}
+    table = make_table(repeats=1, profile={"steps": 8})
+    folder = shared_results(study, table, tmp_path_factory)
+    text = text_of(study, table, folder)
+    assert not re.findall(r"\d[\d.,]* %?\s*\\?\[\d[\d.,]*, [\d.,]+\\?\]", text)
     said = results_of(study, table, folder)
     assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b", said)]
-    assert "with so few repeats no difference, however large, could have been decided" in said
-    undecided = with_verdict(table, table["level"] == "comparison", "undecided")
-    said = results_of(study, undecided, folder)
-    assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b", said)]
-    # Once in the abstract and once in the results.
-    assert said.count("The data do not decide between it and") == 2
-    assert "so few repeats" not in said
-
-
-def test_the_cell_of_the_highest_throughput_is_faster_where_the_test_says_so(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
-    place = collected(study, table)["findings"]["throughput"][-1]
-    assert not place["fastest"]
-    rates = table[(table["level"] == "cell") & (table["metric"] == "tokens_per_second")]
-    at_four = rates[rates["nodes"] == 4].sort_values("value", ascending=False)
-    first, second = at_four["cell"].iloc[0], at_four["cell"].iloc[1]
-    pair = (table["nodes"] == 4) & (table["other_nodes"] == 4)
-    asked, answered = pair & (table["cell"] == first), pair & (table["other"] == first)
-    decided = with_verdict(with_verdict(table, asked, "faster"), answered, "slower")
-    said = results_of(study, decided, folder)
-    assert said.count("was faster than every other cell") == 2  # in the abstract and the results
-    both = (asked & (table["other"] == second)) | (answered & (table["cell"] == second))
-    mixed = results_of(study, with_verdict(decided, both, "undecided"), folder)
-    assert "was faster than every other cell" not in mixed
-    label = at_four["label"].iloc[1].replace("[", r"\[").replace("]", r"\]")
-    assert f"The data do not decide between it and {label}" in mixed
-    assert "It was faster than" in mixed
-
-
-def test_cells_of_other_work_are_set_apart(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
-    chosen = (table["level"] == "comparison") & (table["nodes"] == 4)
-    apart = with_verdict(table, chosen, "not compared: global_batch differ")
-    assert "It is not compared with" in results_of(study, apart, folder)
+    assert "**" not in said.split("# Introduction")[0]
+    assert collected(study, table)["headline"]["winner"] == ""
 
 
 @pytest.mark.parametrize(("verdict", "said"), [
@@ -220,18 +198,26 @@ def test_a_speedup_is_claimed_only_where_the_test_decides(
     assert said in results_of(study, chosen, folder)
 
 
-def test_the_first_page_has_the_finding_a_figure_and_a_line_for_each_cell(
+def test_the_first_page_says_on_what_it_was_measured_before_it_says_what(
     study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
     first = text_of(study, table, folder).split("# Introduction")[0]
-    best = summary.build(spoken(table)).iloc[0]
-    ratio = ratio_interval(best["speedup"], best["speedup_low"], best["speedup_high"])
-    rate = f"{best['tokens_per_second']:,.0f} tokens/s"
-    found = f"**On 4 nodes, {best['arm_label']} had the highest median throughput, {rate}, which is"
-    assert f"{ratio} times".replace("[", "\\[").replace("]", "\\]") in first
-    assert found.replace("[", "\\[").replace("]", "\\]") in first
+    where = "GPT-2 with 1.07 M parameters on 1, 2 and 4 nodes, up to 4 ranks that share 2 cores"
+    assert f"subtitle: |- {where}" in first and f"Measured with {where}" in first
     assert "{#fig:throughput alt=" in first and "{#tbl:summary}" in first
-    assert first.count("of a step was communication that no computing hides") == 1
+
+
+def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Path) -> None:
+    study = make_study(repeats=6, profile={"steps": 8})
+    table = make_table(repeats=6, profile={"steps": 8})
+    numbers = collected(study, table)["headline"]
+    assert "in fp32, Distributed Parameter Server (DDP) was faster than" in numbers["winner"]
+    # The fastest of all runs in bf16, and has a sentence of its own.
+    assert "AMP" not in numbers["winner"] and "AMP trained 1.2" in numbers["precision"]
+    assert "Of a step, communication that no computing hides was" in numbers["why"]
+    assert "ran at 1.00 times the rate of fp32 on this processor" in numbers["processor"]
+    said = text_of(study, table, folder)
+    assert f"**{numbers['measured_on']}: {numbers['winner']}".split("[")[0] in said
 
 
 def test_why_claims_are_not_testable_is_counted_by_reason() -> None:
@@ -250,14 +236,6 @@ def test_reasons_that_begin_alike_are_told_as_one() -> None:
          "parts": [{"why": "x", "count": 2}, {"why": "y", "count": 1}]},
         {"why": "a: b", "count": 1, "parts": []},
     ]  # fmt: skip
-
-
-def test_few_repeats_are_not_called_95_percent(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
-    text = text_of(study, table, folder)
-    assert "which cover the median with 50 % for 2 repeats" in text
-    assert "A cell with one run has the interval of its steps" in text
 
 
 def test_drift_and_a_slow_clock_are_said(
