@@ -19,11 +19,11 @@ from pipeline.text import markdown
 def finding(table: pd.DataFrame) -> str:
     """The result in the sentences of the paper: what was measured on what, and why it is so."""
     told = headline(table)
-    first = f"{told['measured_on']}: {told['winner'] or told['measured']}"
-    rest = [told["measured"]] if told["winner"] else []
-    rest += [told[name] for name in ("precision", "why", "processor", "bias")]
-    lead = f"**{markdown(first)}**" if told["winner"] else markdown(first)
-    return " ".join(filter(None, [lead, *map(markdown, rest)]))
+    rest = [told[name] for name in ("rest", "precision", "why", "processor", "bias")]
+    lead = markdown(told["lead"])
+    return " ".join(
+        filter(None, [f"**{lead}**" if told["decided"] else lead, *map(markdown, rest)])
+    )
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pipeline.metrics.contrasts import FASTER, against_plain
 from pipeline.metrics.emulation import bias_sentence
-from pipeline.metrics.format import ratio_interval, significant, with_interval
+from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import cells, fact, listed, node_counts, pick, plural, records
 from pipeline.metrics.verdicts import Verdict, compared, faster_than_base
@@ -73,27 +73,29 @@ def place_name(rows: pd.DataFrame) -> str:
 def headline(table: pd.DataFrame) -> dict[str, Any]:
     """The sentences, by what each is about; an empty text where there is nothing to say.
 
-    `measured_on` is the phrase, `winner` the one sentence that may stand in bold, and `measured`
-    says what was measured where there is none, and the rest. `precision`, `why` and `processor`
-    are on lower precision, on what goes with the order, and on whether it may be another elsewhere;
-    `bias` says how far emulated times may be off. `place`, `communication` (a range of shares) and
-    `settings` are for tiles and the section of results.
+    `measured_on` is the phrase. `lead` begins with it and may stand in bold only where a comparison
+    is `decided`; else it says what was measured. `rest` is what is not decided. `precision`, `why`
+    and `processor` are on lower precision, on what goes with the order, and on whether it may be
+    another elsewhere; `bias` says how far emulated times may be off. `place`, `communication` (a
+    range of shares) and `settings` are for tiles and the section of results.
     """
     with_words = spoken(table)
     place = last_place(with_words)
     nodes = int(place["nodes"].iloc[0]) if len(place) else 0
     same = _equal_precision(place)
     winner, rest = _ranking(with_words, same, nodes)
+    where, lead = measured_on(table), winner or rest
     lower, processor = _lower_precision(with_words, place, nodes)
     costs = {row["arm_label"]: _cost(with_words, row["cell"], nodes) for row in records(place)}
     # Of the study, which names no winner.
     in_order = records(same.sort_values("cell_order")) if len(same) else []
     shares = sorted(one["share"] for one in costs.values() if "share" in one)
     return {
-        "measured_on": measured_on(table),
+        "measured_on": where,
         "place": place_name(place),
-        "winner": winner,
-        "measured": rest,
+        "decided": bool(winner),
+        "lead": f"{where}: {lead[:1].lower()}{lead[1:]}" if lead else f"{where}.",
+        "rest": rest if winner else "",
         "precision": lower,
         "why": _why([(row["arm_label"], costs[row["arm_label"]]) for row in in_order]),
         "processor": processor,
@@ -202,7 +204,7 @@ def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tu
     lower = f"In lower precision at {place_name(place)}, {listed(told)}." if told else ""
     if not gains:
         return lower, ""
-    span = " to ".join(dict.fromkeys(significant(g, 2) for g in (min(gains), max(gains))))
+    span = " to ".join(dict.fromkeys(f"{gain:.2f}" for gain in (min(gains), max(gains))))
     where = "GPU" if (place["device"] == "cuda").any() else "processor"
     return lower, (
         f"Matrix products in {listed(sorted(types))} ran at {span} times the rate of fp32 on this "
