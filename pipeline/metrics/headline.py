@@ -74,7 +74,7 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     """The sentences, by what each is about; an empty text where there is nothing to say.
 
     `measured_on` is the phrase. `lead` begins with it and may stand in bold only where a comparison
-    is `decided`; else it says what was measured. `rest` is what is not decided. `precision`, `why`
+    is `decided`; else it says what was measured. `result` is it without the phrase, `rest` is what is not decided. `precision`, `why`
     and `processor` are on lower precision, on what goes with the order, and on whether it may be
     another elsewhere; `bias` says how far emulated times may be off. `place`, `communication` (a
     range of shares) and `settings` are for tiles and the section of results.
@@ -95,6 +95,7 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         "place": place_name(place),
         "decided": bool(winner),
         "lead": f"{where}: {lead[:1].lower()}{lead[1:]}" if lead else f"{where}.",
+        "result": lead,
         "rest": rest if winner else "",
         "precision": lower,
         "why": _why([(row["arm_label"], costs[row["arm_label"]]) for row in in_order]),

@@ -92,7 +92,7 @@ def _collected(
         "parity": parity_facts(table),
         **told,
         "claims": claim_facts(verdicts),
-        "appendix": appendix(study, table, verdicts, manifest),
+        "appendix": appendix(study, table, manifest),
         "date": _date(table),
         "headline": headline(table),
     }
