@@ -74,10 +74,10 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     """The sentences, by what each is about; an empty text where there is nothing to say.
 
     `measured_on` is the phrase. `lead` begins with it and may stand in bold only where a comparison
-    is `decided`; else it says what was measured. `result` is it without the phrase, `rest` is what is not decided. `precision`, `why`
-    and `processor` are on lower precision, on what goes with the order, and on whether it may be
-    another elsewhere; `bias` says how far emulated times may be off. `place`, `communication` (a
-    range of shares) and `settings` are for tiles and the section of results.
+    is `decided`; else it says what was measured. `result` is the same without the phrase, `rest`
+    what is not decided. `precision`, `why` and `processor` are on lower precision, on what goes
+    with the order, and on whether it may be another elsewhere; `bias` says how far emulated times
+    may be off. `place`, `communication` (a range of shares) and `settings` are for tiles.
     """
     with_words = spoken(table)
     place = last_place(with_words)
