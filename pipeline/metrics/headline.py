@@ -58,7 +58,8 @@ def last_place(table: pd.DataFrame) -> pd.DataFrame:
     most = rates[rates["nodes"] == rates["nodes"].max()]
     plain = most[~most["link"].isin(set(against_plain(table)["link"]))]
     links = plain["link"].where(plain["cell"] != plain["arm"]).dropna()
-    return plain[plain["link"] == links.iloc[-1]] if len(links) else plain
+    found: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
+    return found
 
 
 def place_name(rows: pd.DataFrame) -> str:
@@ -194,8 +195,10 @@ def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tu
     told, gains, types = [], [], set()
     for row in records(place[place["precision"] != "fp32"].sort_values("cell_order")):
         plain = full.get(row["strategy"])
-        one = plain and compared(table, (row["cell"], nodes), (plain["cell"], nodes))
-        if not one or not one.compared:
+        if plain is None:
+            continue
+        one = compared(table, (row["cell"], nodes), (plain["cell"], nodes))
+        if one is None or not one.compared:
             continue
         than = f"{row['arm_label']} trained {_ratio(one)} times as many tokens/s as "
         told.append(than + plain["arm_label"] + ("" if one.decided else " (undecided)"))
@@ -256,7 +259,7 @@ def _settings(table: pd.DataFrame) -> str:
         if len(same) < 2:
             continue
         several += 1
-        answers = _verdicts(table, same, int(nodes))
+        answers = _verdicts(table, same, int(str(nodes)))
         if all(one is not None and one.verdict == FASTER for one in answers):
             winners.append(str(same["arm_label"].iloc[0]))
     if several < 2:

@@ -46,7 +46,7 @@ def test_one_profiled_run_shows_a_value_and_no_interval() -> None:
     few, six = (
         TESTED | {"verdict": "undecided", "effect": effect | {"repeats": count}} for count in (1, 6)
     )
-    lines = readme.block("smoke", [few, six], make_table()).splitlines()
+    lines = readme.block("smoke", [few, six], "1 timed run").splitlines()
     assert "| undecided | 1.23 (no interval: 1 run) | above 1 |" in lines[2]
     assert "| undecided | 1.23 [1.1, 1.4] | above 1 |" in lines[3]
 
@@ -79,5 +79,16 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
 
 def test_a_sentence_is_text() -> None:
     made = TESTED | {"sentence": "A | *B*", "notes": ["not amp_o2"]}
-    block = readme.block("smoke", [made], make_table())
+    block = readme.block("smoke", [made], "1 timed run")
     assert r"| A \| \*B\* | reproduced |" in block and r"not amp\_o2 |" in block
+
+
+def test_the_finding_stands_where_the_file_has_a_place_for_it(tmp_path: Path) -> None:
+    file, names = tmp_path / "README.md", ("verdicts of smoke", "finding of smoke")
+    file.write_text("".join(f"{begin}\n{end}\n" for begin, end in map(marks, names)))
+    readme.update(file, "smoke", [TESTED], make_table(repeats=1))
+    begin, end = marks(names[1])
+    told = file.read_text().split(begin)[1].split(end)[0]
+    # One run decides nothing: no bold sentence, and the medians in the order of the study.
+    assert "GPT-2 with 1.07 M parameters on 1, 2 and 4 nodes" in told
+    assert "the data do not decide which has more" in told and "**" not in told
