@@ -86,7 +86,8 @@ def _panel(
 
 def _scale(panels: Sequence[Axes], found: pd.DataFrame) -> None:
     """A logarithmic axis that holds all intervals and 1, with a few round ticks."""
-    low, high = min(1.0, *found["low"]) / 1.05, max(1.0, *found["high"]) * 1.05
+    ends = found[["ratio", "low", "high"]]
+    low, high = min(1.0, ends.min().min()) / 1.05, max(1.0, ends.max().max()) * 1.05
     most = 9 if len(panels) == 1 else 5
     fits = [[t for t in ticks if low <= t <= high] for ticks in _TICKS]
     ticks = next((inside for inside in fits if len(inside) <= most), [1.0])

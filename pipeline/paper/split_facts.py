@@ -91,8 +91,7 @@ def _against_bound(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _percent(row: dict[str, Any]) -> str:
-    value, low, high = (100 * float(row[key]) for key in ("value", "low", "high"))
-    return f"{value:.0f} % [{low:.0f}, {high:.0f}]"
+    return f"{100 * float(row['value']):.0f} %"
 
 
 def _against_timed(table: pd.DataFrame) -> dict[str, Any]:
