@@ -20,7 +20,7 @@ from typing import NoReturn
 from pipeline import strategies
 from pipeline.emulation import REPORT
 from pipeline.emulation.cores import Shares, awake
-from pipeline.emulation.dilation import dilate, least_dilation, places
+from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.measured import check_cores, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.errors import LaunchError
@@ -53,13 +53,7 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
         raise LaunchError(f"{spec.run_id}: an emulated network needs a link and cores_per_node")
     cores = control_groups.usable_cores()
     forward_seconds = yardstick.forward_seconds(args.yardstick, spec)
-    dilation = dilate(
-        world.nodes,
-        world.cores_per_node,
-        len(cores),
-        least_dilation(),
-        yardstick=forward_seconds is not None,
-    )
+    dilation = dilate(world, len(cores))
     enter_private_network()
     stay_with(parent)  # a user namespace forgets it
     nodes = Nodes(world.nodes, dilation.copies, link, dilation.factor)
