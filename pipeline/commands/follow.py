@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
     parser.add_argument("--study", type=options.path, required=True, help="study file")
     parser.add_argument(
-        "--results", type=options.new_folder, help="its results, if not results/<study>"
+        "--results",
+        type=options.new_folder,
+        help="results that are rebuilt from their records, if not results/<study>; none is trained",
     )
     parser.add_argument("workflow", nargs="+", metavar="-- COMMAND", help="what to run")
 
@@ -29,4 +31,5 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.watch.state import Watched
 
     results = args.results or results_folder(args.study)
-    return follow(Watched(load_study(args.study), results), args.workflow)
+    watched = Watched(load_study(args.study), results)
+    return follow(watched, args.workflow, retry=args.results is None)
