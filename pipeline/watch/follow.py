@@ -189,6 +189,10 @@ def _wait(child: subprocess.Popen[bytes], shown: Follower) -> int:
             if error.args:
                 child.terminate()
             interrupted = error
+        except BaseException:  # a pipe that is broken, for example: no orphan works on
+            child.terminate()
+            child.wait()
+            raise
     if interrupted is not None:
         raise interrupted
     return 128 - child.returncode if child.returncode < 0 else child.returncode
