@@ -130,10 +130,9 @@ def _when_quiet(
                 if disturber:
                     tell("the machine is quiet again")
                 return had, reached, None
-        said = wait(had)
-        if said != disturber:
-            disturber = said
-            tell(f"waits: {said}")
+        first, disturber = not disturber, wait(had)
+        if first:
+            tell(f"waits: {disturber}")
         if time.monotonic() > deadline:
             return had, [], disturber
 
