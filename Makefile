@@ -53,7 +53,7 @@ paper: $(STAMP)
 else
 paper: setup ## set up, run the study, build its report; STUDY=smoke
 	@folder=$$($(PIPELINE) check --study=$(STUDY_FILE)) && \
-	$(PIPELINE) follow --study=$(STUDY_FILE) --results="$$folder" -- \
+	$(PIPELINE) follow --study=$(STUDY_FILE) -- \
 	    sh envs/run_workflow.sh --show-failed-logs --cores all && \
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" report "$$folder/report.html" \
 	    figures "$$folder/figures/" tables "$$folder/tables/"

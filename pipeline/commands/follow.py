@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
     parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument(
-        "--results", type=options.new_folder, help="its results, if not results/<study>"
+        "--results",
+        type=options.new_folder,
+        help="results that are rebuilt from their records, if not results/<study>; none is trained",
     )
     parser.add_argument("workflow", nargs="+", metavar="-- COMMAND", help="what to run")
 
@@ -30,5 +32,6 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.watch.state import Watched
 
     results = args.results or results_folder(args.study)
+    watched = Watched(load_study(args.study), results)
     command = [*args.workflow, f"--configfile={args.study}"]
-    return follow(Watched(load_study(args.study), results), command)
+    return follow(watched, command, retry=args.results is None)

@@ -184,7 +184,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
     """The verdict on an ended run; raises LaunchError for an error of the input."""
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
     killed = None if ended.timed_out else _killed(ended, paths)
-    for kind in ("error", "unsupported", "oom", "failed", "lost"):
+    for kind in ("error", "disturbed", "unsupported", "oom", "failed", "lost"):
         # The rank that fell first drags others into a lost connection: worst kind first.
         found = [error for error in errors if error["kind"] == kind]
         if kind == "lost" and ended.timed_out:
