@@ -21,16 +21,16 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
 
+from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, cut_of
 from pipeline.parallel.group import Group, ring_reduce_scatter
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Phases, Prepared
-from pipeline.study.profiling import COMMUNICATION
+from pipeline.parallel.types import Prepared
 
 ROWS = Shard(0)
 """A tensor's rows are cut into as many runs as there are ranks; the last ranks may get fewer."""
@@ -44,7 +44,6 @@ def data_mesh(layout: Layout) -> DeviceMesh:
 def shard(
     model: nn.Module,
     mesh: DeviceMesh,
-    phases: Phases,
     *,
     reshard: bool,
     offload: bool = False,
@@ -67,42 +66,20 @@ def shard(
     root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False, **policies)
     if mesh.device_type == "cpu":
         for module in (*blocks, root):
-            module.set_custom_all_gather(Gather(phases))
-            module.set_custom_reduce_scatter(RingReduceScatter(phases))
+            module.set_custom_reduce_scatter(RingReduceScatter())
     return root
 
 
-class _Allocates:
-    """The buffers of a collective as torch makes them by default."""
-
-    def __init__(self, phases: Phases) -> None:
-        self.phases = phases
+class RingReduceScatter(ReduceScatter):
+    """Our ring as a reduce-scatter of FSDP2."""
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """An uninitialised tensor."""
+        """An uninitialised tensor, as torch makes it by default."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class Gather(_Allocates, AllGather):
-    """An all-gather that is waited for, and counted as communication."""
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
-    ) -> None:
-        """Every rank gets the concatenated inputs of all."""
-        with self.phases.during(COMMUNICATION):
-            dist.all_gather_into_tensor(output_tensor, input_tensor, group)
-
-
-class RingReduceScatter(_Allocates, ReduceScatter):
-    """Our ring as a reduce-scatter of FSDP2, counted as communication."""
-
+    @collective
     def __call__(
         self,
         output_tensor: Tensor,
@@ -114,10 +91,9 @@ class RingReduceScatter(_Allocates, ReduceScatter):
         """Every rank gets its own piece of the sum of all inputs, or of their mean."""
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise ValueError(f"the ring adds or averages, given {op}")
-        with self.phases.during(COMMUNICATION):
-            output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
-            if op == dist.ReduceOp.AVG:
-                output_tensor /= group.size()
+        output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
+        if op == dist.ReduceOp.AVG:
+            output_tensor /= group.size()
 
 
 class ShardedOptimiser(Optimizer):
@@ -132,12 +108,11 @@ class ShardedOptimiser(Optimizer):
         parameters: Iterable[nn.Parameter],
         make: Callable[[Iterable[nn.Parameter]], Optimizer],
         mesh: DeviceMesh,
-        phases: Phases,
     ) -> None:
         whole = list(parameters)
         shards = [of_same_cut(parameter, _rows(parameter.detach(), mesh)) for parameter in whole]
         super().__init__([{"params": whole, "masters": shards}], {})
-        self.mesh, self.phases = mesh, phases
+        self.mesh = mesh
         self.inner = make(shards)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -162,8 +137,7 @@ class ShardedOptimiser(Optimizer):
         sent = own.new_zeros(max(lengths))
         sent[: own.numel()] = own
         gathered = sent.new_empty(size * sent.numel())
-        with self.phases.during(COMMUNICATION):
-            dist.all_gather_into_tensor(gathered, sent, self.mesh.get_group())
+        dist.all_gather_into_tensor(gathered, sent, self.mesh.get_group())
         for rank, flat in enumerate(gathered.chunk(size)):
             targets = [p[rank] for p in pieces if rank < len(p)]
             sizes = [target.numel() for target in targets]
@@ -193,14 +167,17 @@ class ShardedStepper(Stepper):
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over the shards of all ranks; where it is infinite all skip the step."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        with self.phases.during(COMMUNICATION):
-            norm = torch.nn.utils.get_total_norm(gradients)
-            if isinstance(norm, DTensor):
-                norm = norm.full_tensor()
+        norm = total_norm([p.grad for p in parameters if p.grad is not None])
         torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         self.precision.overflowed(self.optimiser, norm)
         return norm
+
+
+@collective
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """The L2 norm over the shards of all ranks."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch import nn
 from pipeline.emulation import tcp
 from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.models.deferred import deferred_model
+from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.state import materialise
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, SavedState, Trainable, already
@@ -67,6 +68,7 @@ class Loop:
         self.sent: dict[str, Any] | None = None
         """What this rank sent in a step of a profiled run, once `run` is done."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
+        self.listener = self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED)
         self.trainable = strategy.build(
             Parts(
                 self.model,
@@ -74,7 +76,7 @@ class Loop:
                 self.layout,
                 self.precision,
                 spec.optimiser.max_grad_norm,
-                self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED),
+                self.listener,
                 fill,
             )
         )
@@ -146,11 +148,13 @@ class Loop:
 
     def _step(self, microbatches: list[Batch]) -> None:
         """One step, its phases recorded where the run is a profiled one."""
-        if self.phases is None or self.counted is None:
-            self.trainable.step(microbatches)
-            return
-        with self.counted.step():
-            self.phases.record(partial(self.trainable.step, microbatches))
+        step = partial(self.trainable.step, microbatches)
+        with heard_by(self.listener):
+            if self.phases is None or self.counted is None:
+                step()
+            else:
+                with self.counted.step():
+                    self.phases.record(step)
 
 
 def _model(
