@@ -116,7 +116,7 @@ class Loop:
                     timed=step >= timed_from,
                     phases=self.phases.split(seconds, data_seconds) if self.phases else None,
                     cpu_seconds=cpu_seconds,
-                    cpu_phases=self.phases.split_cpu(cpu_seconds) if self.phases else None,
+                    cpu_phases=self._cpu_phases(cpu_seconds),
                     passes=self.phases.split_passes() if self.phases else None,
                 )
             )
@@ -145,6 +145,15 @@ class Loop:
             return self.read(step), 0.0
         read, spent = self.clock.time(partial(self.read, step))
         return read, spent.seconds
+
+    def _cpu_phases(self, cpu_seconds: float) -> dict[str, float] | None:
+        """CPU seconds of each phase, on emulated nodes, where one thread runs them all.
+
+        On a GPU autograd runs backward passes, and their marks, in a thread with another clock.
+        """
+        if self.phases is None or self.spec.world.network != "emulated":
+            return None
+        return self.phases.split_cpu(cpu_seconds)
 
     def _step(self, microbatches: list[Batch]) -> None:
         """One step, its phases recorded where the run is a profiled one."""
