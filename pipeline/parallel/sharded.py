@@ -64,14 +64,20 @@ def shard(
     for block in blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, **policies)
     root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False, **policies)
-    if mesh.device_type == "cpu":
-        for module in (*blocks, root):
-            module.set_custom_reduce_scatter(RingReduceScatter())
+    for module in (*blocks, root):
+        if mesh.device_type == "cpu" or narrow == torch.float16:
+            module.set_custom_reduce_scatter(MeanReduceScatter())
+        if narrow == torch.float16:
+            module.set_gradient_divide_factor(1.0)
     return root
 
 
-class RingReduceScatter(ReduceScatter):
-    """Our ring as a reduce-scatter of FSDP2."""
+class MeanReduceScatter(ReduceScatter):
+    """A reduce-scatter of FSDP2: on CPUs our ring, and float16 divided as DDP divides it.
+
+    FSDP2 divides float16 by the root of the ranks before its sum and after it, which overflows
+    where DDP, which divides by their number first, does not: each would skip other steps.
+    """
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -88,7 +94,12 @@ class RingReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """Every rank gets its own piece of the sum of all inputs, or of their mean."""
+        """Every rank gets its own piece of the mean of all inputs."""
+        if input_tensor.dtype == torch.float16:
+            input_tensor /= group.size()
+        if input_tensor.device.type != "cpu":
+            dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group)
+            return
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise ValueError(f"the ring adds or averages, given {op}")
         output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
