@@ -27,8 +27,8 @@ class Step:
 
     `seconds` is wall time, `loss` the mean over the global batch in nats per token, `grad_norm`
     the L2 norm of the global mean gradient before clipping; both are None when not finite.
-    `phases` says what the seconds went to, in a profiled run only; `cpu_seconds` and `cpu_phases`
-    are the CPU time of the thread that computes, None in older records. `passes` are those of a
+    `phases` says what the seconds went to, in a profiled run only; `cpu_seconds` and, on emulated
+    nodes, `cpu_phases` are the CPU time of the thread that computes. `passes` are those of a
     profiled pipeline in their order on this rank: kind, stage, micro-batch, seconds of computation.
     """
 

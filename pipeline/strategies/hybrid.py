@@ -168,7 +168,7 @@ class Hybrid(Pipelined):
             raise UnsupportedError(
                 f"{type(parts.model).__name__} names no tensor_cuts; add them to its family"
             )
-        axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases, sequence=self.sequence)
+        axis = TensorAxis(mesh[TENSOR].get_group(), sequence=self.sequence)
         cut_layers(parts.model, axis)
         return axis
 
@@ -180,7 +180,5 @@ class Hybrid(Pipelined):
             return super().prepare(parts, mesh)
         parts.materialise()
         return parts.prepared(
-            ShardedOptimiser(
-                parts.model.parameters(), parts.make_optimiser, mesh[DATA], parts.phases
-            )
+            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA])
         )

@@ -138,7 +138,7 @@ class Tensor(Strategy):
             )
         group = Group.join(parts.layout)
         mesh = init_device_mesh(parts.layout.device, sizes, mesh_dim_names=names)
-        axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases, sequence=self.sequence)
+        axis = TensorAxis(mesh[TENSOR].get_group(), sequence=self.sequence)
         cut_layers(parts.model, axis)
         parts.materialise()
         forward = None
@@ -152,7 +152,6 @@ class Tensor(Strategy):
             forward=forward,
             data_parallel=parts.layout.data_parallel,
             rank=group.rank,
-            reduces_in_backward=forward is not None,
             **({} if forward is None else {"accumulating": forward.no_sync}),
             mean_over_ranks=group.mean,
             barrier=group.barrier,
