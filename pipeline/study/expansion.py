@@ -152,6 +152,7 @@ def _run(study: Study, cell: Cell, nodes: int, repeat: int) -> RunSpec:
         timeout_seconds=study.timeout_seconds,
         image_digest=study.image_digest,
         options=cell.options,
+        environment=study.environment,
     )
 
 
