@@ -100,7 +100,9 @@ def _with_names(stated: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_stages(name: str) -> bool:
-    return bool(NEEDED.fullmatch(name)) or name in INTERFACES or not MATTERS.fullmatch(name)
+    # Snakemake sets the libraries' numbers of threads for each job.
+    kept = NEEDED.fullmatch(name) or name in INTERFACES or re.fullmatch(r"\w+_THREADS", name)
+    return bool(kept) or not MATTERS.fullmatch(name)
 
 
 def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | None:
