@@ -35,6 +35,9 @@ override PIPELINE := $(BIN)/python -m pipeline
 # What a session of tests spent its time on.
 override SLOWEST := --durations=15 --durations-min=10
 
+# Python finds the packages of the lock, whatever the caller's shell says of its own.
+$(foreach name,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES))),$(eval unexport $(name)))
+
 .PHONY: help paper archive test test-system check bench image setup lock clean clean-results
 
 help: ## list these commands

@@ -30,6 +30,7 @@ from typing import Any
 
 from pipeline.files import write_text
 from pipeline.launch import fork_server, preloaded, waiting
+from pipeline.machine import inherited
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -59,7 +60,7 @@ PARTS = {
 
 SERVERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "stage": (waiting, waiting.VARIABLE, ()),
-    "ranks": (preloaded, preloaded.variable(1), preloaded.READ_AT_LOAD),
+    "ranks": (preloaded, preloaded.variable(1), inherited.THREADS),
 }
 """What forks for a workflow: module, variable of its name in the environment, its own settings."""
 

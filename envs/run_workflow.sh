@@ -26,6 +26,16 @@ for argument in "$@"; do
     case $argument in -*) previous=$argument ;; esac
 done
 
+# A person's profile is for another workflow, unless it is asked for; and Python finds the packages
+# of the lock, whatever the shell says.
+if [ -n "${SNAKEMAKE_PROFILE:-}" ]; then
+    echo "note: SNAKEMAKE_PROFILE is not used here; give --profile $SNAKEMAKE_PROFILE for it" >&2
+fi
+unset SNAKEMAKE_PROFILE
+for name in $(env | sed -n 's/^\(PYTHON[A-Z0-9_]\{1,\}\)=.*/\1/p'); do
+    unset "$name"
+done
+
 snakemake=.venv/bin/snakemake
 here=$(pwd -P)
 # rules call `python`: the one that the lock was installed for

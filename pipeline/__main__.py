@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from pipeline import options
 from pipeline.errors import SamestepError
+from pipeline.machine import inherited
 
 COMMANDS = (
     "doctor",
@@ -175,7 +176,11 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def program() -> int:
-    """Run `main` with the arguments of this process, so that SIGTERM interrupts it."""
+    """Run `main` with the arguments of this process, in the environment of a stage.
+
+    SIGTERM interrupts it.
+    """
+    inherited.begin()
     signal.signal(signal.SIGTERM, _terminate)
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

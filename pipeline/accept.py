@@ -5,6 +5,8 @@ from __future__ import annotations
 from pipeline import strategies
 from pipeline.claims.load import files_of, load_claims
 from pipeline.corpus.sources import check_files
+from pipeline.errors import StudyError
+from pipeline.machine import inherited
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -16,6 +18,11 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
     The files of its corpus and tokeniser are looked for, unless its tokens were made
     (`has_tokens`): from then on nothing reads them. Raises SamestepError.
     """
+    if names := inherited.reserved(study.environment):
+        raise StudyError(
+            f"environment has {', '.join(names)}, which this project sets itself (threads by "
+            "cluster.threads_per_rank, a strategy's knobs by its options); leave it out"
+        )
     strategies.check(expand(study))
     check_equal_work(study)
     load_claims(*files_of(study))

@@ -9,6 +9,7 @@ from pipeline import options
 from pipeline.errors import StudyError
 from pipeline.files import write_text
 from pipeline.launch.emulated.yardstick import measured
+from pipeline.machine import inherited
 from pipeline.machine.control_groups import usable_cores
 from pipeline.schemas import validate
 from pipeline.study.expansion import expand
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     study = load_study(args.study)
     if not study.cluster.yardstick:
         raise StudyError(f"{args.study}: the study has no cluster.yardstick; nothing was measured")
+    inherited.begin(study.environment)
     found = measured(expand(study), usable_cores(), args.seconds)
     validate(found, "yardstick", args.out)
     write_text(args.out, json.dumps(found, indent=1) + "\n")

@@ -71,6 +71,7 @@ class Style:
 
 def apply() -> None:
     """Set the shared theme; fonts are embedded and SVG ids do not change."""
+    matplotlib.rcdefaults()  # a person's matplotlibrc would change what is saved
     # seaborn 0.13 still passes an argument of boxplots that matplotlib 3.11 has renamed.
     warnings.filterwarnings("ignore", message="vert: bool", category=MatplotlibDeprecationWarning)
     sns.set_theme(context="paper", style="whitegrid", font=PLAIN)

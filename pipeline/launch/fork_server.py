@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pipeline.machine import processes
+from pipeline.machine import inherited, processes
 from pipeline.machine.processes import die_with_parent, exit_status
 
 ANSWER_SECONDS = 60.0
@@ -35,13 +35,14 @@ def start(module: str, variable: str, settings: Mapping[str, str]) -> None:
     """Start `python -m module NAME` and leave its name in `variable` of this environment.
 
     The name is one of Linux's abstract sockets, which end with their process: a kill leaves no file
-    behind. `settings` are added to its environment. It ends with this process.
+    behind. Its environment is that of a stage with `settings`. It ends with this process.
     """
     import secrets  # who asks does without
 
     name = f"samestep-{secrets.token_hex(16)}"
     command = [sys.executable, "-m", module, name]
-    process = processes.start(command, os.environ | settings, Path(os.devnull))
+    environment = inherited.for_stages(os.environ, settings)
+    process = processes.start(command, environment, Path(os.devnull))
     os.environ[variable] = name
     atexit.register(partial(processes.stop, [process], grace_seconds=1))
 

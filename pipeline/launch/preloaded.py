@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.launch import fork_server
+from pipeline.machine import inherited
 from pipeline.machine.processes import die_with_parent, exit_status
 
 if TYPE_CHECKING:  # who asks imports little
@@ -22,8 +23,6 @@ if TYPE_CHECKING:  # who asks imports little
 
 VARIABLE = "SAMESTEP_PRELOADED"
 """Name of its socket, in the environment of Snakemake's jobs; a number of threads follows."""
-
-READ_AT_LOAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 EMULATED, TORCHRUN, RANK = "emulated", "torchrun", "rank"
 """What one is asked to be: the nodes of an emulated run with their ranks, a launcher, a rank."""
@@ -38,13 +37,13 @@ def start(specs: Iterable[RunSpec]) -> None:
     from pipeline.launch.torchrun import threads_per_rank
     from pipeline.machine.facts import usable_cores
 
-    cores, wanted = usable_cores(), set[int]()
+    cores, wanted = usable_cores(), dict[int, dict[str, str]]()
     for spec in specs:
         if spec.world.device == "cpu" and spec.world.num_machines == 1:
             layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-            wanted.add(threads_per_rank(spec, layout, cores))
-    for threads in sorted(wanted):
-        settings = dict.fromkeys(READ_AT_LOAD, str(threads))
+            count = threads_per_rank(spec, layout, cores)
+            wanted[count] = {**spec.environment, **inherited.threads(count)}
+    for threads, settings in sorted(wanted.items()):
         fork_server.start("pipeline.launch.preloaded", variable(threads), settings)
 
 
@@ -93,4 +92,4 @@ def load() -> fork_server.Work:
 
 if __name__ == "__main__":
     die_with_parent()
-    fork_server.serve(sys.argv[1], load, READ_AT_LOAD)
+    fork_server.serve(sys.argv[1], load, inherited.stated(os.environ))

@@ -20,7 +20,7 @@ from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
 from pipeline.launch import preloaded, start
-from pipeline.machine import addresses
+from pipeline.machine import addresses, inherited
 from pipeline.machine import image as container
 from pipeline.machine.control_groups import usable_cores
 from pipeline.parallel.mesh import Layout
@@ -117,8 +117,7 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
     threads = threads_per_rank(spec, layout, place.num_cores)
     digest = container.required_digest(spec, place.image)
     network, why = place.network or network_of(spec.world)
-    contained = digest is not None or container.digest_from_within() is not None
-    environment = _environment(network, threads, contained=contained)
+    environment = _environment(spec, network, threads)
     launch = Launch((), environment, threads, digest, None, network, why, place.token)
     if spec.world.num_machines > 1 and not has_allocation(place.scheduler):
         reason = (
@@ -207,26 +206,13 @@ def _runtime(spec: RunSpec, paths: RunPaths, place: Place) -> tuple[str, ...]:
     return container.enter(place.image, device=spec.world.device, folders=folders)
 
 
-def _environment(network: str, threads: int, *, contained: bool) -> dict[str, str]:
+def _environment(spec: RunSpec, network: str, threads: int) -> dict[str, str]:
     """The ranks' environment; a runtime carries it into the image."""
-    root = str(Path(__file__).parents[2])
-    if contained:
-        inherited = container.without_host_packages(os.environ)
-        paths = {"PYTHONPATH": root, "PYTHONNOUSERSITE": "1"}
-    else:
-        inherited = dict(os.environ)
-        own = (root, os.environ.get("PYTHONPATH", ""))
-        paths = {"PYTHONPATH": os.pathsep.join(filter(None, own))}
-    environment = {
-        **inherited,
-        **paths,
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
-    }
+    stated = {**spec.environment, **inherited.threads(threads)}
     if network == "loopback":
-        environment |= {addresses.INTERFACE: "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    return environment
+        stated |= dict.fromkeys(inherited.INTERFACES, "lo")
+    several = spec.world.num_machines > 1
+    return inherited.for_ranks(os.environ, stated, over_network=several)
 
 
 def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
@@ -249,7 +235,8 @@ def here(
 ) -> Place:
     """This machine as the first node, with a port that is free at this moment."""
     several = spec.world.num_machines > 1 and has_allocation(scheduler)
-    address = addresses.own_address() if several else LOOPBACK
+    chosen = {**os.environ, **spec.environment}.get(addresses.INTERFACE)
+    address = addresses.own_address(chosen) if several else LOOPBACK
     return Place(num_cores, free_port(address), address, scheduler, image)
 
 

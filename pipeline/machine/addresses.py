@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 
 from pipeline.errors import LaunchError
@@ -28,13 +27,13 @@ def source_address(host: str) -> str:
         ) from error
 
 
-def own_address() -> str:
+def own_address(interface: str | None = None) -> str:
     """The address under which other machines know this one.
 
-    It is that of the interface which INTERFACE names, else what the host's name resolves to. Debian
+    It is that of `interface` (the first of several), which INTERFACE names, else what the host's name resolves to. Debian
     resolves it to 127.0.1.1; then the source address of the default route is taken.
     """
-    if chosen := os.environ.get(INTERFACE, "").partition(",")[0]:
+    if chosen := (interface or "").partition(",")[0]:
         return address_of(chosen)
     try:
         named = socket.gethostbyname(socket.gethostname())

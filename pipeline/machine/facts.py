@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import subprocess
 import sys
@@ -91,11 +92,15 @@ def provenance() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
+    root = Path(__file__).resolve().parents[2]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        # in a container the checkout often belongs to another user than the one who runs
+        # In a container the checkout often belongs to another user than the one who runs. A copy
+        # without a repository, within another one, is none of that one's commits.
         done = subprocess.run(
             ["git", "-c", "safe.directory=*", *arguments],
-            cwd=Path(__file__).parents[2],
+            cwd=root,
+            env=kept | {"GIT_CEILING_DIRECTORIES": str(root.parent)},
             capture_output=True,
             text=True,
             check=True,

@@ -7,7 +7,7 @@ its content. The same digest stands in a file of the image, so a process inside 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,6 @@ from pipeline.study.spec import RunSpec
 DIGEST_FILE = Path("/etc/samestep-image-digest")
 RUNTIMES = ("apptainer", "singularity")
 BUILD = "run `make image`"
-PYTHON_PLACES = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE")
-"""Where Python finds packages besides its own; a runtime carries the host's into the image."""
-
-FOR_THE_CONTAINER = ("", "APPTAINERENV_", "SINGULARITYENV_")
-"""Before a variable's name: what a runtime sets inside."""
-
 
 def digest_from_within() -> str | None:
     """Digest of the image that this process runs in; None on a host."""
@@ -99,12 +93,6 @@ def check_inside(required: str | None) -> None:
         f"the run must be inside image {required}, this one is {found}; {BUILD} or change the "
         "study's image_digest"
     )
-
-
-def without_host_packages(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without what would put the host's packages before those of the image."""
-    places = {prefix + name for prefix in FOR_THE_CONTAINER for name in PYTHON_PLACES}
-    return {name: value for name, value in environment.items() if name not in places}
 
 
 def enter(image: Path, *, device: str, folders: Iterable[Path]) -> tuple[str, ...]:

@@ -82,9 +82,6 @@ class Strategy(ABC):
     modules: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` imports and that start no thread; loaded before ranks are forked."""
 
-    environment: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of environment variables that shape a run of this strategy; they are recorded."""
-
     lost_peer: ClassVar[tuple[str, ...]] = ()
     """What its backend says, in lower case, on a rank whose peer is gone."""
 

@@ -46,7 +46,6 @@ class Deepspeed(Strategy):
 
     requires: ClassVar[tuple[str, ...]] = ("deepspeed",)
     install: ClassVar[str] = _environment.INSTALL
-    environment: ClassVar[tuple[str, ...]] = ("DS_", "DEEPSPEED_")
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
 

@@ -35,7 +35,6 @@ class Horovod(Strategy):
     requires: ClassVar[tuple[str, ...]] = ("horovod",)
     install: ClassVar[str] = "python -m envs.build_horovod --retry"
     modules: ClassVar[tuple[str, ...]] = ("horovod.torch",)
-    environment: ClassVar[tuple[str, ...]] = ("HOROVOD_CPU", "HOROVOD_CONTROLLER")
     whole_forward: ClassVar[bool] = True
     use: ClassVar[str] = "as `ddp`, by another library"
     lost_peer: ClassVar[tuple[str, ...]] = ("horovodinternalerror",)

@@ -159,6 +159,7 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
         timeout_seconds=study.timeout_seconds,
         image_digest=study.image_digest,
         options=cell.options,
+        environment=study.environment,
     )
 
 

@@ -133,6 +133,7 @@ class RunSpec:
 
     `image_digest` is the container image that the run must be inside, None where any place will do.
     `profile` makes it a profiled run (`pipeline.study.profiling`), which is never a timed one.
+    `environment` are variables that every rank has on purpose.
     """
 
     study: str
@@ -150,6 +151,7 @@ class RunSpec:
     image_digest: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     profile: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str:
@@ -165,6 +167,7 @@ class RunSpec:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; later fields are left out where unset, so earlier specs keep hashes."""
         whole = asdict(self) | {"options": dict(self.options)}
+        whole["environment"] = dict(self.environment)
         if self.world.link is not None:
             whole["world"]["link"] = self.world.link.to_dict()
         later = [(whole, "image_digest")]
@@ -173,7 +176,8 @@ class RunSpec:
         for place, name in later:
             if place[name] is None:
                 del place[name]
-        for place, name in ((whole, "profile"), (whole["workload"], "recompute")):
+        unset = ((whole, "profile"), (whole, "environment"), (whole["workload"], "recompute"))
+        for place, name in unset:
             if not place[name]:
                 del place[name]
         return whole

@@ -94,6 +94,7 @@ class Study:
     compares: tuple[str, ...]
     compile: bool
     image_digest: str | None
+    environment: Mapping[str, str]
     content: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -121,6 +122,7 @@ class Study:
             compares=tuple(content.get("compares", ())),
             compile=content.get("compile", False),
             image_digest=content.get("image_digest"),
+            environment=content.get("environment", {}),
             content=content,
         )
 

@@ -29,10 +29,9 @@ from pipeline.errors import (
     UnsupportedError,
 )
 from pipeline.files import write_text
-from pipeline.machine import addresses, image
+from pipeline.machine import addresses, image, inherited
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
-from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec
 from pipeline.training import devices, fence
 
@@ -241,16 +240,10 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         "as_root": is_root(),
         "image_digest": image.digest_from_within(),
         "resumed_from_step": resumed_from_step,
-        "settings": _settings(loop.strategy),
+        "settings": inherited.recorded(os.environ),
         **({} if placements is None else {"placements": placements}),
     }
     write_text(out / f"rank{rank}.json", json.dumps(about))
-
-
-def _settings(strategy: Strategy) -> dict[str, str]:
-    """Environment that shapes the run."""
-    kept = ("OMP_NUM", "GLOO_", "NCCL_", *strategy.environment)
-    return {key: value for key, value in sorted(os.environ.items()) if key.startswith(kept)}
 
 
 def _rank() -> int:

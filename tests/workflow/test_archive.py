@@ -32,39 +32,30 @@ def archive(finished: Project) -> Path:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Another checkout that knows neither the study nor its text."""
+    """Another checkout that knows neither the study nor its text, nor has torch or Horovod."""
     project = make_project(tmp_path_factory.mktemp("second"))
     project.study.unlink()
     (project.folder / "text.txt").unlink()
+    for name in ("torch", "horovod"):
+        (project.folder / f"{name}.py").write_text(f"raise ImportError('{name} is blocked')\n")
     return project
 
 
 @pytest.fixture(scope="module")
-def no_torch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables under which every process that imports torch or Horovod fails."""
-    folder = tmp_path_factory.mktemp("blocked")
-    for name in ("torch", "horovod"):
-        (folder / f"{name}.py").write_text(f"raise ImportError('{name} is blocked')\n")
-    return {"PYTHONPATH": str(folder)}
-
-
-@pytest.fixture(scope="module")
-def rebuilt(elsewhere: Project, archive: Path, no_torch: dict[str, str]) -> Path:
+def rebuilt(elsewhere: Project, archive: Path) -> Path:
     given = archive.with_name('it\'s a "tiny" $study `of` ü.zip')
     given.write_bytes(archive.read_bytes())
-    done = elsewhere.make("paper", f"FROM={given}", **no_torch)
+    done = elsewhere.make("paper", f"FROM={given}")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "every one byte-identical to the archive" in done.stdout
     return elsewhere.folder / "results" / "from_archive" / "tiny"
 
 
-def test_torch_is_blocked_where_it_is_said_to_be(
-    elsewhere: Project, no_torch: dict[str, str]
-) -> None:
+def test_torch_is_blocked_where_it_is_said_to_be(elsewhere: Project) -> None:
     done = subprocess.run(
         [".venv/bin/python", "-c", "import torch"],
         cwd=elsewhere.folder,
-        env=elsewhere.environment() | no_torch,
+        env=elsewhere.environment(),
         capture_output=True,
         text=True,
     )
@@ -93,9 +84,7 @@ def test_archived_again_it_is_the_same_file(finished: Project, archive: Path) ->
     assert archive.read_bytes() == before
 
 
-def test_other_code_is_said_to_give_another_paper(
-    elsewhere: Project, rebuilt: Path, no_torch: dict[str, str]
-) -> None:
+def test_other_code_is_said_to_give_another_paper(elsewhere: Project, rebuilt: Path) -> None:
     """What `make paper FROM=` does after it has unpacked; the paper alone is to be made again."""
     manuscript = elsewhere.folder / "paper/manuscript.md"
     text = manuscript.read_text()
@@ -107,7 +96,7 @@ def test_other_code_is_said_to_give_another_paper(
         subprocess.run(
             command,
             cwd=elsewhere.folder,
-            env=elsewhere.environment() | no_torch,
+            env=elsewhere.environment(),
             capture_output=True,
             text=True,
         )
@@ -121,14 +110,12 @@ def test_other_code_is_said_to_give_another_paper(
     assert "this checkout has another paper/manuscript.md" in done.stderr
 
 
-def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(
-    archive: Path, no_torch: dict[str, str], tmp_path: Path
-) -> None:
+def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(archive: Path, tmp_path: Path) -> None:
     """The workflow's script is one that draws nothing but an empty paper."""
     project = make_project(tmp_path)
     script = "mkdir results/from_archive/tiny/paper; >results/from_archive/tiny/paper/paper.pdf"
     (project.folder / "envs/run_workflow.sh").write_text(f"{script}\n")
-    done = project.make("paper", f"FROM={archive}", **no_torch)
+    done = project.make("paper", f"FROM={archive}")
     assert done.returncode != 0
     assert re.search(r"(\d+) of \1 rebuilt files differ from the archive", done.stderr)
 

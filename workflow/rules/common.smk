@@ -13,11 +13,14 @@ from pipeline.study.expansion import expand as expand_study
 from pipeline.study.expansion import run_order, tokens_spec
 from pipeline.records import spec_to_write
 from pipeline.study.load import check_study, extended, font_warning
-from pipeline.machine import image
+from pipeline.machine import image, inherited
 from pipeline.launch import preloaded, waiting
 from pipeline.launch.slurm import job_states
 from pipeline.launch.slurm.request import request
 
+# Jobs take over what the stages of a run may; what is left out is said once.
+if workflow.is_main_process:
+    inherited.clean()
 # Snakemake has read the file already, with a reader that takes the last of two equal keys.
 try:
     for path in workflow.configfiles:

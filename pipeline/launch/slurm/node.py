@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 
 from pipeline.errors import LaunchError
+from pipeline.machine import image, inherited
 
 PLACES = ("SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Where srun, Open MPI and other process managers write it."""
@@ -33,9 +34,14 @@ def main() -> None:
         node = place(os.environ)
     except LaunchError as error:
         sys.exit(f"error: {error}")
-    from torch.distributed.run import main as torchrun
-
-    torchrun([f"--node-rank={node}", *sys.argv[1:]])
+    words = ["-m", "torch.distributed.run", f"--node-rank={node}", *sys.argv[1:]]
+    # What this node's own scripts have exported is no more the study's than what the caller did. An
+    # image's variables are part of it, and of its digest.
+    within = image.digest_from_within() is not None
+    environment = dict(os.environ) if within else inherited.again_for_ranks(os.environ)
+    if note := inherited.removed(os.environ, environment):
+        print(note, file=sys.stderr, flush=True)
+    os.execve(sys.executable, [sys.executable, *words], environment)  # noqa: S606, our own words
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -216,3 +217,11 @@ def test_no_text_of_a_figure_is_smaller_than_seven_points_in_print(
     assert figure.get_figwidth() == sheets.WIDTH_INCHES
     shown = [t for t in figure.findobj(Text) if isinstance(t, Text) and t.get_text().strip()]
     assert min(float(text.get_fontsize()) for text in shown) >= theme.LEAST_POINTS
+
+
+def test_a_person_s_matplotlibrc_changes_no_figure() -> None:
+    theme.apply()
+    before = dict(matplotlib.rcParams)
+    matplotlib.rcParams.update({"savefig.bbox": "tight", "lines.linewidth": 9, "axes.grid": False})
+    theme.apply()
+    assert dict(matplotlib.rcParams) == before

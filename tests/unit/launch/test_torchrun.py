@@ -239,11 +239,22 @@ def test_no_package_of_the_host_comes_before_the_image_s(run, monkeypatch, withi
     assert not [value for value in environment.values() if value.startswith("/home/me")]
 
 
-@pytest.mark.usefixtures("host_packages")
-def test_on_the_host_a_person_s_packages_stay(run) -> None:
-    environment = planned(run, Place(2, 1)).environment
-    assert environment["PYTHONPATH"] == f"{Path.cwd()}:/host/packages"
-    assert environment["PYTHONHOME"] == "/host/python"
+@pytest.mark.parametrize("network", ["loopback", "emulated", "real"])
+def test_a_rank_has_what_the_study_states_and_nothing_else_of_its_kind(
+    run, monkeypatch, network
+) -> None:
+    for name in ("OMP_PROC_BIND", "ATEN_CPU_CAPABILITY", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    monkeypatch.setattr(launcher, "network_of", lambda world: (network, None))
+    world = replace(run.world, network=network)
+    run = replace(run, world=world, environment={"ATEN_CPU_CAPABILITY": "avx2"})
+    environment = launcher._environment(run, network, 3)
+    mine = {name: environment.get(name) for name in ("ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS")}
+    assert mine == {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "3"}
+    assert not {"OMP_PROC_BIND", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"} & {*environment}
+    interface = {"loopback": "lo", "emulated": None, "real": "ib0"}[network]
+    assert environment.get("GLOO_SOCKET_IFNAME") == interface
 
 
 def test_stated_threads_are_taken_as_they_are(run) -> None:

@@ -36,6 +36,16 @@ def test_the_commit_and_its_changes_are_named(checkout: str, tmp_path: Path) -> 
     }
 
 
+def test_only_a_repository_of_this_project_itself_is_asked(
+    checkout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert machine.provenance()["git_commit"] == checkout
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "unpacked/pipeline/machine/facts.py"))
+    (tmp_path / "unpacked").mkdir()
+    assert machine.provenance() == {"git_commit": None, "git_dirty": None}
+
+
 def test_a_checkout_of_another_user_still_has_a_commit(checkout: str, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may give a folder away")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.accept import accept
 from pipeline.errors import StudyError
 from pipeline.schemas import validate
 from pipeline.study.expansion import (
@@ -86,6 +87,22 @@ def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
     assert [run.workload.recompute for run in runs].count(True) == sum(
         run.cell == runs[0].cell for run in runs
     )
+
+
+def test_variables_are_part_of_a_spec_only_where_a_study_states_some(study) -> None:
+    usual = expand(Study.of(study))[0]
+    assert "environment" not in usual.to_dict()
+    study["environment"] = {"ATEN_CPU_CAPABILITY": "avx2"}
+    run = expand(check_study(study, "study.yaml"))[0]
+    validate(run.to_dict(), "spec", Path("spec.json"))
+    assert RunSpec.from_dict(json.loads(run.to_json())) == run
+    assert run.identity() != usual.identity()
+    study["environment"] = {"GOMP_SPINCOUNT": 7}
+    with pytest.raises(StudyError, match=r"at \$.environment.GOMP_SPINCOUNT: 7 breaks type"):
+        check_study(study, "study.yaml")
+    study["environment"] = {"OMP_NUM_THREADS": "7"}
+    with pytest.raises(StudyError, match="has OMP_NUM_THREADS, which this project sets itself"):
+        accept(check_study(study, "study.yaml"))
 
 
 def test_run_ids_are_unique_and_name_cell_nodes_and_repeat(study) -> None:

@@ -1,0 +1,162 @@
+"""What a process takes over from its caller's environment: ranks by a list, stages all but some.
+
+A shell, a site's modules or a batch system export variables that change how fast ranks compute, or
+what. A rank gets what is `NEEDED`, what its launcher sets and what the study states
+(`environment`). The other stages keep what people set for them, such as proxies, but nothing that
+changes numbers or Python's packages. `STATED` names in each environment what was set on purpose.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+ROOT = str(Path(__file__).parents[2])
+STATED = "SAMESTEP_STATED"
+
+OWN = {"PYTHONPATH": ROOT, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+"""Python finds this project and its own packages, and none of the working folder or the user."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""The way between the nodes: where it leads is a fact of the site, which no study can know."""
+
+NEEDED = re.compile(
+    # Who and where a process is, and what it finds its programs, libraries and text by. Libraries of
+    # a site (CUDA, MPI) lie where LD_LIBRARY_PATH says; it is recorded.
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|KRB5CCNAME|XDG_\w+"
+    # Which GPUs there are.
+    r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_HOME|CUDA_PATH"
+    r"|NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES"
+    # The allocation, without what srun reads as options: these are in its command.
+    r"|SLURM(?!_(EXPORT_ENV|HINT|MEM_BIND|CPU_BIND|CPU_FREQ_REQ|DISTRIBUTION)(_|$))\w*"
+    r"|PMI\w*|OMPI_COMM_WORLD_RANK"
+    # How a runtime enters the image; what it would set inside (APPTAINERENV_) is not.
+    r"|APPTAINER_\w+|SINGULARITY_\w+"
+    r"|SAMESTEP_\w+"
+)
+
+MATTERS = re.compile(
+    r"(OMP|GOMP|KMP|MKL|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|NPY|NUMPY|TBB|DNNL|ONEDNN|ATEN|C10|TORCH"
+    r"|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|TRITON|GLOO|NCCL|HOROVOD|DS|DEEPSPEED|UCX|FI|I_MPI|OMPI"
+    r"|OPAL|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|MALLOC|TCMALLOC|JEMALLOC|LD|GLIBC)_\w+"
+    r"|(CC|CXX|C\w*FLAGS|PYTHON\w+)"
+)
+"""What changes the speed or the numbers of a rank, or its packages."""
+
+_RESERVED = re.compile(
+    rf"{'|'.join(THREADS)}|PYTHON\w*|SAMESTEP_\w+|SLURM\w*|TORCHELASTIC_\w+|PATH|HOME"
+    r"|(LOCAL_|GROUP_|ROLE_|HOROVOD_\w*)?(RANK|WORLD_SIZE|SIZE|NAME)|MASTER_(ADDR|PORT)"
+    r"|HOROVOD_(CONTROLLER|CPU_OPERATIONS|FUSION_THRESHOLD|CYCLE_TIME)|DS_ACCELERATOR"
+)
+_OF_A_PLACE = re.compile(r"HOROVOD_\w*(RANK|SIZE|HOSTNAME|ADDR|PORT)|PYTHON\w+")
+
+
+def threads(count: int) -> dict[str, str]:
+    """Threads of each library of a rank."""
+    return dict.fromkeys(THREADS, str(count))
+
+
+def for_ranks(
+    environment: Mapping[str, str], on_purpose: Mapping[str, str], *, over_network: bool
+) -> dict[str, str]:
+    """What a rank gets of `environment`, and what it is given `on_purpose`.
+
+    `over_network`: it is one of several machines, and interfaces that the caller names count.
+    """
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if NEEDED.fullmatch(name) or (over_network and name in INTERFACES)
+    }
+    return kept | _with_names(on_purpose) | OWN
+
+
+def for_stages(
+    environment: Mapping[str, str], more: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What a stage gets of `environment`, with what is stated there and `more`."""
+    on_purpose = {**stated(environment), **(more or {})}
+    kept = {name: value for name, value in environment.items() if _of_stages(name)}
+    return kept | (_with_names(on_purpose) if on_purpose else {}) | OWN
+
+
+def again_for_ranks(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a rank as it was made: a node's own start scripts may have added to it."""
+    return for_ranks(environment, stated(environment), over_network=True)
+
+
+def stated(environment: Mapping[str, str]) -> dict[str, str]:
+    """What stands in `environment` on purpose, by what `STATED` names there."""
+    names = environment.get(STATED, "").split(",")
+    return {name: environment[name] for name in names if name in environment}
+
+
+def _with_names(stated: Mapping[str, str]) -> dict[str, str]:
+    return {**stated, STATED: ",".join(sorted(stated))}
+
+
+def _of_stages(name: str) -> bool:
+    # Snakemake sets the libraries' numbers of threads for each job.
+    kept = NEEDED.fullmatch(name) or name in INTERFACES or re.fullmatch(r"\w+_THREADS", name)
+    return bool(kept) or not MATTERS.fullmatch(name)
+
+
+def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | None:
+    """One line on what matters in `environment` and is not `kept`; None where nothing is.
+
+    Of Python's own variables only those with other packages are worth a word.
+    """
+    names = sorted(
+        name
+        for name, value in environment.items()
+        if MATTERS.fullmatch(name) and kept.get(name) != value
+        if not name.startswith("PYTHON") or name in ("PYTHONPATH", "PYTHONHOME")
+    )
+    if not names:
+        return None
+    return (
+        f"note: not taken over from the caller's environment: {', '.join(names)}; a study states "
+        "on purpose what its runs need, under `environment`"
+    )
+
+
+def begin(more: Mapping[str, str] | None = None) -> None:
+    """Start this program again without what a stage does not take over, and with `more`.
+
+    Nothing happens where its environment is so already. Libraries and Python read much of it as they start.
+    """
+    kept = for_stages(os.environ, more)
+    names = {*os.environ, *(more or {})} - {STATED}
+    if all(kept.get(name) == os.environ.get(name) for name in names):
+        os.environ.update(kept)  # for what it starts
+        return
+    if note := removed(os.environ, kept):
+        print(note, file=sys.stderr, flush=True)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], kept)  # noqa: S606, own words
+
+
+def clean() -> None:
+    """Take out of this process's environment what the stages that it starts do not take over."""
+    kept = for_stages(os.environ)
+    if note := removed(os.environ, kept):
+        print(note, file=sys.stderr)
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+def reserved(names: Iterable[str]) -> list[str]:
+    """Those of a study's variables that this project sets itself, so that they had no effect."""
+    return sorted(name for name in names if _RESERVED.fullmatch(name))
+
+
+def recorded(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a rank has of that which matters, but for its own place among the ranks."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if MATTERS.fullmatch(name) and not _OF_A_PLACE.fullmatch(name)
+    }
