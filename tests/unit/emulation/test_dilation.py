@@ -7,9 +7,7 @@ from pipeline.study.spec import WorldSpec
 
 
 def world(nodes: int, cores_per_node: int = 1, **more) -> WorldSpec:
-    return WorldSpec(
-        nodes, 1, "cpu", "gloo", "emulated", cores_per_node=cores_per_node, **more
-    )
+    return WorldSpec(nodes, 1, "cpu", "gloo", "emulated", cores_per_node=cores_per_node, **more)
 
 
 @pytest.mark.parametrize(
