@@ -2,7 +2,7 @@
 
 A strategy gives it three things: the callable that runs the forward pass, how the gradients of all
 ranks become one mean gradient (`reduce`), and the context in which a micro-batch that is not the
-last is run (`accumulating`, for example DDP's `no_sync`).
+last is run (`accumulating`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Stepper:
 
     `rank` is this one's number in the layout. `mean_over_ranks` turns a scalar tensor into its mean
     over the ranks, None where there is one rank alone; `barrier` waits for all ranks; `leave` is
-    run by `close`. Where `forward` is a DistributedDataParallel, its backward pass reduces: what
-    follows the last gradient is communication.
+    run by `close`. Where `forward` is a DistributedDataParallel, micro-batches before the last run
+    under its `no_sync`, and what follows the last gradient of that one is communication.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Stepper:
         self.faults, self.phases = faults, parts.phases
         self.after_gradients: str | None = None
         if isinstance(forward, DistributedDataParallel):
-            self.after_gradients = COMMUNICATION
+            self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
         faults.check(parts.layout.device, self.precision.info)
         self.loss = self.norm = torch.zeros(())

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.errors import UnsupportedError
 from pipeline.parallel.cut import cut, cut_of
 from pipeline.parallel.group import ring_reduce_scatter
 from pipeline.parallel.step import Stepper
@@ -211,7 +212,12 @@ def vocabulary_cross_entropy(
 
 
 def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
-    """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts."""
+    """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts.
+
+    Raises UnsupportedError where the family names none.
+    """
+    if not hasattr(model, "tensor_cuts"):
+        raise UnsupportedError(f"{type(model).__name__} has no tensor_cuts; add them to its family")
     cuts: Any = model.tensor_cuts
     for name, module in list(model.named_modules()):
         suffix = next((end for end in (*cuts.columns, *cuts.rows) if name.endswith(end)), None)

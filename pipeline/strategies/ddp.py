@@ -43,7 +43,7 @@ class Ddp(Strategy):
         return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
 
     def build(self, parts: Parts) -> Trainable:
-        """Wrap the model, whose backward pass then reduces; accumulation runs under `no_sync`."""
+        """Wrap the model, whose last backward pass in a step then reduces."""
         from torch.nn.parallel import DistributedDataParallel
 
         from pipeline.parallel.faults import Faults
@@ -61,7 +61,6 @@ class Ddp(Strategy):
         return Stepper(
             prepared,
             forward=wrapped,
-            accumulating=wrapped.no_sync,
             faults=Faults(self.empty_cache),
             **group.all_data_parallel(),
         )

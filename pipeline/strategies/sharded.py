@@ -143,12 +143,7 @@ class Sharded(Strategy):
                 parts.model.parameters(), parts.make_optimiser, mesh
             )
             wrapped = DistributedDataParallel(parts.model, gradient_as_bucket_view=True)
-            return sharded.ShardedStepper(
-                parts.prepared(optimiser),
-                group,
-                forward=wrapped,
-                accumulating=wrapped.no_sync,
-            )
+            return sharded.ShardedStepper(parts.prepared(optimiser), group, forward=wrapped)
         if parts.layout.device == "cuda":
             parts.phases.untimed()  # collectives run on streams of their own
         root = sharded.shard(

@@ -42,6 +42,10 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def world() -> Any:
+    return dist.group.WORLD
+
+
 def heard_of(call: Any) -> list[str]:
     heard = Heard()
     with heard_by(heard):
@@ -59,8 +63,8 @@ def heard_of(call: Any) -> list[str]:
         lambda: dist.all_to_all_single(torch.ones(1), torch.ones(1)),
         lambda: dist.scatter(torch.ones(1), [torch.ones(1)]),
         lambda: dist.barrier(),
-        lambda: functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).trigger_wait(),
-        lambda: functional.broadcast(torch.ones(1), 0, dist.group.WORLD).trigger_wait(),
+        lambda: functional.all_reduce(torch.ones(1), "sum", world()).trigger_wait(),
+        lambda: functional.broadcast(torch.ones(1), 0, world()).trigger_wait(),
     ],
 )
 def test_a_collective_is_heard_when_it_starts_and_when_it_is_waited_for(call: Any) -> None:
@@ -92,9 +96,9 @@ def test_a_message_is_named_and_nothing_is_heard_elsewhere(monkeypatch: Any) -> 
     monkeypatch.setattr(dist.ProcessGroup, "send", lambda self, tensors, to, tag: sent.append(to))
     original = vars(dist.ProcessGroup)["send"]
     with heard_by(heard):
-        dist.group.WORLD.send([torch.ones(1)], 3, 0)
+        world().send([torch.ones(1)], 3, 0)
     assert (heard.seen, sent) == (["send 3", "communication"], [3])
     with heard_by(NOT_PROFILED):
         assert vars(dist.ProcessGroup)["send"] is original
-    dist.group.WORLD.send([torch.ones(1)], 3, 0)
+    world().send([torch.ones(1)], 3, 0)
     assert len(heard.seen) == 2 and vars(dist.ProcessGroup)["send"] is original

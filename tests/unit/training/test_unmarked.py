@@ -52,7 +52,6 @@ class Hidden(Strategy):
         return Stepper(
             prepared,
             forward=lambda *batch: wrapped(*batch),
-            accumulating=wrapped.no_sync,
             **group.all_data_parallel(),
         )
 
