@@ -46,9 +46,23 @@ class Interval:
         """`work` over this time: the bounds change places."""
         return replace(self, value=work / self.value, low=work / self.high, high=work / self.low)
 
+    def times(self, factor: float) -> Interval:
+        """This value and its bounds times a positive factor."""
+        ends = {name: factor * getattr(self, name) for name in ("value", "low", "high")}
+        return replace(self, **ends)
+
     def overlaps(self, other: Interval) -> bool:
         """Whether any number lies in both."""
         return self.low <= other.high and other.low <= self.high
+
+
+def bounds(interval: Interval) -> dict[str, float | int | str]:
+    """The columns of a value with its interval, which it has from six runs on."""
+    columns = {"value": interval.value, "n": interval.n}
+    if interval.n < MIN_REPEATS:
+        few = f"no interval: {interval.n} of the {MIN_REPEATS} values that one needs"
+        return {**columns, "interval": few}
+    return {**columns, "low": interval.low, "high": interval.high, "interval": interval.how}
 
 
 def extremes_coverage(n: int) -> float:

@@ -114,4 +114,4 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _per_cent(row: dict[str, float]) -> str:
     value, low, high = (100 * row[f"communication_share{end}"] for end in ("", "_low", "_high"))
-    return NONE if pd.isna(value) else f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return ratio_interval(value, low, high, 0)
