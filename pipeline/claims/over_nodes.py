@@ -16,7 +16,7 @@ from pipeline.metrics.statistics import Interval
 def efficiency(claim: Claim, evidence: Evidence) -> Found:
     """Largest efficiency of the cells on several nodes, each against itself on one node."""
     pairs, contrasts = _against_one_node(claim, evidence)
-    effects = [_scaled(ratio(m.interval, o.interval), 1 / f) for m, o, f in contrasts]
+    effects = [ratio(m.interval, o.interval).times(1 / f) for m, o, f in contrasts]
     cells = ", ".join(many.label for many, _ in pairs)
     what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
     values = [Contrast(m.values / f, o.values) for m, o, f in contrasts]
@@ -34,7 +34,7 @@ def explained(claim: Claim, evidence: Evidence) -> Found:
     pairs, contrasts = _against_one_node(claim, evidence)
     shares = []
     for (many, _), (rate, base, factor) in zip(pairs, contrasts, strict=True):
-        kept = _scaled(ratio(rate.interval, base.interval), 1 / factor)
+        kept = ratio(rate.interval, base.interval).times(1 / factor)
         if kept.high >= 1:
             raise NotTestableError(
                 f"{many.label} on {many.nodes} nodes lost no speedup that the data show"
@@ -97,8 +97,3 @@ def trend(claim: Claim, evidence: Evidence) -> Found:
         line, what + named(test["metric"], line[:1]), (least if rising else most)(effects),
         contrasts, "all" if rising else "any", num_times=int(test["metric"] in TIMES),
     )  # fmt: skip
-
-
-def _scaled(interval: Interval, factor: float) -> Interval:
-    bounds = (interval.value * factor, interval.low * factor, interval.high * factor)
-    return Interval(*bounds, interval.n, interval.how)

@@ -123,9 +123,10 @@ def phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
 
 
 def communication_share(evidence: Evidence, place: Place) -> Quantity:
-    """Exposed communication of each profiled run as a share of its step, mean over the ranks."""
-    phases = phases_of_ranks(evidence, place).groupby(level="run_id").mean()
-    return over_repeats(phases[COMMUNICATION] / phases.sum(axis=1))
+    """Exposed communication of each profiled run as a share of the step of its slowest rank."""
+    phases = phases_of_ranks(evidence, place)
+    last = phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
+    return over_repeats(last[COMMUNICATION] / last.sum(axis=1))
 
 
 def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:

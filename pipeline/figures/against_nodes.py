@@ -105,15 +105,14 @@ def _name_above(
         colour, nodes = theme.ink(look[row["cell"]].colour), int(row["nodes"])
         [x] = theme.dodge([nodes], shown.index(row["arm"]), len(shown))
         there = values[values["nodes"] == nodes]
-        above = float(there[["value", "high"]].max().max())
-        end = float(np.nanmax([row["value"], row["high"]]))
+        above = scales.extent(there)[1]
         lower = sum(int(other["nodes"]) == nodes for other in ends[:place])
         axes.annotate(
             row["arm"], (x, above), (0, 5 + _ABOVE_POINTS * lower), ha="center",
             textcoords="offset points", fontsize=7, color=colour,
         )  # fmt: skip
-        if end < above:
-            axes.vlines(x, end, above, color=colour, lw=0.5, zorder=2)
+        if (top := scales.extent(pd.DataFrame([row]))[1]) < above:
+            axes.vlines(x, top, above, color=colour, lw=0.5, zorder=2)
 
 
 def _apart(heights: list[float], gap: float) -> list[float]:

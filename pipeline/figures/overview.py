@@ -99,8 +99,8 @@ def _throughput(
         axes.tick_params(labelleft=axes in sheets.leftmost(panels))
     for axes in sheets.leftmost(panels):
         axes.set_ylabel("Throughput [tokens/s]")
-    ends = values[["value", "low", "high"]]
-    scales.rate_axis(panels[0], float(ends.min().min()) / 1.2, float(ends.max().max()) * 1.3)
+    low, high = scales.extent(values)
+    scales.rate_axis(panels[0], low / 1.2, high * 1.3)
     for axes, link in zip(panels, compared, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base, find_plain
+from pipeline.metrics.cells import Group, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
 from pipeline.metrics.pooling import BY_WORLD, circumstances, differing
@@ -35,7 +35,7 @@ from pipeline.metrics.ranks import (
     smallest_p_value,
 )
 from pipeline.metrics.select import cells, pick, plural
-from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
+from pipeline.metrics.statistics import MIN_REPEATS, bounds, interval_of_ratio
 from pipeline.metrics.table import Rows, rows
 from pipeline.study.study import Study
 

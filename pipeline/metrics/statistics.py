@@ -47,9 +47,22 @@ class Interval:
         """`work` over this time: the bounds change places."""
         return replace(self, value=work / self.value, low=work / self.high, high=work / self.low)
 
+    def times(self, factor: float) -> Interval:
+        """This value and its bounds times a positive factor."""
+        ends = {name: factor * getattr(self, name) for name in ("value", "low", "high")}
+        return replace(self, **ends)
+
     def overlaps(self, other: Interval) -> bool:
         """Whether any number lies in both."""
         return self.low <= other.high and other.low <= self.high
+
+
+def bounds(interval: Interval) -> dict[str, float | int | str]:
+    """The columns of a value with its interval."""
+    return {
+        "value": interval.value, "low": interval.low, "high": interval.high, "n": interval.n,
+        "interval": interval.how,
+    }  # fmt: skip
 
 
 def extremes_coverage(n: int) -> float:

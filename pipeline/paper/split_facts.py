@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.counts import run_counts
-from pipeline.metrics.format import scientific, significant
+from pipeline.metrics.format import ratio_interval, scientific, significant
 from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.study.profiling import COMMUNICATION
@@ -91,7 +91,9 @@ def _against_bound(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _percent(row: dict[str, Any]) -> str:
-    return f"{100 * float(row['value']):.0f} %"
+    value, low, high = (100 * float(row[key]) for key in ("value", "low", "high"))
+    number, *ends = ratio_interval(value, low, high, 0).split(" ", 1)
+    return " ".join([number, "%", *ends])
 
 
 def _against_timed(table: pd.DataFrame) -> dict[str, Any]:

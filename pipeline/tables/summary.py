@@ -62,5 +62,5 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _per_cent(row: dict[str, float]) -> str:
-    value = 100 * row["communication_share"]
-    return NONE if pd.isna(value) else f"{value:.0f}"
+    value, low, high = (100 * row[f"communication_share{end}"] for end in ("", "_low", "_high"))
+    return ratio_interval(value, low, high, 0)

@@ -230,8 +230,8 @@ def test_a_table_that_breaks_its_schema_is_not_written(
     tmp_path: Path, table: pd.DataFrame, column: str, value: Any, message: str
 ) -> None:
     broken = table.copy()
-    place = broken.index[(broken["metric"] == "step_seconds") & broken["low"].notna()][0]
-    broken.loc[place, column] = value
+    place = broken.index[broken["metric"] == "speedup"][0]
+    broken.loc[place, [column, "high"]] = value, 2e9
     with pytest.raises(RecordError, match=message):
         tidy.write(broken, tmp_path / "m.parquet")
     assert list(tmp_path.iterdir()) == []
