@@ -30,7 +30,7 @@ override STUDY_FILE = "$${CONFIGFILE-$${STUDY-smoke}}"
 override BIN := .venv/bin
 override LOCK := envs/requirements.lock
 # Not held fast: `STAMP=` says that the environment is there, as tests in a copy of the checkout do.
-STAMP := .venv/.stamp-$(shell { cat $(LOCK) 2>/dev/null; pwd; } | sha256sum | cut -c1-16)
+STAMP := .venv/.stamp-$(shell { cat $(LOCK) 2>/dev/null; pwd -P; } | sha256sum | cut -c1-16)
 override PIPELINE := $(BIN)/python -m pipeline
 # What a session of tests spent its time on.
 override SLOWEST := --durations=15 --durations-min=10
