@@ -17,33 +17,41 @@ exec 8>.cache/setup.lock
 flock 8
 [ ! -e "$stamp" ] || exit 0
 
-# Packages of an interrupted installation can look whole, and scripts of a moved checkout start
-# another Python: both begin anew, which pip's cache makes quick.
-home=$(cat "$venv/.home" 2>/dev/null || pwd -P)
-if [ -L "$venv" ] && [ "$home" != "$(pwd -P)" ]; then
-    echo "error: $venv is a symlink to $(readlink "$venv"), the environment of $home, which set-up" \
-        "would clear; remove the symlink and run make again" >&2
-    exit 1
-fi
 # Without it every program that reads it would say so, and only then would something fail.
 if [ ! -f envs/requirements.lock ] || [ ! -r envs/requirements.lock ]; then
     echo "error: envs/requirements.lock is missing or cannot be read, so nothing was installed;" \
         "get it back with git checkout envs/requirements.lock" >&2
     exit 2
 fi
-if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd -P)" ] ||
+
+# A study that runs here must not lose its packages, and one that starts meanwhile waits for set-up.
+mkdir -p .snakemake
+exec 9>>.snakemake/samestep.lock
+if ! flock --nonblock 9; then
+    echo "error: $venv is in use by $(tail -n 1 .snakemake/samestep.lock), so set-up changes nothing;" \
+        "wait for its end or stop it, and run make again" >&2
+    exit 2
+fi
+printf 'process %s on %s since %s: set-up\n' "$$" "$(uname -n)" "$(date '+%F %T %Z')" \
+    >.snakemake/samestep.lock
+
+# Packages of an interrupted installation can look whole, and scripts of a moved checkout start
+# another Python: both begin anew, which pip's cache makes quick. A symlink to a checkout does not move it.
+here=$(pwd -P)
+home=$(cat "$venv/.home" 2>/dev/null || echo "$here")
+if [ -e "$venv/.installing" ] || [ "$(cd "$home" 2>/dev/null && pwd -P)" != "$here" ] ||
     ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     # Clearing goes through a symlink and empties the environment of whoever it belongs to.
     if [ -L "$venv" ]; then
-        echo "error: $venv is a symlink to $(readlink "$venv"), which is not cleared;" \
-            "remove the symlink or set the environment up where it lies" >&2
+        echo "error: $venv is a symlink to $(readlink "$venv"), the environment of $home, which set-up" \
+            "would clear; remove the symlink and run make again" >&2
         exit 2
     fi
     "$python" -m venv --clear "$venv"
 fi
 
 echo "setup: installing envs/requirements.lock into $venv (minutes the first time)"
-pwd -P >"$venv/.home"
+echo "$here" >"$venv/.home"
 : >"$venv/.installing"
 # shellcheck disable=SC2086  # PIP_ARGS is a list of options
 install() {

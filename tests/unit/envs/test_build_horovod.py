@@ -206,8 +206,21 @@ def test_a_failure_leaves_its_reason_and_lets_the_rest_go_on(
     monkeypatch.setattr(build_horovod, "build_wheel", failing(True, []))
     assert build_horovod.main([]) == 0
     assert absent.read_text().splitlines()[0] == "no way"
-    assert "warning: no Horovod here: no way" in capsys.readouterr().err
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: no Horovod here: no way\n")
+    assert "--retry" in warning
     assert build_horovod.main(["--strict"]) == 1
+
+
+def test_without_a_compiler_no_log_is_named(
+    absent: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was fetched or logged, and the next set-up tries again by itself."""
+    monkeypatch.setenv("PATH", "")
+    assert build_horovod.main([]) == 0
+    warning = capsys.readouterr().err
+    assert "apt-get install cmake g++" in warning and "--retry" not in warning
+    assert "apt-get install cmake g++" in absent.read_text()
 
 
 @pytest.mark.parametrize(("lasting", "argv", "builds"), [(True, [], 1), (False, [], 2)])

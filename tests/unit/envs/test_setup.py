@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,11 +22,12 @@ def test_an_environment_behind_a_symlink_is_not_cleared_for_another_checkout(
     (here / "envs").mkdir(parents=True)
     for name in ("setup.sh", "preflight.sh"):
         shutil.copy(ROOT / "envs" / name, here / "envs")
+    (here / "envs/requirements.lock").touch()
     (here / ".venv").symlink_to(other)
     done = subprocess.run(
         ["sh", "envs/setup.sh", ".venv/.stamp"], cwd=here, capture_output=True, text=True
     )
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: .venv is a symlink to {other}, the environment of")
     assert (other / "bin").is_dir() and not (other / ".stamp").exists()
 
@@ -37,3 +42,49 @@ def test_a_lock_that_is_missing_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("error: envs/requirements.lock is missing")
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose environment is whole; its Python writes down what it is asked for."""
+    made = tmp_path / "checkout"
+    (made / ".venv" / "bin").mkdir(parents=True)
+    (made / ".venv" / ".home").write_text(f"{made}\n")
+    (made / "envs").mkdir()
+    for name in ("setup.sh", "preflight.sh", "samestep"):
+        shutil.copy(ROOT / "envs" / name, made / "envs")
+    (made / "envs/requirements.lock").write_text("torch==1.0\n")
+    python = made / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>{made}/calls\n')
+    python.chmod(0o755)
+    return made
+
+
+def set_up(folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PWD": str(folder), "PYTHON": str(folder / ".venv/bin/python")}
+    command = ["sh", "envs/setup.sh", ".venv/.stamp-new"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_through_a_symlink_to_the_checkout_nothing_is_cleared(checkout: Path) -> None:
+    link = checkout.with_name("link")
+    link.symlink_to(checkout)
+    done = set_up(link)
+    assert done.returncode == 0, done.stderr
+    calls = (checkout / "calls").read_text()
+    assert "pip install" in calls and "--clear" not in calls
+    assert (checkout / ".venv/.home").read_text() == f"{checkout}\n"
+
+
+def test_an_environment_in_use_is_not_changed(checkout: Path) -> None:
+    lock = checkout / ".snakemake/samestep.lock"
+    lock.parent.mkdir()
+    lock.write_text("process 7 on here since noon: snakemake --cores 2\n")
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = set_up(checkout)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "process 7 on here since noon: snakemake --cores 2" in done.stderr
+    assert "pip install" not in (checkout / "calls").read_text()
+    assert not (checkout / ".venv/.installing").exists()
+    assert set_up(checkout).returncode == 0
