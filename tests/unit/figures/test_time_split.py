@@ -87,7 +87,7 @@ def test_a_cell_that_did_not_run_at_a_node_count_has_no_bar(table: pd.DataFrame)
 def test_it_says_what_the_network_was_and_what_the_bars_are(table: pd.DataFrame) -> None:
     said = texts(draw(table))
     assert "all nodes share the cores of one machine" in said
-    assert "Bars: means over 8 steps of profiled runs and all ranks;" in said
+    assert "Bars: means over 8 steps of profiled runs, of each its slowest rank." in said
     assert "exposed communication" in said
     assert re.search(r"Reading the batch, before the step, took [\d.]+ ms at most", said)
 

@@ -155,10 +155,7 @@ def test_a_run_shows_its_step_time(outline: Outline) -> None:
 
 
 def test_no_interval_is_made_of_under_six_runs(outline: Outline) -> None:
-    result, _, rest = outline.text.partition("Which published claims hold here?")
-    sections = rest.partition("Does every strategy train alike?")[2]
-    assert len(sections) > 1000
-    assert not re.findall(r"\d \[\d[\d.,]*, [\d.,]+\]", result + sections)
+    assert not re.findall(r"\d \[\d[\d.,]*, [\d.,]+\]", outline.text)
 
 
 def test_the_step_of_a_failed_run_is_a_dash(outline: Outline) -> None:
