@@ -1,6 +1,6 @@
 """Build the real Horovod against the installed torch, once, and install it into this environment.
 
-    python -m envs.build_horovod [--strict] [--retry]
+    python -m envs.build_horovod [--strict] [--retry] [--compile-only]
 
 PyPI holds Horovod as a source archive only, and that archive does not know a torch that wants
 C++17 or later. This script fetches it by its hash, applies `horovod_target.PATCHES`, builds a
@@ -219,8 +219,11 @@ def last_error(log: Path) -> str:
     return (compiler or errors or lines or ["no output"])[0][:300]
 
 
-def ensure(environment: Mapping[str, str], *, retry: bool) -> str:
-    """Make Horovod importable and return its version; raises BuildError with the reason."""
+def ensure(environment: Mapping[str, str], *, retry: bool, compile_only: bool = False) -> str:
+    """Make Horovod importable and return its version; raises BuildError with the reason.
+
+    `compile_only` leaves the wheel in the cache, for a call that comes when pip has ended.
+    """
     target = read_target(environment)
     if installed_version() == target.full_version:
         return target.full_version
@@ -230,7 +233,9 @@ def ensure(environment: Mapping[str, str], *, retry: bool) -> str:
         raise BuildError(earlier, lasting=True)
     with locked_cache():
         log.unlink(missing_ok=True)
-        install(build_wheel(target, log, environment), target, log, environment)
+        wheel = build_wheel(target, log, environment)
+        if not compile_only:
+            install(wheel, target, log, environment)
     return target.full_version
 
 
@@ -268,13 +273,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build and install Horovod for this torch.")
     parser.add_argument("--strict", action="store_true", help="exit 1 when it cannot be built")
     parser.add_argument("--retry", action="store_true", help="compile again after a failure")
+    parser.add_argument("--compile-only", action="store_true", help="install nothing")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, stop)
     reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
     try:
-        version = ensure(os.environ, retry=args.retry)
+        version = ensure(os.environ, retry=args.retry, compile_only=args.compile_only)
     except BuildError as error:
         remember(reason_file, error, os.environ)
+        if args.compile_only:  # the call that installs says so
+            return 0
         print(f"warning: no Horovod here: {error}", file=sys.stderr)
         print("warning: its runs will be recorded as unsupported, all others run", file=sys.stderr)
         if error.lasting:
@@ -285,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         return 1 if args.strict else 0
     reason_file.unlink(missing_ok=True)
-    print(f"horovod {version} is installed")
+    print(f"horovod {version} is {'compiled' if args.compile_only else 'installed'}")
     return 0
 
 

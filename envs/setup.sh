@@ -58,12 +58,27 @@ install() {
     "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check ${PIP_ARGS:-} "$@"
 }
 
-# pip takes hashes for all packages or for none, and torch has none (envs/lock.sh): it comes second, when
-# all that it needs is there but the libraries of CUDA, which its own metadata pins.
-torch=$(sed -n '/^torch==/p' envs/requirements.lock)
+# The parts of the lock that name one of these packages, each with its hashes.
+locked() {
+    awk -v names=" $* " '/^[a-z0-9]/ { split($1, part, "=="); wanted = index(names, " " part[1] " ") }
+        wanted' envs/requirements.lock
+}
+
+# pip takes hashes for all packages or for none, and torch has none (envs/lock.sh): it comes when all that
+# it needs is there but the libraries of CUDA, which its own metadata pins.
+locked filelock fsspec jinja2 markupsafe mpmath networkx numpy sympy typing-extensions \
+    cffi cloudpickle packaging psutil pycparser pyyaml setuptools wheel >"$venv/.first.txt"
+install --require-hashes --no-deps --requirement "$venv/.first.txt"
+install "$(sed -n '/^torch==/p' envs/requirements.lock)"
+# Horovod needs no more: it is compiled while the rest is fetched, but for a paper that trains nothing.
+if [ -z "${FROM+x}" ]; then
+    "$venv/bin/python" -m envs.build_horovod --compile-only 8>&- 9>&- &
+    trap 'kill $! 2>/dev/null' EXIT
+fi
 sed '/^torch==/d' envs/requirements.lock >"$venv/.hashed.txt"
 install --require-hashes --requirement "$venv/.hashed.txt"
-install "$torch"
+wait
+trap - EXIT
 cp envs/samestep "$venv/bin/samestep"
 rm -f "$venv/.installing" "$venv"/.stamp-*
 : >"$stamp"

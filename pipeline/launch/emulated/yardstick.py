@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 VERSION = 1
 SHAPE_SECONDS = 5
 """For each shape: the machine's speed changes within a second, so a median needs many rounds."""
-MIN_ROUNDS = 10
+MIN_ROUNDS = 6
 WAIT_SECONDS = 0.02
 """Before a step, about as long as ranks of the default study wait for one another."""
 

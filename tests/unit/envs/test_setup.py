@@ -88,3 +88,19 @@ def test_an_environment_in_use_is_not_changed(checkout: Path) -> None:
     assert "pip install" not in (checkout / "calls").read_text()
     assert not (checkout / ".venv/.installing").exists()
     assert set_up(checkout).returncode == 0
+
+
+def test_horovod_is_compiled_while_pip_goes_on_and_not_for_an_archive(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = "jinja2==3 \\\n    --hash=sha256:1\n    # via torch\ntorch==1.0\ntqdm==4 \\\n    --hash=x\n"
+    (checkout / "envs/requirements.lock").write_text(lock)
+    assert set_up(checkout).returncode == 0
+    first = "jinja2==3 \\\n    --hash=sha256:1\n    # via torch\n"
+    assert (checkout / ".venv/.first.txt").read_text() == first
+    assert (checkout / ".venv/.hashed.txt").read_text() == lock.replace("torch==1.0\n", "")
+    assert "-m envs.build_horovod --compile-only" in (checkout / "calls").read_text()
+    (checkout / "calls").unlink()
+    monkeypatch.setenv("FROM", "archive.zip")
+    assert set_up(checkout).returncode == 0
+    assert "build_horovod" not in (checkout / "calls").read_text()
