@@ -154,20 +154,19 @@ def _ranges(group: Group) -> list[dict[str, Any]]:
 def find_base(group: Group, groups: Groups) -> Group | None:
     """What the speedup of a group is taken against, or None where that did not finish.
 
-    The strategy `single` on 1 node in the same precision, best one of equal work: under weak
-    scaling with as large a batch per device. Without one, the same arm at its smallest node count
-    (1 wherever the study has it). Times over another kind of network are no base.
+    The strategy `single` on 1 node in fp32, so that all speedups of a table have one base; where no
+    such run finished, in the same precision. Best one of equal work: under weak scaling with as
+    large a batch per device. Without one, the same arm at its smallest node count (1 wherever the
+    study has it). Times over another kind of network are no base.
     """
     own = group.context
     alike = [g for g in groups.values() if g.context["network"] == own["network"]]
-    single = [
-        g
-        for g in alike
-        if g.ok
-        and [g.context[key] for key in ("strategy", "nodes", "precision")]
-        == ["single", 1, own["precision"]]
+    alone = [
+        g for g in alike if g.ok and (g.context["strategy"], g.context["nodes"]) == ("single", 1)
     ]
-    if single:
+    precisions = ("fp32", own["precision"])
+    in_each = [[g for g in alone if g.context["precision"] == one] for one in precisions]
+    if single := next(filter(None, in_each), None):
         scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
         return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
     # Over several links the arm's one node is a cell of its own, which has the arm's name.

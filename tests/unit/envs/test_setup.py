@@ -93,7 +93,9 @@ def test_an_environment_in_use_is_not_changed(checkout: Path) -> None:
 def test_horovod_is_compiled_while_pip_goes_on_and_not_for_an_archive(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = "jinja2==3 \\\n    --hash=sha256:1\n    # via torch\ntorch==1.0\ntqdm==4 \\\n    --hash=x\n"
+    lock = (
+        "jinja2==3 \\\n    --hash=sha256:1\n    # via torch\ntorch==1.0\ntqdm==4 \\\n    --hash=x\n"
+    )
     (checkout / "envs/requirements.lock").write_text(lock)
     assert set_up(checkout).returncode == 0
     first = "jinja2==3 \\\n    --hash=sha256:1\n    # via torch\n"
