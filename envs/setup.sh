@@ -69,7 +69,8 @@ locked() {
 locked filelock fsspec jinja2 markupsafe mpmath networkx numpy sympy typing-extensions \
     cffi cloudpickle packaging psutil pycparser pyyaml setuptools wheel >"$venv/.first.txt"
 install --require-hashes --no-deps --requirement "$venv/.first.txt"
-install "$(sed -n '/^torch==/p' envs/requirements.lock)"
+torch=$(sed -n '/^torch==/p' envs/requirements.lock)
+install "$torch"
 # Horovod needs no more: it is compiled while the rest is fetched, but for a paper that trains nothing.
 if [ -z "${FROM+x}" ]; then
     "$venv/bin/python" -m envs.build_horovod --compile-only 8>&- 9>&- &

@@ -69,7 +69,10 @@ def test_a_stage_starts_again_without_what_its_python_would_read(tmp_path: Path)
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": there, "LD_PRELOAD": "", "PYTHONHASHSEED": "7"},
+        env={
+            "PATH": os.environ["PATH"],
+            **{"PYTHONPATH": there, "LD_PRELOAD": "", "PYTHONHASHSEED": "7"},
+        },
         capture_output=True,
         text=True,
     )

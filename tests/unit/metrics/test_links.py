@@ -46,7 +46,7 @@ def test_one_node_is_a_cell_of_the_arm_and_over_no_link(table: pd.DataFrame) -> 
 
 def test_both_links_take_their_base_from_the_one_node(table: pd.DataFrame) -> None:
     for cell in ("dps-amp-slow", "dps-amp-fast"):
-        assert set(of(table, "speedup", cell)["base"]) == {"dps-amp, 1 node"}
+        assert set(of(table, "speedup", cell)["base"]) == {"single, 1 node"}
         assert of(table, "ideal_speedup", cell).loc[4, "value"] == 4
     assert set(of(table, "parity_verdict", "dps-amp-fast")["text"]) == {"equal"}
 

@@ -51,10 +51,17 @@ def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
     assert efficiency == pytest.approx(row["value"] / 4)
 
 
-def test_without_single_the_base_is_the_cell_itself(table: pd.DataFrame) -> None:
-    assert one(table, "dps-amp", 2, "speedup")["base"] == "dps-amp, 1 node"
-    first = one(table, "dps-amp", 1, "speedup")
-    assert first["value"] == 1.0
+def test_speedups_of_every_precision_have_one_base(table: pd.DataFrame) -> None:
+    assert set(pick(table, "cell", "speedup")["base"]) == {"single, 1 node"}
+
+
+def test_without_single_the_base_is_the_cell_itself(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    study["cells"] = [cell for cell in study["cells"] if cell["name"] == "dps-amp"]
+    write_records(tmp_path, study)
+    own = build(Study.of(study), tmp_path)
+    assert one(own, "dps-amp", 2, "speedup")["base"] == "dps-amp, 1 node"
+    assert one(own, "dps-amp", 1, "speedup")["value"] == 1.0
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank(table: pd.DataFrame, runs: Path) -> None:

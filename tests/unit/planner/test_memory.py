@@ -162,7 +162,7 @@ def test_the_base_of_a_cpu_rank_hangs_on_whether_it_is_forked() -> None:
 
 
 def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
-    spec = run_of("smoke", "sps-1gbit", 2)
+    spec = run_of("smoke", "sps", 2)
     root, worker = (predict(spec, rank) for rank in (0, 1))
     assert root.optimiser > 0 and worker.optimiser == 0
     assert root.buffers == 3 * worker.buffers
@@ -185,7 +185,7 @@ def test_accumulation_holds_gradients_and_cuts_activations() -> None:
 
 
 def test_horovod_s_fusion_buffer_is_no_larger_than_what_it_fuses() -> None:
-    small, large = run_of("smoke", "horovod-1gbit", 2), run_of("bai2022", "horovod", 1)
+    small, large = run_of("smoke", "horovod", 2), run_of("bai2022", "horovod", 1)
     found = predict(small)
     assert found.buffers == found.gradients
     assert predict(large).buffers == 128 * 2**20

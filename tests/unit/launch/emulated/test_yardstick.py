@@ -26,7 +26,9 @@ def study(tmp_path_factory) -> Path:
     """A study that has a yardstick, with a model that takes no time."""
     path = tmp_path_factory.mktemp("study") / "measured.yaml"
     model = {"num_layers": 1, "width": 8, "num_heads": 1, "context": 8}
+    base = load_study(ROOT / "workflow/config/eight-nodes/study.yaml")
     changes = {"cluster": {"yardstick": True, "nodes": [1, 2]}, "model": model}
+    changes["cells"] = base.to_dict()["cells"]
     path.write_text(yaml.safe_dump({"extends": "smoke", "study": "measured", **changes}))
     return path
 
@@ -99,7 +101,7 @@ def test_a_strategy_that_cuts_the_forward_pass_has_none(study) -> None:
     spec = run_of(study, "dps", 2)
     strategies.check([spec])
     with pytest.raises(StudyError, match=r"cluster\.yardstick needs forward passes of the whole"):
-        strategies.check([replace(spec, strategy="sharded")])
+        strategies.check([replace(spec, strategy="sharded", options={})])
 
 
 def test_it_belongs_to_emulated_nodes_alone(tmp_path) -> None:

@@ -30,7 +30,7 @@ def test_one_process_may_own_all_gpus_of_its_node() -> None:
 
 
 def test_nodes_on_the_loopback_are_one_machine() -> None:
-    four = request(run_of("smoke", "dps-1gbit", 4))
+    four = request(run_of("smoke", "dps", 4))
     assert (four.nodes, four.gpus, four.slurm_extra) == (1, 0, "--exclusive")
     assert four.memory_mb > request(run_of("smoke", "dps", 1)).memory_mb
 
@@ -42,6 +42,6 @@ def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
 
 
 def test_more_memory_is_asked_for_than_is_predicted() -> None:
-    for cell in ("single", "sps", "dps", "dps-amp"):
-        run = run_of("smoke", cell, 1)
+    for cell, nodes in (("single", 1), ("sps", 1), ("dps", 1), ("dps-amp", 4)):
+        run = run_of("smoke", cell, nodes)
         assert request(run).memory_mb * 2**20 > 2 * predict(run).peak
