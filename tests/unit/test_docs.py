@@ -43,8 +43,8 @@ EXAMPLE = Path("docs/example")
 def test_the_sample_is_there_small_and_linked() -> None:
     """A paper and a page for readers of the repository, who have run nothing yet."""
     files = {path.name: path.read_bytes() for path in EXAMPLE.iterdir()}
-    assert set(files) == {"README.md", "paper.pdf", "report.png"}
-    assert sum(map(len, files.values())) < 2**20
+    assert set(files) == {"README.md", "paper.pdf", "report.png", "smoke.zip"}
+    assert sum(map(len, files.values())) < 4 * 2**20
     told = files["README.md"].decode()
     assert all(f"]({name})" in told for name in files if name != "README.md")
     assert "](example/README.md)" in Path("docs/studies.md").read_text(encoding="utf-8")

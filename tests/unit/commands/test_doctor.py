@@ -144,7 +144,7 @@ def test_limits_of_a_parent_group_count(tmp_path) -> None:
 
 
 def test_a_cell_is_refused_for_the_reason_that_its_run_would_have(monkeypatch) -> None:
-    assert studies.why_not(run_of("smoke", "dps-amp-1gbit", 2)) is None
+    assert studies.why_not(run_of("smoke", "dps-amp", 4)) is None
     apex = replace(run_of("smoke", "dps", 1), precision="apex_o1")
     assert "apex_o1" in str(studies.why_not(apex))
     monkeypatch.setattr(probes, "slurm", lambda: missing("none", "get it"))
@@ -189,8 +189,8 @@ def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
 
     monkeypatch.setattr(studies, "why_not", refuse)
     found = studies.study(Path("workflow/config/smoke/study.yaml"))
-    assert found.status == NOTE and found.text.startswith("22 of 36 ")
-    assert "horovod/n1, horovod-200mbit/n2" in found.text and "no Horovod" in found.text
+    assert found.status == NOTE and found.text.startswith("8 of 12 ")
+    assert "horovod/n1, horovod/n2, horovod/n4" in found.text and "no Horovod" in found.text
     monkeypatch.setattr(studies, "why_not", lambda spec: "nothing works")
     assert studies.study(Path("workflow/config/smoke/study.yaml")).status == MISSING
     monkeypatch.setattr(studies, "why_not", lambda spec: None)
