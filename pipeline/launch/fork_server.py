@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -124,7 +124,7 @@ def _received(connection: socket.socket) -> bytes:
             return b""
 
 
-def serve(name: str, load: Callable[[], Work], alike: Sequence[str] = ()) -> None:
+def serve(name: str, load: Callable[[], Work], alike: Collection[str] = ()) -> None:
     """Serve forever under a name: fork per request and do the work, as if its sender did it.
 
     `load` imports what the work needs and returns it; who asks meanwhile waits. A sender whose
@@ -144,7 +144,7 @@ def serve(name: str, load: Callable[[], Work], alike: Sequence[str] = ()) -> Non
                     os._exit(_guard(connection, work, alike))
 
 
-def _guard(connection: socket.socket, work: Work, alike: Sequence[str]) -> int:
+def _guard(connection: socket.socket, work: Work, alike: Collection[str]) -> int:
     """Fork the work and tell its exit code; kill it when the asker has gone."""
     die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -182,7 +182,7 @@ def test_what_ran_in_place_of_named_software_decides_nothing_and_is_told_beside_
 
 
 def test_a_claim_names_software_that_a_record_can_tell() -> None:
-    own = {"strategy": "horovod", "precision": "fp32"}
+    own: dict[str, Any] = {"strategy": "horovod", "precision": "fp32"}
     content = {"ring": own | {"software": "Horovod"}, "wire": own | {"software": "NCCL"}}
     world = make_world(cells=[c for c in world_study()["cells"] if c["name"] == "ring"])
     for name, cell in content.items():
