@@ -14,6 +14,8 @@ from tempfile import mkdtemp
 
 import yaml
 
+from pipeline.machine.inherited import MATTERS
+
 ROOT = Path(__file__).parents[2]
 PARTS = (
     "Snakefile",
@@ -118,7 +120,13 @@ class Project:
 
     def environment(self) -> dict[str, str]:
         """That of a shell of its own, also where these tests were started by make."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+        # What tests, or torch, have set in this process is not the caller's.
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("MAKE", "MFLAGS"))
+            and (name.endswith("_THREADS") or not MATTERS.fullmatch(name))
+        }
         ours = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         if "PYTEST_XDIST_WORKER" in os.environ:
             # Timed runs wait for one another by a lock in there, and no test asks for their time.
