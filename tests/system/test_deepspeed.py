@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if missing or "NewConnectionError" in done.stderr:
         pytest.skip(f"pip finds no DeepSpeed: {' '.join(missing) or 'no network'}")
     assert done.returncode == 0, done.stderr[-3000:]
-    return folder
+    # Ranks take over no PYTHONPATH: an interpreter of its own finds both environments' packages.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    [packages] = (folder / "venv").glob("lib/python*/site-packages")
+    places = [sysconfig.get_path("purelib"), str(folder)]
+    (packages / "both.pth").write_text("\n".join(places) + "\n")
+    return folder / "venv/bin/python"
 
 
 def run_suite(installed: Path, *chosen: str) -> str:
     """The report of some tests with DeepSpeed importable; all of them must pass."""
-    paths = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
+        [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
         timeout=500,

@@ -60,7 +60,8 @@ def run_of(cell: str, nodes: int, link: LinkSpec = LINK, ranks: int = 1) -> RunS
     model = replace(study.model, vocab_size=300, context=16)
     spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
     work = replace(spec.workload, global_batch=8, steps=6, untimed_steps=2)
-    world = replace(spec.world, nodes=nodes, ranks_per_node=ranks, link=link, yardstick=None)
+    world = replace(spec.world, nodes=nodes, ranks_per_node=ranks, link=link)
+    world = replace(world, yardstick=None, dilated_for=None)
     return replace(spec, world=world, workload=work)
 
 

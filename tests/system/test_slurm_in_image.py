@@ -65,6 +65,8 @@ def local_losses(folder: Path) -> dict[str, Any]:
     study = yaml.safe_load((ROOT / CHECK).read_text())
     most = max(study["cluster"]["nodes"])
     cluster = study["cluster"] | {"network": "loopback", "nodes": [most]}
-    made = make_project(folder, **(study | {"study": "tiny", "cluster": cluster, "profile": None}))
+    corpus = study["corpus"] | {"paths": ["LICENSE"]}  # from the checkout, where this study lies
+    changes = {"study": "tiny", "corpus": corpus, "cluster": cluster, "profile": None}
+    made = make_project(folder, **(study | changes))
     made.run("--cores", "2", "metrics")
     return {run: losses(made.results, run) for run in records(made.results)}
