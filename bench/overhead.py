@@ -112,7 +112,7 @@ def measure(folder: Path, settings: list[Any], repeats: int) -> list[list[dict[s
 
 
 def spec_of(base: RunSpec, network: str, nodes: int) -> RunSpec:
-    """A run of DDP that does next to nothing, without the yardstick of the default study."""
+    """A run of DDP that does next to nothing, at the speed and dilation of its own nodes."""
     link = LinkSpec("bench", 1000) if network == "emulated" else None
     cores, threads = (1, None) if link else (None, 1)
     world = replace(
@@ -123,6 +123,7 @@ def spec_of(base: RunSpec, network: str, nodes: int) -> RunSpec:
         cores_per_node=cores,
         threads_per_rank=threads,
         yardstick=None,
+        dilated_for=None,
     )
     work = replace(base.workload, steps=STEPS, untimed_steps=1, global_batch=8)
     strategy = "ddp" if nodes > 1 else "single"

@@ -2,7 +2,7 @@
 
 That is one line of progress, rewritten on a terminal and otherwise printed now and then; every line
 of the output that says what somebody should know, at once; and, where the workflow fails, the last
-lines of its output and the name of the file.
+lines of its output and the name of the file. What was shown is kept in `logs/progress.txt`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from itertools import count
 from os import getpid
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TextIO
 from pipeline.errors import SamestepError
 from pipeline.files import made_folder
 from pipeline.machine.processes import stopped_below, wait_for_one
-from pipeline.watch.show import line
+from pipeline.watch.show import bar, line
 from pipeline.watch.state import Watched
 
 STOPPED_EVERY = 30
@@ -39,6 +40,8 @@ TAIL = 40
 MOST_WORDS = 50
 """Lines that are shown at once; a study whose every run warns is read in its log and report."""
 
+PROGRESS_FILE = "progress.txt"
+
 _WIDTH = 240
 _STEP = re.compile(r": (step \d+/\d+, |waits: |the machine is quiet)")
 
@@ -51,6 +54,8 @@ class Follower:
         words = "|".join(("error:", "warning:", "note:", "mixed:", "NOT EQUAL", "interrupted"))
         self._notable = re.compile(rf"(?:{words}|{re.escape(watched.study.name)}/)")
         self._terminal = out.isatty()
+        if isinstance(out, TextIOWrapper):  # a bar and labels, whatever the locale
+            out.reconfigure(errors="replace")
         self._offset, self._told = 0, list[str]()
         self._now = ""
         self._progress: tuple[int, str | None] = (-1, None)
@@ -69,7 +74,8 @@ class Follower:
         if ended:
             self._now = ""
         # Drawing costs more than looking, and runs are timed meanwhile.
-        if ended or self._now != before or self._progress[0] in (-1, LINES):
+        between = 0 < len(self.watched.ended) < len(self.watched.planned)
+        if ended or self._now != before or not between:
             self._show()
 
     def tell_stopped(self, workflow: int) -> None:
@@ -99,19 +105,28 @@ class Follower:
 
     def _show(self) -> None:
         planned = max(len(self.watched.planned), 1)
-        progress = (LINES * len(self.watched.ended) // planned, self.watched.making())
+        progress = (LINES * len(self.watched.ended) // planned, self.watched.phase())
         former, self._progress = self._progress, progress
         text = line(self.watched, self._now)
         if self._terminal:
             columns = shutil.get_terminal_size().columns
-            self.out.write(f"\r{text[: columns - 1]}\x1b[K")
+            drawn = f"{''.join(bar(self.watched))}  {text}"
+            self.out.write(f"\r{drawn[: columns - 1]}\x1b[K")
             self.out.flush()
-        elif progress != former:
-            self._say(text)
+        if progress != former:
+            self._keep(text)
+            if not self._terminal:
+                print(_cut(text), file=self.out, flush=True)
 
     def _say(self, text: str) -> None:
         self.close()
         print(_cut(text), file=self.out, flush=True)
+        self._keep(text)
+
+    def _keep(self, text: str) -> None:
+        """Append the line and the time to the progress of all starts of this study."""
+        with (self.watched.results / "logs" / PROGRESS_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(f"{datetime.now().astimezone():%F %T%z}  {_cut(text)}\n")
 
     def _fresh(self) -> list[str]:
         """Whole lines that the workflow has written since the last call."""

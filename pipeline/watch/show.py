@@ -9,30 +9,38 @@ from rich.text import Text
 from pipeline.watch.state import Ended, Watched, medians, not_ok
 
 _LAST = 3
-_BAR = 30
+_BAR = 12
 # As a verdict or a status is coloured elsewhere; the words say the same without a colour.
 _COLOURS = {"ok": "green", "unsupported": "yellow"}
 
 
 def line(watched: Watched, now: str = "") -> str:
-    """`37/252 runs, about 17 min left; last dps n8 r3: 123 ms a step`.
+    """`37 of 84 runs, about 4 min left; last: DDP, 4 nodes, 26.4 ms a step`.
 
-    `now` is what is under way, in words; it stands where no run has ended yet.
+    `now` is what is under way, in words, beside the phase that `Watched.phase` knows of.
     """
     done, planned = _counts(watched)
-    parts = [f"{done}/{planned}{' or more' if watched.adaptive else ''} runs"]
+    parts = [f"{done} of {planned}{' or more' if watched.adaptive else ''} runs"]
     if counts := not_ok([*watched.ended.values()]):
         parts[0] += f" ({', '.join(f'{count} {status}' for status, count in counts.items())})"
     if done < planned:
         left = watched.seconds_left()
         parts[0] += "" if left is None else f", about {duration(left)} left"
         if watched.ended:
-            parts.append(f"last {_outcome(max(watched.ended.values(), key=lambda r: r.ended))}")
-        if now:
-            parts.append(f"now {now}")
-    elif (product := watched.making()) is not None:
-        parts.append(f"making {product}")
+            last = max(watched.ended.values(), key=lambda run: run.ended)
+            parts.append(f"last: {_outcome(watched, last)}")
+    if now:
+        parts.append(f"now {now}")
+    elif (phase := watched.phase()) is not None:
+        parts.append(phase)
     return "; ".join(parts)
+
+
+def bar(watched: Watched) -> tuple[str, str]:
+    """The part of a bar that is filled, and the rest of it."""
+    done, planned = _counts(watched)
+    filled = round(_BAR * done / planned) if planned else _BAR
+    return "━" * filled, "─" * (_BAR - filled)
 
 
 def matrix(watched: Watched) -> Group:
@@ -46,17 +54,15 @@ def matrix(watched: Watched) -> Group:
     known = medians(watched.ended.values())
     for cell in dict.fromkeys(run.cell for run in watched.planned):
         table.add_row(cell, *(_entry(watched, known, cell, count) for count in nodes))
-    done, planned = _counts(watched)
-    filled = round(_BAR * done / planned) if planned else _BAR
-    bar = Text("━" * filled, style="green") + Text("━" * (_BAR - filled), style="dim")
+    filled, rest = bar(watched)
     last = sorted(watched.ended.values(), key=lambda run: run.ended)[-_LAST:]
     profiled = [run for run in watched.planned if run.profile]
     note = f"profiled runs: {sum(r.run_id in watched.ended for r in profiled)}/{len(profiled)}"
     return Group(
         table,
-        bar + Text(f"  {line(watched)}"),
+        Text(filled, style="green") + Text(rest, style="dim") + Text(f"  {line(watched)}"),
         Text(note if profiled else "no profiled runs", style="dim"),
-        *(Text(_outcome(run), style=_COLOURS.get(run.status, "red")) for run in last),
+        *(Text(_outcome(watched, run), style=_COLOURS.get(run.status, "red")) for run in last),
     )
 
 
@@ -87,10 +93,18 @@ def _entry(watched: Watched, known: dict[tuple[str, int], float], cell: str, nod
     return text.append(f"{len(ended)}/{len(own)}", style="green" if whole else "dim")
 
 
-def _outcome(run: Ended) -> str:
-    if run.step_seconds is None:
-        return f"{run.name}: {run.status}"
-    return f"{run.name}: {_milliseconds(run.step_seconds)} ms a step"
+def _outcome(watched: Watched, run: Ended) -> str:
+    """`DDP, 4 nodes, 1gbit, 26.4 ms a step`; the link where the study has several."""
+    world = run.spec.world
+    parts = [watched.labels[run.spec.cell]]
+    parts.append(f"{world.nodes} node{'' if world.nodes == 1 else 's'}")
+    if world.link is not None and len(watched.study.cluster.links) > 1:
+        parts.append(world.link.name)
+    if run.step_seconds is not None:
+        parts.append(f"{_milliseconds(run.step_seconds)} ms a step")
+    else:
+        parts.append("profiled" if run.spec.profile and run.status == "ok" else run.status)
+    return ", ".join(parts)
 
 
 def _milliseconds(seconds: float) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.documents import read_lines, read_made
 from pipeline.errors import RecordError, StudyError
 from pipeline.records.record import RUN_FILE, STEPS_FILE
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import cells_of, expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -50,11 +50,6 @@ class Ended:
     ended: float
     step_seconds: float | None
 
-    @property
-    def name(self) -> str:
-        """`<cell> n<nodes> r<repeat>`, or `p<repeat>`."""
-        return " ".join(self.spec.run_id.split("/")[1:])
-
 
 class Watched:
     """A study and its results folder; call `update` now and then."""
@@ -62,6 +57,7 @@ class Watched:
     def __init__(self, study: Study, results: Path) -> None:
         self.study, self.results = study, results
         self.ended: dict[str, Ended] = {}
+        self.labels = {cell.name: cell.label for cell in cells_of(study)}
         self._runs = [*expand(study), *profiled(study)]
         # Asked each second while runs are timed: 252 records take less than a millisecond.
         folders = (results / "runs" / spec.run_id.partition("/")[2] for spec in self._runs)
@@ -119,8 +115,13 @@ class Watched:
         )
         return expected * _stretch(self.ended.values())
 
-    def making(self) -> str | None:
-        """The product that is older than what it is made from, once all runs have ended."""
+    def phase(self) -> str | None:
+        """What is under way before the first run, and after the last; None in between."""
+        if not self.ended:
+            if not (self.results / "tokens/manifest.json").exists():
+                return "cutting the text into tokens"
+            if self.study.cluster.yardstick and not (self.results / "yardstick.json").exists():
+                return "measuring the speed of this machine"
         if any(run.run_id not in self.ended for run in self.planned):
             return None
         newest = max((run.ended for run in self.ended.values()), default=0.0)
@@ -128,7 +129,7 @@ class Watched:
             stamps = [stamp for path in self.results.glob(pattern) if (stamp := _stamp(path))]
             times = [stamp[0] / 1e9 for stamp in stamps]
             if not times or min(times) < newest:
-                return name
+                return f"making the {name}"
             newest = max(times)
         return None
 

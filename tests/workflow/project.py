@@ -21,6 +21,7 @@ PARTS = (
     "Snakefile",
     "from_archive.smk",
     "Makefile",
+    "profiles",
     "workflow",
     "pipeline",
     "paper",

@@ -112,6 +112,13 @@ def test_an_image_that_cannot_draw_still_trains(project) -> None:
     assert "only the training runs" not in run(project, *command, stream="stderr")
 
 
+def test_other_software_repeats_no_run_with_or_without_a_profile(project) -> None:
+    """Snakemake finds the project's own profile, which leaves its trigger `software-env` out."""
+    for profile in ((), PROFILE):
+        command = ("snakemake", "--dry-run", "--cores", "1", *profile, "--configfile", STUDY)
+        assert "profiles/default for setting" in run(project, *command, stream="stderr")
+
+
 def test_without_the_image_the_study_says_how_to_make_it(tmp_path) -> None:
     bare = make_project(tmp_path)
     done = bare.run("--cores", "1", "--use-singularity", "--dry-run", check=False)

@@ -32,7 +32,7 @@ def test_bytes_on_the_wire_are_those_of_a_ring_in_full_frames() -> None:
 
 def test_one_node_computes_its_share_of_the_batch() -> None:
     spec = scaling.alone(NoRuns(), 8)
-    assert (spec.strategy, spec.world.nodes, spec.workload.global_batch) == ("single", 1, 4)
+    assert (spec.strategy, spec.world.nodes, spec.workload.global_batch) == ("single", 1, 2)
 
 
 @pytest.mark.parametrize(("computed", "expected"), [(0.02, 1.5), (0.001, 0.03 / 0.00547)])

@@ -47,7 +47,7 @@ def fake_nvcc(folder: Path) -> dict[str, str]:
 
 
 def test_the_installed_version_names_torch_kind_and_patches() -> None:
-    assert TARGET.full_version == "0.28.1+torch2.13.0.cpu.gloo.p2"
+    assert TARGET.full_version == "0.28.1+torch2.13.0.cpu.gloo.p3"
 
 
 def test_wheels_of_different_targets_never_share_a_folder(home: Path) -> None:

@@ -50,7 +50,9 @@ def test_what_the_workflow_says_is_in_the_file_and_progress_is_shown(tmp_path: P
     assert run(tmp_path, f"cat {tmp_path}/noise; echo to stderr >&2", out) == 0
     assert log_of(tmp_path).read_text() == NOISE + "to stderr\n"
     shown = out.getvalue().splitlines()
-    assert len(shown) == 1 and "16/16 runs (" in shown[0] and "making metrics" in shown[0]
+    assert len(shown) == 1 and "16 of 16 runs (" in shown[0]
+    assert "making the metrics" in shown[0]
+    assert (tmp_path / "logs/progress.txt").read_text().split("  ", 1)[1] == f"{shown[0]}\n"
 
 
 def test_words_that_somebody_should_know_are_shown_at_once(tmp_path: Path) -> None:
@@ -99,7 +101,8 @@ def test_a_flood_of_warnings_ends_with_the_name_of_the_file(tmp_path: Path) -> N
     assert len(shown) == module.MOST_WORDS + 1 and shown[-1].startswith("more such lines are in")
 
 
-def test_a_terminal_has_one_line_that_is_rewritten(tmp_path: Path) -> None:
+def test_a_terminal_has_one_line_that_is_rewritten(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     out = Terminal()
     script = "echo 'tiny/dps/n2/r0: step 3/10, 5,000 tokens/s, 2 s left'; sleep 0.3; echo error: x"
     run(tmp_path, script, out)
@@ -112,6 +115,7 @@ def test_without_a_terminal_lines_are_few(tmp_path: Path) -> None:
     watched, out = Watched(Study.of(make_study(repeats=8)), tmp_path), io.StringIO()
     log = tmp_path / "log.txt"
     log.touch()
+    (tmp_path / "logs").mkdir()
     shown = Follower(watched, log, out)
     for place, spec in enumerate(watched.planned):
         run = Ended(spec, "ok", 30.0 * place, 30.0 * place + 30, 0.1)
@@ -124,7 +128,8 @@ def test_without_a_terminal_lines_are_few(tmp_path: Path) -> None:
         shown.update()
     lines = out.getvalue().splitlines()
     assert len(watched.planned) > 50 and len(lines) == module.LINES + 1
-    assert lines[0].startswith(f"1/{len(watched.planned)} runs, about ")
+    assert lines[0].startswith(f"1 of {len(watched.planned)} runs, about ")
+    assert len((tmp_path / "logs/progress.txt").read_text().splitlines()) == len(lines)
 
 
 def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,14 +67,14 @@ def test_runs_appear_as_their_records_do(watched: Watched) -> None:
     away = [path.rename(path.with_suffix(".away")) for path in paths]
     assert watched.update() == [] and watched.seconds_left() is None
     assert line(watched, "dps n2 r1: step 3/10") == (
-        f"0/{len(paths)} runs; now dps n2 r1: step 3/10"
+        f"0 of {len(paths)} runs; now dps n2 r1: step 3/10"
     )
     for path, final in zip(away[:-4], paths, strict=False):
         path.rename(final)
     assert len(watched.update()) == len(paths) - 4
     assert watched.seconds_left() == pytest.approx(4 * 30)
-    assert f"{len(paths) - 4}/{len(paths)} runs (" in line(watched)
-    assert ", about 2 min left; last " in line(watched)
+    assert f"{len(paths) - 4} of {len(paths)} runs (" in line(watched)
+    assert re.search(r", about 2 min left; last: .+, [124] nodes?, ", line(watched))
     # One that is repeated has not ended until it is there again.
     paths[0].unlink()
     assert watched.update() == [] and watched.seconds_left() == pytest.approx(5 * 30)
@@ -92,19 +93,20 @@ def test_a_record_of_another_training_or_a_damaged_one_has_not_ended(watched: Wa
 
 def test_the_product_that_is_out_of_date_is_named(watched: Watched) -> None:
     watched.update()
-    assert watched.making() == "metrics" and line(watched).endswith("; making metrics")
+    assert watched.phase() == "making the metrics"
+    assert line(watched).endswith("; making the metrics")
     for place, name in enumerate(
         ("metrics/metrics.parquet", "figures/a.svg", "tables/a.html", "paper/paper.pdf")
     ):
         (watched.results / name).parent.mkdir(exist_ok=True)
         (watched.results / name).touch()
         os.utime(watched.results / name, (4e9 + place, 4e9 + place))
-    assert watched.making() == "report"
+    assert watched.phase() == "making the report"
     (watched.results / "report.html").touch()
     os.utime(watched.results / "report.html", (5e9, 5e9))
-    assert watched.making() is None
+    assert watched.phase() is None
     os.utime(watched.results / "metrics/metrics.parquet", (6e9, 6e9))
-    assert watched.making() == "figures"
+    assert watched.phase() == "making the figures"
 
 
 def test_the_matrix_shows_cells_medians_and_what_went_wrong(watched: Watched) -> None:
@@ -123,7 +125,10 @@ def test_adaptive_repeats_plan_more_runs_as_rounds_call_for_them(tmp_path: Path)
     watched = Watched(study, tmp_path)
     before = len(watched.planned)
     assert all(run.repeat < 2 for run in watched.planned)
-    assert line(watched) == f"0/{before} or more runs"
+    assert line(watched) == f"0 of {before} or more runs; cutting the text into tokens"
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens/manifest.json").touch()
+    assert line(watched) == f"0 of {before} or more runs"
     (tmp_path / "rounds").mkdir()
     (tmp_path / "rounds/2.json").write_text('["tiny/dps/n2/r2"]')
     assert len(watched.planned) == before + 1
