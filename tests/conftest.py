@@ -1,5 +1,6 @@
 """Options and fixtures of the whole suite."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(file) if file in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+
+
+def untracked() -> set[str]:
+    """Files of the checkout that git neither tracks nor ignores; none where there is no git."""
+    command = ["git", "-C", str(Path(__file__).parents[1]), "ls-files", "--others"]
+    done = subprocess.run([*command, "--exclude-standard"], capture_output=True, text=True)
+    return set(done.stdout.splitlines())
+
+
+BEFORE = untracked()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a session whose tests left files in the checkout."""
+    if not hasattr(session.config, "workerinput") and (left := untracked() - BEFORE):
+        print(f"\nerror: tests left files in the checkout: {', '.join(sorted(left)[:5])}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

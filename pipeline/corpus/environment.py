@@ -18,6 +18,8 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
     The libraries read most of these when they are first imported, so enter this before importing
     `datasets`. The environment is put back on leaving.
     """
+    # Absolute, since `datasets` keeps its cache's name for as long as the process lives.
+    work = work.resolve()
     wanted = {
         # Without this `datasets` searches for torch, which costs seconds and hundreds of megabytes.
         "USE_TORCH": "0",
