@@ -22,6 +22,7 @@ from pipeline.emulation import links, tcp
 from pipeline.emulation.cables import Cables
 from pipeline.errors import LaunchError, SamestepError
 from pipeline.machine import session
+from pipeline.machine.control_groups import cpu_quota
 from pipeline.machine.processes import die_with_parent
 from pipeline.study.link import LinkSpec
 
@@ -179,6 +180,10 @@ def why_not(link: LinkSpec = PLAIN) -> str | None:
     """None where nodes with this link can be made, else the reason with the fix, in one line."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
+    quota = cpu_quota()
+    if quota is not None and quota < 1:
+        # The kernel stops the whole group for tens of ms at a time, in the middle of steps.
+        return f"a CPU quota of {quota:g} cores stops a node within its steps; allow one core"
     tried = f"emulated nodes, {'delayed' if link.delay_us else 'undelayed'}"
     if session.recall(tried, TRIAL_SECONDS):
         return None
