@@ -169,8 +169,21 @@ def find_base(group: Group, groups: Groups) -> Group | None:
     if single := next(filter(None, in_each), None):
         scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
         return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
-    # Over several links the arm's one node is a cell of its own, which has the arm's name.
-    line = [g for g in alike if g.context["cell"] in (own["cell"], own["arm"])]
+    return find_own_base(group, groups)
+
+
+def find_own_base(group: Group, groups: Groups) -> Group | None:
+    """The same arm at its smallest node count over the same network, or None if it did not finish.
+
+    Over several links the arm's one node is a cell of its own, which has the arm's name.
+    """
+    own = group.context
+    names = (own["cell"], own["arm"])
+    line = [
+        g
+        for g in groups.values()
+        if g.context["network"] == own["network"] and g.context["cell"] in names
+    ]
     first = min(line, key=lambda g: int(g.context["nodes"]))
     return first if first.ok else None
 
@@ -202,16 +215,23 @@ def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
     if base is None:
         return []
     ideal = group.context["world_size"] / base.context["world_size"]
-    ratio = (
-        Interval(1.0, 1.0, 1.0, len(group.ok), "exact: the base itself")
-        if base is group
-        else interval_of_ratio(group.rate, base.rate)
-    )
-    name = base_name(base)
+    ratio, name = _over(group, base), base_name(base)
+    first = find_own_base(group, groups)
+    own = first and {
+        "metric": "own_speedup", "unit": "1", "base": base_name(first), **bounds(_over(group, first))
+    }  # fmt: skip
     return [
+        *([own] if own else []),
         {"metric": "speedup", "unit": "1", "base": name, **bounds(ratio)},
         {"metric": "efficiency", "unit": "1", "base": name, **bounds(ratio.times(1 / ideal))},
         {"metric": "ideal_speedup", "value": ideal, "unit": "1", "base": name},
         {"metric": "base_tokens_per_second", "unit": "tokens/s", "base": name,
          **bounds(base.rate)},
     ]  # fmt: skip
+
+
+def _over(group: Group, base: Group) -> Interval:
+    """Ratio of the throughputs of two groups."""
+    if base is group:
+        return Interval(1.0, 1.0, 1.0, len(group.ok), "exact: the base itself")
+    return interval_of_ratio(group.rate, base.rate)

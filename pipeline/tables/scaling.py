@@ -9,15 +9,14 @@ from pipeline.metrics.select import pick, records, speedup_name
 from pipeline.tables.write import PLACE, places
 
 CAPTION = (
-    "Throughput, speedup over the base and parallel efficiency (speedup over the ratio of ranks) "
-    "with their intervals. Where the batch grows with the devices (weak scaling) it is called "
-    "scaled speedup. What those of the throughput cover stands in the table of step times, "
-    "and those of the ratios cover no less than the worse of their two parts. The base is named by "
-    "its cell in the study; the last column says whether the test finds the cell faster or slower "
-    "than it. A dash stands where no run finished or no base did."
+    "Throughput, its speedup over the base, parallel efficiency (speedup over the ratio of ranks), "
+    "and throughput over that of the same cell on its fewest nodes, with their intervals; those of "
+    "ratios cover no less than the worse of their two parts. Under weak scaling the speedup is "
+    "called scaled. The last column says whether the test finds the cell faster or slower than the "
+    "base. A dash: no run finished, or the base did not."
 )
 COMPARES = {"precision"}
-_MEASURES = ("tokens_per_second", "speedup", "efficiency")
+_MEASURES = ("tokens_per_second", "speedup", "efficiency", "own_speedup")
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
@@ -40,7 +39,8 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, each measure as `value [low, high]`."""
-    titles = ("Tokens/s", speedup_name(frame).partition(",")[0].capitalize(), "Efficiency")
+    speedup = speedup_name(frame).partition(",")[0].capitalize()
+    titles = ("Tokens/s", speedup, "Efficiency", "Over itself")
     shown = []
     for row in records(frame):
         line = {}

@@ -51,6 +51,12 @@ def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
     assert efficiency == pytest.approx(row["value"] / 4)
 
 
+def test_a_cell_has_its_scaling_over_its_own_fewest_nodes(table: pd.DataFrame) -> None:
+    few, many = (one(table, "dps", nodes, "tokens_per_second")["value"] for nodes in (1, 4))
+    found = one(table, "dps", 4, "own_speedup")
+    assert found["value"] == pytest.approx(many / few) and found["base"] == "dps, 1 node"
+
+
 def test_speedups_of_every_precision_have_one_base(table: pd.DataFrame) -> None:
     assert set(pick(table, "cell", "speedup")["base"]) == {"single, 1 node"}
 
