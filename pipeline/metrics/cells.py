@@ -217,11 +217,11 @@ def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
     ideal = group.context["world_size"] / base.context["world_size"]
     ratio, name = _over(group, base), base_name(base)
     first = find_own_base(group, groups)
-    own = first and {
-        "metric": "own_speedup", "unit": "1", "base": base_name(first), **bounds(_over(group, first))
-    }  # fmt: skip
     return [
-        *([own] if own else []),
+        *([] if first is None else [
+            {"metric": "own_speedup", "unit": "1", "base": base_name(first),
+             **bounds(_over(group, first))},
+        ]),
         {"metric": "speedup", "unit": "1", "base": name, **bounds(ratio)},
         {"metric": "efficiency", "unit": "1", "base": name, **bounds(ratio.times(1 / ideal))},
         {"metric": "ideal_speedup", "value": ideal, "unit": "1", "base": name},

@@ -19,7 +19,6 @@ from pipeline.metrics.select import cells, fact, listed, node_counts, pick, plur
 from pipeline.metrics.verdicts import Verdict, compared, faster_than_base
 from pipeline.study.profiling import COMMUNICATION
 
-_FAMILIES = {"gpt2": "GPT-2"}
 _SHARE = f"phase_share:{COMMUNICATION}"
 
 
@@ -29,7 +28,7 @@ def measured_on(table: pd.DataFrame) -> str:
     families = dict.fromkeys(str(model).split()[0] for model in runs["model"])
     sizes = sorted({value / 1e6 for value in pick(table, "run", "num_parameters")["value"]})
     with_size = f" with {listed(f'{one:.2f}' for one in sizes)} M parameters" if sizes else ""
-    model = listed(_FAMILIES.get(one, one) for one in families) + with_size
+    model = listed("GPT-2" if one == "gpt2" else one for one in families) + with_size
     counts = node_counts(table)
     nodes = f"{listed(counts)} node{'' if counts == [1] else 's'}"
     cores = sorted({int(one) for one in pick(table, "run", "num_cores")["value"].dropna()})

@@ -8,8 +8,8 @@ mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, wi
 `num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
 `flops_per_token(model)`, `end_parameters(model)`, `activation_bytes(model, sequences, formats)` and
 `logit_bytes(model, sequences)`, for recomputation `recomputed_flops_per_token(model)`,
-`input_bytes(model, sequences, formats)` and `block_bytes(model, sequences, formats)`, and, for
-annotations, `parameter_shapes(model)` and `boundary_shapes(model)`. A model with `tensor_cuts` may
+`input_bytes(model, sequences, formats)` and `block_bytes(model, sequences, formats)`, and
+`parameter_shapes(model)`; for annotations, `boundary_shapes(model)`. A model with `tensor_cuts` may
 be cut over a tensor axis, and its arithmetic has `cut_parameters(model)`; one with `stage_cuts`
 into stages of a pipeline.
 """

@@ -50,5 +50,5 @@ class _Recomputed(nn.Module):
     The second one has the random numbers and the autocast of the first (arXiv 1604.06174).
     """
 
-    def forward(self, *given: Any) -> Any:
-        return checkpoint(super().forward, *given, use_reentrant=False)
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return checkpoint(super().forward, *given, use_reentrant=False, **named)

@@ -181,7 +181,9 @@ def _model(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     millions = listed(f"{count / 1e6:.2f}" for count in sorted(counts))
     return {
         **shape,
-        "family": {"gpt2": "GPT-2"}.get(study.model.family, study.model.family),
+        # A class of transformers, or our own GPT-2; with its source in the bibliography.
+        "family": study.model.architecture or "GPT-2",
+        "source": "wolf2020" if study.model.architecture else "radford2019",
         "vocabulary": f"{study.model.vocab_size:,}",
         "parameters_millions": millions,
     }

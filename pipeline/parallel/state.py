@@ -132,6 +132,7 @@ def materialise(
 ) -> None:
     """Give the parameters memory on `device`, and this rank's parts of their initial values.
 
+    Buffers, such as the frequencies of rotary positions, keep the values that they were made with.
     `initial` gives the whole values of the names that it is asked for, one after the other, so that
     besides the parts one whole weight exists at a time. Nothing is sent. A model that has memory
     already stays as it is.
@@ -140,6 +141,7 @@ def materialise(
     if not any(parameter.is_meta for parameter in parameters.values()):
         return
     cuts = {name: cut_of(parameter) for name, parameter in parameters.items()}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     # A parameter stays the same object, so tied ones stay tied and hooks stay on them.
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -151,6 +153,8 @@ def materialise(
         if cut is not None:
             setattr(parameters[name], NAME, cut)
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
         for name, value in initial(parameters.keys()):
             parameters[name].copy_(placed_as(parameters[name], value))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.strategies.base import SYMBOLS, Strategy
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
@@ -100,6 +101,13 @@ def check(runs: Iterable[RunSpec]) -> None:
     """Raise StudyError for a run whose strategy, options or world do not go together."""
     for run in runs:
         strategy = load(run.strategy, run.options)
+        if strategy.cuts and not hasattr(models.arithmetic(run.model), strategy.cuts):
+            whole = [name for name in names() if not load(name, {}).cuts]
+            raise StudyError(
+                f"{run.run_id}: strategy {run.strategy} cuts the model itself, and family "
+                f"{run.model.family} does not say where; use one of {', '.join(whole)}"
+            )
+        models.num_parameters(run.model)  # raises where its family cannot make it
         strategy.check_spec(run)
         strategy.layout(run.world).check_batch(run)
         if run.world.yardstick and not strategy.whole_forward:

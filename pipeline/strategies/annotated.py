@@ -30,6 +30,7 @@ class Annotated(Strategy):
     or null, by names or patterns. Sequences are cut over the axis `data`.
     """
 
+    cuts: ClassVar[str] = "boundary_shapes"
     modules: ClassVar[tuple[str, ...]] = (
         "torch.distributed.tensor",
         "torch.distributed.tensor.experimental",

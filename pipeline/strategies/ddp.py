@@ -58,6 +58,8 @@ class Ddp(Strategy):
             bucket_cap_mb=None if self.bucket_cap_mb == 25 else self.bucket_cap_mb,
             gradient_as_bucket_view=True,
         )
+        # Buffers are constants here, such as the frequencies of rotary positions.
+        wrapped.broadcast_buffers = False
         return Stepper(
             prepared,
             forward=wrapped,

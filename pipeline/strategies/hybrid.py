@@ -34,6 +34,7 @@ class Hybrid(Pipelined):
     parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
     """
 
+    cuts: ClassVar[str] = "end_parameters"
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},

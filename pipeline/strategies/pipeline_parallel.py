@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class PipelineParallel(Pipelined):
     """`ranks`: size of the pipeline axis, 0 for all ranks; the rest are data-parallel."""
 
+    cuts: ClassVar[str] = "end_parameters"
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {"ranks": 2, "schedule": "gpipe"},
         {"ranks": 2, "schedule": "interleaved"},

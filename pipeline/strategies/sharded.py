@@ -143,6 +143,7 @@ class Sharded(Strategy):
                 parts.model.parameters(), parts.make_optimiser, mesh
             )
             wrapped = DistributedDataParallel(parts.model, gradient_as_bucket_view=True)
+            wrapped.broadcast_buffers = False
             return sharded.ShardedStepper(parts.prepared(optimiser), group, forward=wrapped)
         if parts.layout.device == "cuda":
             parts.phases.untimed()  # collectives run on streams of their own

@@ -31,6 +31,7 @@ class Tensor(Strategy):
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
     """
 
+    cuts: ClassVar[str] = "cut_parameters"
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {"ranks": 2},

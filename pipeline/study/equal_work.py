@@ -87,9 +87,10 @@ def without_lossy_wire(spec: RunSpec) -> RunSpec:
 
 
 def model_text(spec: RunSpec) -> str:
-    """Family and shape of the model, comparable as one string."""
+    """Family or class and shape of the model, comparable as one string."""
     m = spec.model
+    config = "".join(f" {name}={value}" for name, value in sorted((m.config or {}).items()))
     return (
-        f"{m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
-        f"context={m.context} vocabulary={m.vocab_size}"
+        f"{m.architecture or m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
+        f"context={m.context} vocabulary={m.vocab_size}{config}"
     )

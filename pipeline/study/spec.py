@@ -21,7 +21,11 @@ NODES_OF_ONE_MACHINE = 254
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Shape of the model. `width` is the embedding size, `context` the positions per sequence."""
+    """Shape of the model. `width` is the embedding size, `context` the positions per sequence.
+
+    Of the family `transformers`, `architecture` is the class and `config` what its configuration
+    has besides these sizes.
+    """
 
     family: str
     num_layers: int
@@ -29,6 +33,8 @@ class ModelSpec:
     num_heads: int
     context: int
     vocab_size: int
+    architecture: str | None = None
+    config: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,11 @@ class RunSpec:
         whole["environment"] = dict(self.environment)
         if self.world.link is not None:
             whole["world"]["link"] = self.world.link.to_dict()
-        later = [(whole, "image_digest")]
+        later = [
+            (whole, "image_digest"),
+            (whole["model"], "architecture"),
+            (whole["model"], "config"),
+        ]
         optional = ("threads_per_rank", "link", "cores_per_node", "yardstick", "dilated_for")
         later += [(whole["world"], name) for name in optional]
         for place, name in later:
@@ -257,6 +267,13 @@ def _check_world(spec: RunSpec) -> None:
 
 
 def _check_model(model: ModelSpec) -> None:
+    if (model.family == "transformers") != bool(model.architecture) or (
+        model.config is not None and not model.architecture
+    ):
+        raise StudyError(
+            f"model.family {model.family} with model.architecture {model.architecture}: name the "
+            "class of a model of transformers for the family transformers, and for no other"
+        )
     if model.width % model.num_heads:
         raise StudyError(
             f"model.width {model.width} is not a multiple of model.num_heads "

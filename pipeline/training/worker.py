@@ -110,7 +110,7 @@ def import_heavy() -> None:
     import torch
 
     import pipeline.corpus.batches
-    import pipeline.models.gpt2.model
+    import pipeline.models.gpt2.model  # transformers is loaded by the ranks that train its models
     import pipeline.precision
     import pipeline.training.checkpoint
     import pipeline.training.loop

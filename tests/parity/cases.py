@@ -37,6 +37,18 @@ LAYERS = (2, 4, 8)
 RESUMED = ("fp32", "fp16", "amp_o2", "apex_o2")
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=8, context=16, vocab_size=302)
 """Eight ranks divide its heads; three, four and eight do not divide its vocabulary."""
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2},
+    "GPT2LMHeadModel": {},
+    "GPTNeoXForCausalLM": {"intermediate_size": 48},
+    "Qwen3ForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "MistralForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2},
+    "Gemma3ForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "PhiForCausalLM": {"intermediate_size": 48},
+    "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+}
+"""Classes of transformers, which strategies that cut no model must train; what differs from a
+configuration's defaults."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
 OPTIMISER = OptimiserSpec(
@@ -124,6 +136,7 @@ class Case:
     num_layers: int = LAYERS[0]
     recompute: bool = False
     brief: bool = False
+    architecture: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -143,7 +156,7 @@ class Case:
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
-        parts += [self.mutation or ""]
+        parts += [self.mutation or "", self.architecture or ""]
         return "-".join(filter(None, parts))
 
     def spec(self, world: int) -> RunSpec:
@@ -156,13 +169,21 @@ class Case:
             options=self.options,
             precision=self.precision,
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
-            model=replace(MODEL, num_layers=self.num_layers),
+            model=self.model,
             optimiser=OPTIMISER,
             workload=WorkloadSpec(batch, self.accumulation, steps, 2, "strong", 0, self.recompute),
             repeat=0,
             seed=11,
             profile=self.profiled,
         )
+
+    @property
+    def model(self) -> ModelSpec:
+        """Our own GPT-2, or a class of transformers of the same sizes."""
+        if self.architecture is None:
+            return replace(MODEL, num_layers=self.num_layers)
+        config = ARCHITECTURES[self.architecture]
+        return replace(MODEL, family="transformers", architecture=self.architecture, config=config)
 
     @property
     def profiled(self) -> bool:
@@ -208,7 +229,20 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         brief = [case for name in strategies.names() for case in brief_cases(name, 2)]
         found += [case for case in references(brief) if case not in found]
     found += brief_cases(strategy, world) if world == 2 else []
-    return found + recomputed_cases(strategy, world)
+    return found + recomputed_cases(strategy, world) + model_cases(strategy, world)
+
+
+def model_cases(strategy: str, world: int) -> list[Case]:
+    """Each class of transformers on two ranks, in fp32 with every setting; Llama in bf16 too."""
+    cuts = strategies.load(strategy, {}).cuts or strategy == "deepspeed"
+    if cuts or world != (1 if strategy == REFERENCE else 2):
+        return []
+    return [
+        Case(strategy, precision, variant=variant, architecture=name)
+        for name in ARCHITECTURES
+        for variant in variants_of(strategy, world)
+        for precision in (("fp32",) if variant or name != "LlamaForCausalLM" else ("fp32", "bf16"))
+    ]
 
 
 def together(world: int) -> list[Case]:

@@ -136,8 +136,9 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
 
 def is_tied(model: Any) -> bool:
     """Whether embedding and output layer are one tensor, or neither is on this rank."""
-    ends = [getattr(module, "weight", None) for module in (model.lm_head, model.wte)]
-    return ends[0] is ends[1]
+    ends = [getattr(model, name, None) for name in ("lm_head", "wte")]
+    first, second = (getattr(module, "weight", None) for module in ends)
+    return first is second
 
 
 def leave_error(error: Exception, rank: int, out: Path) -> None:

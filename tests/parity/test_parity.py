@@ -51,6 +51,7 @@ from tests.parity.cases import (
     cases_of,
     launches,
     longer_cases,
+    model_cases,
     mutant,
     mutated_world,
     overflow_cases,
@@ -156,6 +157,24 @@ def test_mixed_precision_follows_its_own_single_device_run(
         reference = launched("single", 1).rank(case.reference())
         assert run["precision"] == reference["precision"]
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
+
+
+MODELS = [(s, w, case) for s, w in launches() if w > 1 for case in model_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in MODELS]
+)
+def test_a_model_of_transformers_takes_the_same_steps(launched, strategy, world, case) -> None:
+    runs, single = launched(strategy, world), launched("single", 1)
+    full = case.precision == "fp32"
+    first, later = (FIRST_STEP, ALL_STEPS) if full else (MIXED_FIRST, MIXED)
+    assert_same_steps(runs.rank(case), single.rank(case.reference()), first=first, later=later)
+    assert len({rank["weights_sha256"] for rank in runs.ranks(case)}) == 1
+    if full:
+        expected = single.weights(case.reference())
+        for name, weight in runs.weights(case).items():
+            torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
 
 
 BRIEF = [(s, 2, c) for s, w in launches() if w == 2 for c in brief_cases(s, 2)]

@@ -1,0 +1,1 @@
+"""Causal language models of the library transformers, by the name of their class."""

@@ -1,0 +1,120 @@
+"""Sizes of a model of transformers, without torch in this process.
+
+`facts` counts them in a process of its own, once for each model; they are kept in the user's cache
+folder, by the model and the versions of both libraries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import lru_cache
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import StudyError
+from pipeline.files import write_text
+from pipeline.models import FP32, INT64, Formats
+from pipeline.study.spec import ModelSpec
+
+
+def num_parameters(model: ModelSpec) -> int:
+    """Parameters, tied ones counted once."""
+    return sum(map(prod, parameter_shapes(model).values()))
+
+
+def layer_parameters(model: ModelSpec) -> int:
+    """Parameters of the first block."""
+    return int(_facts(model)["block_parameters"])
+
+
+def flops_per_token(model: ModelSpec) -> float:
+    """Three times a forward pass, as a backward pass multiplies each pair of matrices twice."""
+    return 3.0 * float(_facts(model)["forward_flops"]) / model.context
+
+
+def recomputed_flops_per_token(model: ModelSpec) -> float:
+    """A forward pass without the output layer: at most what recomputing all blocks adds."""
+    head = 2.0 * model.vocab_size * model.width
+    return float(_facts(model)["forward_flops"]) / model.context - head
+
+
+def product_weights(model: ModelSpec) -> int:
+    """Weights that are used in matrix products."""
+    return int(_facts(model)["product_weights"])
+
+
+def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """What a forward pass over `sequences` keeps for the backward pass, the loss left out."""
+    copies = formats.product * product_weights(model) if formats.copies_weights else 0
+    return sequences * (_kept(model, formats, "whole") - copies) + copies
+
+
+def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """What the first block keeps of it."""
+    copies = formats.product * product_weights(model) if formats.copies_weights else 0
+    return sequences * max(0, _kept(model, formats, "block") - copies // model.num_layers)
+
+
+def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """What is kept where blocks are recomputed: their inputs, and what is kept outside of them."""
+    blocks = model.num_layers * block_bytes(model, sequences, formats)
+    inputs = sequences * model.context * model.num_layers * formats.norm * model.width
+    return inputs + max(0, activation_bytes(model, sequences, formats) - blocks)
+
+
+def logit_bytes(model: ModelSpec, sequences: int) -> int:
+    """The loss at its peak: log-probabilities and two gradients in fp32, and the token ids."""
+    tokens = sequences * model.context
+    return tokens * (3 * FP32 * model.vocab_size + 2 * INT64)
+
+
+def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Shape of every parameter by its name, tied ones once."""
+    return {name: tuple(shape) for name, shape in _facts(model)["parameters"].items()}
+
+
+def _kept(model: ModelSpec, formats: Formats, part: str) -> int:
+    """Bytes of one sequence, for the run's formats."""
+    kind = "fp32" if formats.product == FP32 else "autocast" if formats.copies_weights else "bf16"
+    return int(_facts(model)["kept_bytes"][kind][part])
+
+
+def _facts(model: ModelSpec) -> dict[str, Any]:
+    return _counted(json.dumps(asdict(model), sort_keys=True))
+
+
+@lru_cache(maxsize=64)
+def _counted(model: str) -> dict[str, Any]:
+    """Facts of a model, given as JSON; raises StudyError where transformers refuses it."""
+    versions = [version(name) for name in ("transformers", "torch")]
+    key = hashlib.sha256(json.dumps([model, *versions]).encode()).hexdigest()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    file = Path(os.environ.get("SAMESTEP_CACHE") or Path(base, "samestep"), "models", f"{key}.json")
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = _count(model)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, json.dumps(found))
+        except OSError:
+            pass  # counted again by the next process
+    return found
+
+
+def _count(model: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "pipeline.models.transformers.facts", model]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no word of it"])[-1]
+        raise StudyError(last.partition("StudyError: ")[2] or f"the model cannot be built: {last}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -1,0 +1,96 @@
+"""Sizes of a model of transformers, counted by torch on tensors without memory.
+
+    python -m pipeline.models.transformers.facts '{"family": "transformers", ...}'
+
+prints them as JSON. `arithmetic` keeps what it prints, so that nothing else needs torch for them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.models.transformers.model import Causal
+from pipeline.study.spec import ModelSpec
+
+_PRODUCTS = ("mm", "addmm")
+"""Operators that multiply weights; attention has `bmm`."""
+
+
+def facts(spec: ModelSpec) -> dict[str, Any]:
+    """Parameters by name, those of a block, and what a pass over one sequence computes and keeps.
+
+    `forward_flops` are those of a forward pass, `product_weights` the weights that it multiplies.
+    `kept_bytes` and its part in one block are for fp32, autocast and bf16 weights.
+    """
+    with FakeTensorMode():
+        model = Causal(spec)
+        ids = torch.zeros((1, spec.context), dtype=torch.int64)
+        # Written out in products, attention is counted too.
+        written_out = sdpa_kernel(SDPBackend.MATH)
+        with torch.no_grad(), written_out, FlopCounterMode(display=False) as counter:
+            model(ids, ids)
+        counts = counter.get_flop_counts()["Global"]
+        products = sum(n for op, n in counts.items() if op.__name__ in _PRODUCTS)
+        kept = {name: _kept(model, ids, name == "autocast") for name in ("fp32", "autocast")}
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            kept["bf16"] = _kept(Causal(spec), ids, False)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return {
+            "parameters": {name: [*p.shape] for name, p in model.named_parameters()},
+            "block_parameters": sum(p.numel() for p in model.blocks[0].parameters()),
+            "forward_flops": sum(counts.values()),
+            "product_weights": products // (2 * spec.context),
+            "kept_bytes": kept,
+        }
+
+
+def _kept(model: Causal, ids: Tensor, autocast: bool) -> dict[str, int]:
+    """Bytes that a forward pass keeps for the backward pass but the loss's, and its first block's.
+
+    Each storage counts once. Weights do not count, copies of them by autocast do.
+    """
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    seen: dict[int, Tensor] = {}
+    inside: set[int] = set()
+    within = [False]
+
+    def pack(tensor: Tensor) -> Tensor:
+        key = tensor.untyped_storage()._cdata
+        if key not in weights and tensor.is_floating_point():
+            seen.setdefault(key, tensor)
+            if within[0]:
+                inside.add(key)
+        return tensor
+
+    block = model.blocks[0]
+    hooks = (
+        block.register_forward_pre_hook(lambda *_: within.__setitem__(0, True)),
+        block.register_forward_hook(lambda *_: within.__setitem__(0, False)),
+    )
+    try:
+        with (
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+            torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+        ):
+            # Held until the bytes are counted: a storage that is freed gives its address away.
+            held = model.logits(ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    size = {key: tensor.untyped_storage().nbytes() for key, tensor in seen.items()}
+    del held
+    return {"whole": sum(size.values()), "block": sum(size[key] for key in inside)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(facts(ModelSpec(**json.loads(sys.argv[1])))))

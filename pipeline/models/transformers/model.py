@@ -1,0 +1,135 @@
+"""A causal language model of transformers: its own modules and forward pass, our initial weights.
+
+The class comes from the installed library, never from a hub, so no foreign code runs. Dropout is
+off, since its mask would depend on how a batch is split over ranks.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.initialization import no_init_weights
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from pipeline.errors import StudyError
+from pipeline.study.spec import ModelSpec
+
+_OFFSET_NORMS = ("Gemma", "Qwen3Next")
+"""Classes of these names scale by one plus their weight, which therefore begins at zero."""
+
+
+class Causal(nn.Module):
+    """A model of transformers with the mean loss over given targets."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        kind, config = resolve(spec)
+        # Weights are initialised below, each whole and in place, as `deferred` repeats it.
+        with no_init_weights():
+            self.model = kind._from_config(config)
+        self.model.tie_weights()
+        self._initialise(float(getattr(config, "initializer_range", 0.02)))
+        lists = [part for part in self.model.modules() if isinstance(part, nn.ModuleList)]
+        self._blocks = [next(part for part in lists if len(part) == spec.num_layers)]
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The layers that repeat, in their order."""
+        return self._blocks[0]
+
+    def _initialise(self, std: float) -> None:
+        """Normal(0, std) for matrices, zeros for biases, and norms that scale by one."""
+        for module in self.model.modules():
+            offset = type(module).__name__.startswith(_OFFSET_NORMS)
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=std)
+                elif name == "bias" or (name == "weight" and offset):
+                    nn.init.zeros_(parameter)
+                elif name == "weight":
+                    nn.init.ones_(parameter)
+                else:
+                    raise StudyError(
+                        f"{type(self.model).__name__} has a parameter {name} in "
+                        f"{type(module).__name__}, which is no matrix, bias or norm; use an "
+                        "architecture of attention and feed-forward layers"
+                    )
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Token ids (batch, context) -> logits (batch, context, vocab_size)."""
+        found: Tensor = self.model(input_ids=inputs, use_cache=False).logits
+        return found
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
+        logits = self.logits(inputs)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def resolve(spec: ModelSpec) -> tuple[Any, Any]:
+    """The class of `spec.architecture` and its configuration; raises StudyError.
+
+    The five sizes of a spec have the names that all configurations of transformers know; `config`
+    gives what else differs from the class's defaults.
+    """
+    types = {name: key for key, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
+    if spec.architecture not in types:
+        near = get_close_matches(str(spec.architecture), types, n=3)
+        raise StudyError(
+            f"model.architecture {spec.architecture!r} is no causal language model of transformers "
+            f"{transformers.__version__}; use one such as "
+            f"{', '.join(near or ['LlamaForCausalLM', 'GPTNeoXForCausalLM'])}"
+        )
+    known = transformers.CONFIG_MAPPING[types[spec.architecture]]
+    _check_names(known(), spec)
+    sizes = {
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "max_position_embeddings": spec.context,
+        "vocab_size": spec.vocab_size,
+    }
+    tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    try:
+        config = known(**{**sizes, **tokens, **(spec.config or {})})
+    except Exception as error:
+        # Of pydantic-like validators, each with an exception of its own.
+        raise StudyError(
+            f"model.config does not fit {type(known()).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    for name in vars(config):
+        if "drop" in name and isinstance(getattr(config, name), float):
+            setattr(config, name, 0.0)
+    experts = [name for name in vars(config) if name.startswith(("num_experts", "num_local_exp"))]
+    if experts:
+        raise StudyError(
+            f"{spec.architecture} is a mixture of experts ({experts[0]}), whose router has a loss "
+            "of its own that is not trained here; use a dense architecture"
+        )
+    return getattr(transformers, str(spec.architecture)), config
+
+
+def _check_names(known: Any, spec: ModelSpec) -> None:
+    names = [*vars(known), *getattr(type(known), "attribute_map", {})]
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    for name in spec.config or {}:
+        if name not in names:
+            near = get_close_matches(name, names, n=3)
+            raise StudyError(
+                f"model.config.{name} is unknown to {type(known).__name__}; "
+                + (f"use one such as {', '.join(near)}" if near else "leave it out")
+            )
+        if name in (*sizes, "max_position_embeddings"):
+            raise StudyError(
+                f"model.config.{name} is set by num_layers, width, num_heads, context and "
+                "vocab_size of the study's model; leave it out of config"
+            )
+
+
+def build(spec: ModelSpec) -> Causal:
+    """A fresh model from torch's current random state."""
+    return Causal(spec)

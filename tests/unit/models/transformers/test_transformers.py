@@ -1,0 +1,134 @@
+"""Models of transformers: their sizes, their initial weights, and what is refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline import models, strategies
+from pipeline.errors import StudyError
+from pipeline.models import FP32, HALF, Formats
+from pipeline.models.build import build_model, recompute_blocks
+from pipeline.models.deferred import deferred_model
+from pipeline.models.gpt2 import arithmetic as formulas
+from pipeline.models.transformers import arithmetic
+from pipeline.study.expansion import expand
+from pipeline.study.spec import ModelSpec
+from pipeline.study.study import Study
+from tests.fake_records import make_study
+
+GPT2 = ModelSpec("transformers", 2, 32, 4, 16, 302, "GPT2LMHeadModel")
+LLAMA = replace(
+    GPT2,
+    architecture="LlamaForCausalLM",
+    config={"intermediate_size": 48, "num_key_value_heads": 2},
+)
+OWN = replace(GPT2, family="gpt2", architecture=None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of these tests' own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SAMESTEP_CACHE", str(folder))
+        yield folder
+
+
+def test_sizes_that_torch_counts_are_those_of_the_formulas_for_gpt2() -> None:
+    for name in ("num_parameters", "layer_parameters", "product_weights", "flops_per_token"):
+        assert getattr(arithmetic, name)(GPT2) == getattr(formulas, name)(OWN), name
+    assert sorted(arithmetic.parameter_shapes(GPT2).values()) == sorted(
+        shape[::-1]
+        if name.endswith("weight") and len(shape) == 2 and name.startswith("h.")
+        else shape
+        for name, shape in formulas.parameter_shapes(OWN).items()
+    )
+
+
+def test_sizes_are_counted_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models.num_parameters(LLAMA)
+    arithmetic._counted.cache_clear()
+    monkeypatch.setattr(arithmetic, "_count", None)
+    assert models.num_parameters(LLAMA) == sum(
+        p.numel() for p in build_model(LLAMA, 0).parameters()
+    )
+
+
+@pytest.mark.parametrize(("product", "copies"), [(FP32, False), (HALF, False), (HALF, True)])
+def test_what_a_pass_keeps_grows_with_sequences_and_shrinks_where_blocks_are_recomputed(
+    product, copies
+) -> None:
+    kept = Formats(product, FP32, copies)
+    one, two = (arithmetic.activation_bytes(LLAMA, n, kept) for n in (1, 2))
+    weights = product * arithmetic.product_weights(LLAMA) if copies else 0
+    assert two - one == one - weights > 0
+    assert arithmetic.input_bytes(LLAMA, 4, kept) < arithmetic.activation_bytes(LLAMA, 4, kept)
+
+
+def test_a_model_without_memory_gets_the_same_initial_weights_and_buffers() -> None:
+    whole = build_model(LLAMA, 3)
+    model, initial = deferred_model(LLAMA, 3)
+    names = [name for name, _ in whole.named_parameters()]
+    values = dict(initial.values(names))
+    assert all(torch.equal(values[name], p) for name, p in whole.named_parameters())
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), whole.buffers(), strict=True))
+
+
+def test_recomputed_blocks_give_the_same_gradients() -> None:
+    ids = torch.randint(0, 302, (2, 16), generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for recompute in (False, True):
+        model = build_model(LLAMA, 0)
+        if recompute:
+            recompute_blocks(model)
+        model(ids, ids.roll(1)).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"architecture": "LamaForCausalLM"}, "use one such as LlamaForCausalLM"),
+        ({"architecture": "BertForMaskedLM"}, "is no causal language model"),
+        ({"config": {"intermedate_size": 3}}, "use one such as intermediate_size"),
+        ({"config": {"hidden_size": 3}}, "is set by num_layers, width"),
+        ({"config": {"intermediate_size": "wide"}}, "model.config does not fit LlamaConfig"),
+        ({"architecture": "MixtralForCausalLM", "config": None}, "is a mixture of experts"),
+        ({"architecture": "MambaForCausalLM", "config": None}, "attention and feed-forward"),
+    ],
+    ids=str,
+)
+def test_a_model_that_cannot_be_made_is_refused(change, said) -> None:
+    with pytest.raises(StudyError, match=said):
+        build_model(replace(LLAMA, **change), 0)
+
+
+def test_what_the_other_process_refuses_is_said_in_this_one() -> None:
+    with pytest.raises(StudyError, match=r"^model\.architecture 'Lama' is no causal"):
+        models.num_parameters(replace(LLAMA, architecture="Lama"))
+
+
+def test_a_strategy_that_cuts_the_model_itself_says_which_do_not() -> None:
+    study = make_study(repeats=1, study="tiny")
+    study["model"] |= {"family": "transformers", "architecture": "GPT2LMHeadModel"}
+    cell = {"name": "tensor", "label": "Tensor", "strategy": "tensor", "precision": "fp32"}
+    study["cells"] = [*study["cells"][:1], cell]
+    with pytest.raises(StudyError, match=r"cuts the model itself.*use one of ddp, "):
+        strategies.check(expand(Study.of(study)))
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture"), [("gpt2", "GPT2LMHeadModel"), ("transformers", None)]
+)
+def test_the_class_is_named_for_the_family_transformers_alone(family, architecture) -> None:
+    study = make_study(repeats=1, study="tiny")
+    study["model"] |= {"family": family, "architecture": architecture}
+    with pytest.raises(StudyError, match="name the class of a model"):
+        for run in expand(Study.of(study)):
+            run.check()
