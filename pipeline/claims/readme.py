@@ -17,9 +17,9 @@ from pipeline.text import markdown
 
 
 def finding(table: pd.DataFrame) -> str:
-    """The result in the sentences of the paper: what was measured on what, and why it is so."""
+    """The result in the sentences of the paper: what was measured on what, and how far it holds."""
     told = headline(table)
-    rest = [told[name] for name in ("rest", "precision", "why", "processor", "bias")]
+    rest = [told[name] for name in ("rest", "why", "bias")]
     lead = markdown(told["lead"])
     return " ".join(
         filter(None, [f"**{lead}**" if told["decided"] else lead, *map(markdown, rest)])
@@ -33,16 +33,14 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     """
     shown = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
     rows = [
-        f"| {markdown(one['sentence'])} | {outcome(one)} | {_effect(one)} | {_claimed(one)} | "
-        f"{markdown('; '.join([one['scale'], *one['notes']]))} |"
+        f"| {markdown(one['sentence'])} | {outcome(one)} | {_effect(one)} | {_claimed(one)} |"
         for one in shown
     ]
     head = [
-        "| published sentence | verdict | effect, with its interval | claimed "
-        "| scale, and what else differs |",
-        "|---|---|---|---|---|",
+        "| published sentence | verdict | effect, with its interval | claimed |",
+        "|---|---|---|---|",
     ]
-    rest = f"The study `{study}`, {runs}. {counted(verdicts)}; its paper says why."
+    rest = f"The study `{study}`, {runs}. {counted(verdicts)}; the paper gives scales and reasons."
     return "\n".join([*(head + rows if rows else []), "", rest])
 
 
