@@ -30,8 +30,9 @@ def source_address(host: str) -> str:
 def own_address(interface: str | None = None) -> str:
     """The address under which other machines know this one.
 
-    It is that of `interface` (the first of several), which INTERFACE names, else what the host's name resolves to. Debian
-    resolves it to 127.0.1.1; then the source address of the default route is taken.
+    It is that of `interface` (the first of several), which INTERFACE names, else what the host's
+    name resolves to. Debian resolves it to 127.0.1.1; then the source address of the default route
+    is taken.
     """
     if chosen := (interface or "").partition(",")[0]:
         return address_of(chosen)

@@ -19,6 +19,7 @@ DIGEST_FILE = Path("/etc/samestep-image-digest")
 RUNTIMES = ("apptainer", "singularity")
 BUILD = "run `make image`"
 
+
 def digest_from_within() -> str | None:
     """Digest of the image that this process runs in; None on a host."""
     return DIGEST_FILE.read_text(encoding="utf-8").strip() if DIGEST_FILE.is_file() else None

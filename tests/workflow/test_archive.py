@@ -110,7 +110,9 @@ def test_other_code_is_said_to_give_another_paper(elsewhere: Project, rebuilt: P
     assert "this checkout has another paper/manuscript.md" in done.stderr
 
 
-def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(archive: Path, tmp_path: Path) -> None:
+def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(
+    archive: Path, tmp_path: Path
+) -> None:
     """The workflow's script is one that draws nothing but an empty paper."""
     project = make_project(tmp_path)
     script = "mkdir results/from_archive/tiny/paper; >results/from_archive/tiny/paper/paper.pdf"

@@ -64,7 +64,9 @@ def test_a_stage_starts_again_without_what_its_python_would_read(tmp_path: Path)
     (tmp_path / "argparse.py").write_text("raise SystemExit('another argparse')\n")
     there = f"{inherited.ROOT}:{tmp_path}"
     code = f"import os, sys; sys.path[:0] = [{inherited.ROOT!r}]; import pipeline.machine.inherited"
-    code += " as i; i.begin(); import argparse; print(*(n for n in os.environ if n == 'LD_PRELOAD'))"
+    code += (
+        " as i; i.begin(); import argparse; print(*(n for n in os.environ if n == 'LD_PRELOAD'))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": there, "LD_PRELOAD": "", "PYTHONHASHSEED": "7"},
