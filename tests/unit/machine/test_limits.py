@@ -38,7 +38,7 @@ def test_a_loopback_that_is_down_is_said_before_a_rank_waits_for_it() -> None:
 
 
 def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(limits.control_groups, "lineage", lambda: [])
+    monkeypatch.setattr("pipeline.machine.control_groups.lineage", lambda: [])
     file = tmp_path / "vmstat"
     monkeypatch.setattr(limits, "KILLS", file)
     assert limits.oom_kills() is None
