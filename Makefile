@@ -1,7 +1,7 @@
 # The few commands a person types; `make help` lists them.
 #
-#   make paper STUDY=name         a study of workflow/config
-#   make paper CONFIGFILE=path    any study file
+#   make paper STUDY=name         a study of workflow/config, or the path of a study file
+#   make paper CONFIGFILE=path    the same
 #   make paper FROM=archive.zip   the paper of an archived study, from its records alone
 #   make archive STUDY=name       PARTIAL=yes packs the records of an unfinished study
 #   PYTHON=python3.12             the interpreter behind .venv (3.11 or later)
@@ -26,11 +26,11 @@ $(error error: no variable is called $(unknown); use one of $(GIVEN))
 endif
 # What follows is the Makefile's own, and nothing that is given takes its place.
 override SHELL := /bin/sh
-override STUDY_FILE = "$${CONFIGFILE-workflow/config/$${STUDY-smoke}/study.yaml}"
+override STUDY_FILE = "$${CONFIGFILE-$${STUDY-smoke}}"
 override BIN := .venv/bin
 override LOCK := envs/requirements.lock
 # Not held fast: `STAMP=` says that the environment is there, as tests in a copy of the checkout do.
-STAMP := .venv/.stamp-$(shell { cat $(LOCK) 2>/dev/null; pwd; } | sha256sum | cut -c1-16)
+STAMP := .venv/.stamp-$(shell { cat $(LOCK) 2>/dev/null; pwd -P; } | sha256sum | cut -c1-16)
 override PIPELINE := $(BIN)/python -m pipeline
 # What a session of tests spent its time on.
 override SLOWEST := --durations=15 --durations-min=10
@@ -49,16 +49,15 @@ ifneq ($(origin FROM),undefined)
 paper: $(STAMP)
 	@folder=$$($(PIPELINE) unpack --archive="$$FROM" --into results/from_archive) && \
 	$(PIPELINE) follow --study="$$folder/study.json" --results="$$folder" -- \
-	    sh envs/run_workflow.sh --snakefile from_archive.smk --show-failed-logs \
-	    --configfile "$$folder/study.json" --cores all && \
+	    sh envs/run_workflow.sh --snakefile from_archive.smk --show-failed-logs --cores all && \
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" figures "$$folder/figures/" \
 	    tables "$$folder/tables/" && \
 	$(PIPELINE) verify --results "$$folder"
 else
 paper: setup ## set up, run the study, build its report; STUDY=smoke
 	@folder=$$($(PIPELINE) check --study=$(STUDY_FILE)) && \
-	$(PIPELINE) follow --study=$(STUDY_FILE) --results="$$folder" -- \
-	    sh envs/run_workflow.sh --show-failed-logs --configfile=$(STUDY_FILE) --cores all && \
+	$(PIPELINE) follow --study=$(STUDY_FILE) -- \
+	    sh envs/run_workflow.sh --show-failed-logs --cores all && \
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" report "$$folder/report.html" \
 	    figures "$$folder/figures/" tables "$$folder/tables/"
 endif

@@ -58,16 +58,23 @@ def installed_version() -> str | None:
 
 
 def check_tools(environment: Mapping[str, str]) -> None:
-    """Raise BuildError naming each missing build tool with the Debian package that holds it."""
+    """Raise BuildError naming each missing build tool and the command that installs them."""
     path = environment.get("PATH")
-    missing = [] if shutil.which("cmake", path=path) else ["cmake (Debian package cmake)"]
-    compiler = environment.get("CXX", "c++").split()[0]
-    if not (shutil.which(compiler, path=path) or shutil.which("g++", path=path)):
-        missing.append(f"the C++ compiler {compiler} (Debian package g++)")
-    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        missing.append("Python.h (Debian package python3-dev)")
+    compilers = environment.get("CXX", "").split()[:1] or ["c++", "g++", "clang++"]
+    there = {
+        ("cmake", "cmake"): shutil.which("cmake", path=path),
+        (f"a C++ compiler ({', '.join(compilers)})", "g++"): any(
+            shutil.which(compiler, path=path) for compiler in compilers
+        ),
+        ("Python.h", "python3-dev"): Path(sysconfig.get_path("include"), "Python.h").is_file(),
+    }
+    missing = [names for names, found in there.items() if not found]
     if missing:
-        raise BuildError(f"Horovod needs {', '.join(missing)}; install and run `make setup` again")
+        tools, packages = zip(*missing, strict=True)
+        raise BuildError(
+            f"its build needs {', '.join(tools)}; on Debian `apt-get install "
+            f"{' '.join(packages)}`, then `make setup`"
+        )
 
 
 def run_logged(

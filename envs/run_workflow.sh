@@ -64,7 +64,14 @@ has_locks() {
 mkdir -p .snakemake
 # Appending: who waits must not remove what the holder has written of itself.
 exec 9>>.snakemake/samestep.lock
-if ! flock --nonblock 9; then
+status=0
+flock --nonblock 9 || status=$?
+# Another status than 1 is no lock of another's, but a call that failed (no locks on NFS, for example).
+if [ "$status" -gt 1 ]; then
+    echo "error: .snakemake/samestep.lock cannot be locked; put the checkout on a file system with" \
+        "locks (of NFS: mounted with lockd, or a local disk)" >&2
+    exit 2
+elif [ "$status" = 1 ]; then
     echo "note: another run works in this folder; waiting for it to end:" \
         "$(tail -n 1 .snakemake/samestep.lock)" >&2
     told=""

@@ -19,8 +19,8 @@ flock 8
 
 # Packages of an interrupted installation can look whole, and scripts of a moved checkout start
 # another Python: both begin anew, which pip's cache makes quick.
-home=$(cat "$venv/.home" 2>/dev/null || pwd)
-if [ -L "$venv" ] && [ "$home" != "$(pwd)" ]; then
+home=$(cat "$venv/.home" 2>/dev/null || pwd -P)
+if [ -L "$venv" ] && [ "$home" != "$(pwd -P)" ]; then
     echo "error: $venv is a symlink to $(readlink "$venv"), the environment of $home, which set-up" \
         "would clear; remove the symlink and run make again" >&2
     exit 1
@@ -31,7 +31,7 @@ if [ ! -f envs/requirements.lock ] || [ ! -r envs/requirements.lock ]; then
         "get it back with git checkout envs/requirements.lock" >&2
     exit 2
 fi
-if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd)" ] ||
+if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd -P)" ] ||
     ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     # Clearing goes through a symlink and empties the environment of whoever it belongs to.
     if [ -L "$venv" ]; then
@@ -43,7 +43,7 @@ if [ -e "$venv/.installing" ] || [ "$home" != "$(pwd)" ] ||
 fi
 
 echo "setup: installing envs/requirements.lock into $venv (minutes the first time)"
-pwd >"$venv/.home"
+pwd -P >"$venv/.home"
 : >"$venv/.installing"
 # shellcheck disable=SC2086  # PIP_ARGS is a list of options
 install() {
@@ -56,5 +56,6 @@ torch=$(sed -n '/^torch==/p' envs/requirements.lock)
 sed '/^torch==/d' envs/requirements.lock >"$venv/.hashed.txt"
 install --require-hashes --requirement "$venv/.hashed.txt"
 install "$torch"
+cp envs/samestep "$venv/bin/samestep"
 rm -f "$venv/.installing" "$venv"/.stamp-*
 : >"$stamp"

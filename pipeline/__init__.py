@@ -5,4 +5,4 @@ corpus -> tokens -> run (cell x nodes x repeat) -> record -> metrics -> figures 
 `python -m pipeline --help` lists one subcommand per stage.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

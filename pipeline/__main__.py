@@ -1,13 +1,14 @@
-"""The only command line of Samestep: `python -m pipeline STAGE ...`, one subcommand per stage.
+"""The only command line of Samestep: `python -m pipeline COMMAND ...`, or `samestep COMMAND ...`.
 
-Only the stage that is called is imported, so `figure` never pays for torch. The exit status is 0, 1
-where a stage found a difference or an unmet requirement, 2 for an error of the
-input or the machine, 70 for a bug of this program, and 128 and the signal's number for a signal.
+Only the command that is called is imported, so `figure` never pays for torch. The exit status is 0,
+1 where one found a difference or an unmet requirement, 2 for an error of the input or the machine,
+70 for a bug of this program, and 128 and the signal's number for a signal.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -21,33 +22,40 @@ from pipeline import options
 from pipeline.errors import SamestepError
 from pipeline.machine import inherited
 
-STAGES = (
+COMMANDS = (
+    "doctor",
     "strategies",
     "check",
-    "doctor",
     "plan",
     "placements",
-    "tokens",
     "commands",
+    "watch",
+    "compare",
+    "artifact",
+    "archive",
+    "verify",
+)
+"""What a person types, in the order of a study."""
+
+CALLED = (
+    "tokens",
     "yardstick",
     "train",
     "follow",
-    "watch",
     "repeats",
     "metrics",
     "figure",
     "table",
     "claims",
-    "compare",
     "paper",
     "page",
-    "artifact",
-    "archive",
     "unpack",
-    "verify",
     "clean",
 )
-"""In the order of a study; each is a file of `pipeline.commands`."""
+"""What the workflow and the Makefile call."""
+
+STAGES = (*COMMANDS, *CALLED)
+"""Each is a file of `pipeline.commands`, whose text begins with an example."""
 
 
 BUG = 70
@@ -120,17 +128,25 @@ def _bug(argv: list[str], error: Exception) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(__doc__)
-        for name in STAGES:
+    if not argv or argv[0] in ("-h", "--help", "--help-stages"):
+        of_workflow = argv[:1] == ["--help-stages"]
+        print("usage: python -m pipeline COMMAND ... (or samestep COMMAND ...)\n")
+        for name in CALLED if of_workflow else COMMANDS:
             print(f"  {name:10s} {_stage(name).SUMMARY}")
+        other = "--help lists what people type" if of_workflow else "--help-stages lists the rest"
+        print(f"\nCOMMAND --help has its options and an example; {other}.")
         return 0
     name, *rest = argv
     if name not in STAGES:
-        raise SamestepError(f"unknown stage {name[:60]!r}; use one of {', '.join(STAGES)}")
+        near = difflib.get_close_matches(name, STAGES) or COMMANDS
+        raise SamestepError(f"unknown command {name[:60]!r}; use one of {', '.join(near)}")
     stage = _stage(name)
     parser = _Parser(
-        prog=f"python -m pipeline {name}", description=stage.SUMMARY, allow_abbrev=False
+        prog=f"python -m pipeline {name}",
+        description=stage.SUMMARY,
+        epilog=f"example: {str(stage.__doc__).split('`')[1]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     stage.add_arguments(parser)
     args = parser.parse_args(rest)

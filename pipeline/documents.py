@@ -24,10 +24,10 @@ from pipeline.yaml_text import Loader
 
 # The largest shipped study has 3 KiB, 250 values and a depth of 4.
 MAX_BYTES = 128 * 1024
-"""Largest size of a file that a person writes."""
+"""Largest size of a YAML file, which a person writes."""
 
 MAX_MADE_BYTES = 64 * 2**20
-"""Largest size of a JSON document that a stage wrote: the record of some 100,000 ranks."""
+"""Largest size of a JSON document, which a stage wrote: the record of some 100,000 ranks."""
 
 MAX_LINE_BYTES = 64 * 1024
 """Largest size of one line of JSON lines; the line of a step has some hundred bytes."""
@@ -38,24 +38,26 @@ def read_document(
     what: str,
     error: type[SamestepError],
     fix: str = "",
-    max_bytes: int = MAX_BYTES,
     *,
     printable: bool = True,
 ) -> Any:
     """The content of `path`, JSON where its suffix says so and YAML elsewhere.
 
+    People write YAML, stages JSON: a study.json names every file of its corpus in ASCII, and may be
+    several times as large as the YAML that it was made from.
+
     `what` names the kind of file in the message of `error`, which is raised for all that is wrong;
     `fix` says what to do about a file that is missing or damaged. A text may hold a control
     character only where `printable` is False.
     """
-    text = read_text(path, what, error, fix, max_bytes)
     form = "JSON" if path.suffix == ".json" else "YAML"
+    text = read_text(path, what, error, fix, MAX_MADE_BYTES if form == "JSON" else MAX_BYTES)
     return parse(text, f"{what} {path}".lstrip(), error, form, fix, printable=printable)
 
 
 def read_made(path: Path, what: str, error: type[SamestepError], made_by: str) -> Any:
     """The content of a JSON file that the command `made_by` wrote; otherwise as `read_document`."""
-    return read_document(path, what, error, f"run `{made_by}` first", MAX_MADE_BYTES)
+    return read_document(path, what, error, f"run `{made_by}` first")
 
 
 def read_text(

@@ -10,6 +10,7 @@
     |-- LaunchError           ranks could not be started, or did not come up as specified
     |-- LostError             an allocated node disappeared; restart the run to resume it
     |-- PeerError             another rank failed, whose own error says why
+    |-- DisturbedError        other programs had the machine (recorded as status `disturbed`)
     `-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
 
 Each message is one line: the value given, what was expected, and the fix.
@@ -56,6 +57,10 @@ class LostError(SamestepError):
 
 class PeerError(SamestepError):
     """Another rank failed in what all do together; its own error says why."""
+
+
+class DisturbedError(SamestepError):
+    """Other programs had the machine; recorded with its reason, and tried again."""
 
 
 class UnsupportedError(SamestepError):

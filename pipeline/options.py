@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+STUDY = "study file, or the name of a shipped study"
+"""Help of an option whose type is `study`."""
+
 MAX_PATH = 4095
 """Bytes of a path on Linux, without its end."""
 
@@ -43,7 +46,7 @@ def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
     read = {
         action.option_strings[0]: (action.type, _paths(args, action))
         for action in parser._actions
-        if action.type in (path, file, folder) and action.option_strings
+        if action.type in (path, study, file, folder) and action.option_strings
     }
     for action in parser._actions:
         if action.type not in (new_file, new_folder):
@@ -86,6 +89,13 @@ def path(text: str) -> Path:
             f"{text[:60]!r} leads nowhere ({' '.join(str(error).split())[:80]}); give another path"
         ) from None
     return Path(text)
+
+
+def study(text: str) -> Path:
+    """The file of a study, given by its path or by the name of a shipped study."""
+    from pipeline.study.load import find_study
+
+    return find_study(str(path(text)))
 
 
 def file(text: str) -> Path:

@@ -16,6 +16,7 @@ from pipeline.emulation.cores import Shares, awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.study.link import LinkSpec
+from pipeline.study.spec import WorldSpec
 
 BUCKETS, BUCKET_SECONDS = 16, 0.06
 """Under way at once, as those of DDP are: a ring alone leaves its link idle at both ends, for one
@@ -46,7 +47,8 @@ def _all_reduce(nodes: int, rate: float, repeats: int, machine: Machine) -> list
     import torch.distributed as dist
 
     cores = sorted(os.sched_getaffinity(0))
-    dilation = dilate(nodes, 1, len(cores))
+    spec = WorldSpec(nodes, 1, "cpu", "gloo", "emulated", cores_per_node=1)
+    dilation = dilate(spec, len(cores))
     enter_private_network()
     world = Nodes(nodes, 1, LinkSpec("bench", rate), dilation.factor)
     shares = Shares(places(nodes, 1, cores))

@@ -12,7 +12,7 @@ from bench.emulated.runs import Runs, Taken, Variant
 from pipeline.emulation import links
 from pipeline.emulation.dilation import dilate
 from pipeline.metrics.statistics import Interval, repeats_interval
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 RATE_MBITS = 1000.0
 """The faster link of the study, over which the cores' part of a step is the larger one."""
@@ -36,7 +36,10 @@ def eight_nodes(runs: Runs, cell: str, factors: Sequence[int], repeats: int) -> 
 
 def factors_here(nodes: int, factors: Sequence[int], *, yardstick: bool) -> list[int]:
     """The least factor that so many nodes need on this machine, and those above it."""
-    least = int(dilate(nodes, 1, len(os.sched_getaffinity(0)), yardstick=yardstick).factor)
+    world = WorldSpec(
+        nodes, 1, "cpu", "gloo", "emulated", cores_per_node=1, yardstick=yardstick or None
+    )
+    least = int(dilate(world, len(os.sched_getaffinity(0))).factor)
     return [least, *(factor for factor in factors if factor > least)]
 
 

@@ -112,7 +112,8 @@ class Runs:
     def spec(self, cell: str, nodes: int, rate: float, *, profile: bool = False) -> RunSpec:
         """A run of the study's `cell` on so many nodes, with links of `rate` Mbit/s."""
         found = next(run for run in expand(self.study) if run.cell == cell)
-        world = replace(found.world, nodes=nodes, link=LinkSpec("bench", rate))
+        link = LinkSpec("bench", rate)
+        world = replace(found.world, nodes=nodes, dilated_for=None, link=link)
         return replace(found, world=world, profile=profile)
 
     def _pipeline(self, *arguments: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.archive.layout import MANIFEST_FILE
-from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
+from pipeline.documents import read_document, read_text
 from pipeline.errors import ArchiveError
 from pipeline.files import sha256_of_file
 from pipeline.records import RunRecord
@@ -18,7 +18,7 @@ def check_inputs(records: Sequence[RunRecord], results: Path) -> None:
     manifest = results / MANIFEST_FILE
     _exists(manifest)
     fix = "it must be that of the runs"
-    content = read_document(manifest, "", ArchiveError, fix, MAX_MADE_BYTES)
+    content = read_document(manifest, "", ArchiveError, fix)
     validate(content, "manifest", manifest)
     tokens = sha256_of_file(manifest)
     for record in records:

@@ -126,21 +126,21 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> st
     for place in group:
         row = place.row
         if row["status"] != "ok":
-            return f"{place.cell} on {place.ranks} ranks is {row['status']} ({row['reason']})"
+            return f"{place.label} on {place.ranks} ranks is {row['status']} ({row['reason']})"
         if evidence.finished(place) < 2:
-            return f"{place.cell} on {place.ranks} ranks has one finished run, so no interval"
+            return f"{place.label} on {place.ranks} ranks has one finished run, so no interval"
         if evidence.unequal_training(place):
-            return f"{place.cell} on {place.ranks} ranks did not compute the same training"
+            return f"{place.label} on {place.ranks} ranks did not compute the same training"
     over = {str(p.row["link"]) for p in group if p.row["cell"] != p.row["arm"]}
     if len(over) > 1 or len({p.row["network"] for p in group}) > 1:
-        return f"{listed(p.cell for p in group)} ran over different links or networks"
+        return f"{listed(p.label for p in group)} ran over different links or networks"
     first = group[0]
     for other in group[1:]:
         fields = unequal_fields(pd.Series(dict(first.row)), pd.Series(dict(other.row)))
         extra = [k for k in _EXTRA_WORK if _extra(first, k) != _extra(other, k)]
         unequal = [f.replace("_", " ") for f in [*fields, *extra] if f not in compares]
         if unequal:
-            return f"{first.cell} and {other.cell} did unequal work, in {listed(unequal)}"
+            return f"{first.label} and {other.label} did unequal work, in {listed(unequal)}"
     return None
 
 

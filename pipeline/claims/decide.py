@@ -23,7 +23,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.metrics.contrasts import FASTER, SLOWER
-from pipeline.metrics.format import probability, ratio_interval, with_interval
+from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
 from pipeline.metrics.ranks import ALPHA, holm
 from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
@@ -40,14 +40,13 @@ def settle(
     effect = found.effect
     if effect is None or region is None:
         return (REPRODUCED if found.holds else NOT_REPRODUCED), found.why, None
-    shown = f"{found.what} is {_shown(effect)}"
+    about = f"{found.what} is {effect_text(effect)}"
     claimed = f"claimed {region}"
     verdict = within(effect.low, effect.high, region)
     if found.too_few:
-        few = f"{plural(effect.n, 'repeat')} of the {MIN_REPEATS} that a 95 % interval needs"
-        return UNDECIDED, f"{shown}, from {few} ({claimed})", None
+        return UNDECIDED, f"{about} ({claimed})", None
     if verdict == UNDECIDED:
-        return UNDECIDED, f"{shown}, and the interval includes the bound ({claimed})", None
+        return UNDECIDED, f"{about}, and the interval includes the bound ({claimed})", None
     reason = _bent(found, effect, region, verdict, evidence) or _contradicted(
         found, region, evidence
     )
@@ -55,8 +54,8 @@ def settle(
     if reason is None and p_value > ALPHA:
         reason = f"and the rank tests do not decide (p = {probability(p_value)})"
     if reason is not None:
-        return UNDECIDED, f"{shown}, {reason} ({claimed})", None
-    return verdict, f"{shown}, {claimed}", p_value
+        return UNDECIDED, f"{about}, {reason} ({claimed})", None
+    return verdict, f"{about}, {claimed}", p_value
 
 
 def within(low: float, high: float, region: Region) -> str:
@@ -67,7 +66,11 @@ def within(low: float, high: float, region: Region) -> str:
     return NOT_REPRODUCED if high < least or low > most else UNDECIDED
 
 
-def _shown(effect: Interval) -> str:
+def effect_text(effect: Interval) -> str:
+    """The effect with its interval, which it has from six runs on."""
+    if effect.n < MIN_REPEATS:
+        few = f"no interval: {effect.n} of the {MIN_REPEATS} runs it needs"
+        return f"{significant(effect.value)} ({few})"
     shape = ratio_interval if 0.05 <= effect.value < 1000 else with_interval
     return shape(effect.value, effect.low, effect.high)
 
@@ -101,7 +104,7 @@ def _contradicted(found: Found, region: Region, evidence: Evidence) -> str | Non
     known = [test for test in tests if test is not None]
     if len(known) < len(tests):
         first, second = next(p for p, t in zip(found.speeds, tests, strict=True) if t is None)
-        return f"and no comparison of {first.cell} with {second.cell} was planned"
+        return f"and no comparison of {first.label} with {second.label} was planned"
     if any(test.too_few for test in known):
         return f"and {plural(known[0].n, 'repeat')} are too few for the rank test"
     above = found.effect.value > 1

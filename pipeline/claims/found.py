@@ -122,4 +122,4 @@ def named(metric: str, places: Sequence[Place]) -> str:
 
 def joined(places: Sequence[Place], join: str = " over ") -> str:
     """The names of the cells."""
-    return join.join(place.cell for place in places)
+    return join.join(place.label for place in places)

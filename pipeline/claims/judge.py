@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.claims.choose import world_of
-from pipeline.claims.decide import corrected, settle
+from pipeline.claims.decide import corrected, effect_text, settle
 from pipeline.claims.found import Found
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.types import (
@@ -61,7 +61,11 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
-    first = worlds[0]
+    named = [one for one in worlds if not _substitutes(one.found.places, evidence)]
+    if not named:
+        ran = f"{made}, this study ran on {_hardware(evidence)}"
+        return Verdict(claim, NOT_TESTABLE, _instead(worlds[0].found, evidence), ran)
+    worlds, first = named, named[0]
     found, verdict, why = first.found, first.verdict, first.why
     if verdict in DECIDED and any(w.verdict in DECIDED and w.verdict != verdict for w in worlds):
         verdict = UNDECIDED
@@ -85,7 +89,9 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
     while True:
         try:
             found = KINDS[claim.kind](claim, evidence.after(judged))
-            _require_speed(claim, evidence, found)
+            # What ran in place of the software that is named decides nothing, however fast it is.
+            if not _substitutes(found.places, evidence):
+                _require_speed(claim, evidence, found)
         except NotTestableError:
             if not worlds:
                 raise
@@ -95,6 +101,21 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
             return worlds
         judged.add(world)
         worlds.append(_Judged(found, *settle(found, claim.region, evidence)))
+
+
+def _substitutes(places: Sequence[Place], evidence: Evidence) -> list[Place]:
+    """The places where something else ran than the software that the claim names."""
+    return [place for place in places if evidence.substituted(place)]
+
+
+def _instead(found: Found, evidence: Evidence) -> str:
+    """Which software the claim names, what ran in its place, and what was measured of that."""
+    others = {place.label: place for place in _substitutes(found.places, evidence)}
+    names = listed(dict.fromkeys(str(place.selector.software) for place in others.values()))
+    ran = listed(f"{label} ran in {one.row['precision_ran']}" for label, one in others.items())
+    # What fits has no effect, and is of its software too.
+    value = f"{found.what} is {effect_text(found.effect)}" if found.effect else found.why
+    return f"it is about {names}, and {ran}; measured instead: {value}"
 
 
 def _agreement(verdicts: Sequence[str]) -> str:
@@ -147,7 +168,7 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
         low = beside.loc[beside["cell"] == place.cell, "value"].min() / 1e9
         full = beside.loc[beside["precision"] == "fp32", "value"].median() / 1e9
         if not math.isfinite(low / full):
-            raise NotTestableError(f"{needs}, and {place.cell} recorded none to compare")
+            raise NotTestableError(f"{needs}, and {place.label} recorded none to compare")
         if low / full < LOW_PRECISION_GAIN:
             raise NotTestableError(
                 f"{needs}, and here it is {significant(low / full)} times "
@@ -202,8 +223,8 @@ def _notes(places: Sequence[Place]) -> list[str]:
     for place in reversed(first.values()):
         for key, (published, here) in differences(place).items():
             if key == "precision":
-                notes.append(f"{place.cell} ran in {place.row['precision_ran']}, not {published}")
+                notes.append(f"{place.label} ran in {place.row['precision_ran']}, not {published}")
             else:
                 own = f"the default {key}" if here is None else f"{key} {here}"
-                notes.append(f"{place.cell} ran with {own}, not {published}")
+                notes.append(f"{place.label} ran with {own}, not {published}")
     return notes

@@ -58,7 +58,7 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
 def best(claim: Claim, evidence: Evidence) -> Found:
     """Throughput of `a` over that of the best of the others, of which none may be missing."""
     places, contrasts, effects = _against_each(claim, evidence)
-    what = f"throughput of {places[0].cell} over the best of {joined(places[1:], ', ')}"
+    what = f"throughput of {places[0].label} over the best of {joined(places[1:], ', ')}"
     speeds = [(places[0], place) for place in places[1:]]
     return Found(places, what, least(effects), contrasts, "all", speeds=speeds, num_times=1)
 
@@ -66,7 +66,7 @@ def best(claim: Claim, evidence: Evidence) -> Found:
 def worst(claim: Claim, evidence: Evidence) -> Found:
     """Throughput of `a` over that of the slowest of the others, of which none may be missing."""
     places, contrasts, effects = _against_each(claim, evidence)
-    what = f"throughput of {places[0].cell} over the least of {joined(places[1:], ', ')}"
+    what = f"throughput of {places[0].label} over the least of {joined(places[1:], ', ')}"
     speeds = [(places[0], place) for place in places[1:]]
     return Found(places, what, most(effects), contrasts, "any", speeds=speeds, num_times=1)
 
@@ -99,7 +99,7 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
         at.append([_relative(rates, place) for place in range(len(rates))])
     first, *others = (least(relative) for relative in zip(*at, strict=True))
     names = worlds[0]
-    what = f"lowest relative throughput of {names[0].cell} over that of {joined(names[1:], ', ')}"
+    what = f"lowest relative throughput of {names[0].label} over that of {joined(names[1:], ', ')}"
     everywhere = [p for places in worlds for p in places]
     return Found(everywhere, what, ratio(first, most(others)), num_times=2)
 
@@ -121,7 +121,7 @@ def _broken(evidence: Evidence, selector: Selector) -> Found | None:
         ended = own(status, place)
         bad = ended[ended["text"].isin(_BROKEN)]
         if len(bad) and len(ended) >= MIN_REPEATS:
-            runs = f"{plural(len(bad), 'run')} of {place.cell} on {place.ranks} ranks"
+            runs = f"{plural(len(bad), 'run')} of {place.label} on {place.ranks} ranks"
             return Found([place], runs, holds=False, why=f"{runs} ended as {bad['text'].iloc[0]}")
     return None
 
@@ -135,7 +135,7 @@ def absolute(claim: Claim, evidence: Evidence) -> Found:
     made = claim.made_at
     [place] = choose(evidence, claim, [test["a"]], test["where"])
     if (place.nodes, place.ranks) != (made.nodes, made.nodes * made.ranks_per_node):
-        raise NotTestableError(f"it is of {made}, and {place.cell} ran on {place.ranks} ranks")
+        raise NotTestableError(f"it is of {made}, and {place.label} ran on {place.ranks} ranks")
     found = measure(evidence, place, test["metric"])
     what = f"{named(test['metric'], [place])} in {UNITS[test['metric']]}"
     timed = int(test["metric"] in TIMES)
@@ -162,13 +162,13 @@ def utilisation(claim: Claim, evidence: Evidence) -> Found:
     count = int(ranks.groupby("run_id")["rank"].nunique().min()) if len(ranks) else 0
     if count != len(expected):
         raise NotTestableError(
-            f"{place.cell} recorded {count} of {len(expected)} devices that the claim names"
+            f"{place.label} recorded {count} of {len(expected)} devices that the claim names"
         )
     distance = over_repeats(
         max(abs(v / e - 1) for v, e in zip(run.sort_values("rank")["value"], expected, strict=True))
         for _, run in ranks.groupby("run_id", sort=True)
     )
-    what = f"largest distance of a rank of {place.cell} from the published utilisation"
+    what = f"largest distance of a rank of {place.label} from the published utilisation"
     return Found([place], what, distance.interval, [Contrast(distance.values)])
 
 
@@ -183,8 +183,8 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
             continue
         _require_runs(evidence, one, other)
         ended = tuple(_ends(evidence, place) for place in (one, other))
-        what = f"whether {one.cell} finishes and {other.cell} runs out of memory"
-        why = f"{one.cell} is {ended[0]}, {other.cell} is {ended[1]}"
+        what = f"whether {one.label} finishes and {other.label} runs out of memory"
+        why = f"{one.label} is {ended[0]}, {other.label} is {ended[1]}"
         if set(ended) <= {"ok", "oom"}:
             return Found([one, other], what, holds=ended == ("ok", "oom"), why=why)
         raise NotTestableError(why)
@@ -198,7 +198,7 @@ def _require_runs(evidence: Evidence, *places: Place) -> None:
         count = len(own(pick(evidence.table, "run", "status"), place))
         if count < MIN_REPEATS:
             runs = f"{plural(count, 'run')} of the {MIN_REPEATS} that a decision needs"
-            raise NotTestableError(f"{place.cell} has {runs}")
+            raise NotTestableError(f"{place.label} has {runs}")
 
 
 def _ends(evidence: Evidence, place: Place) -> str:
@@ -235,7 +235,7 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
         intercept(one.high, two.low), min(one.n, two.n),
         f"corners of a line through {low:g} and {high:g} sequences a rank; {one.how}",
     )  # fmt: skip
-    what = f"measured memory of {by_batch[low].cell} at an empty batch over the predicted one"
+    what = f"measured memory of {by_batch[low].label} at an empty batch over the predicted one"
     return Found([by_batch[low], by_batch[high]], what, effect)
 
 

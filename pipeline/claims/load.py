@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline import reference, strategies
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
+from pipeline.claims.worlds import APEX, BACKENDS
 from pipeline.documents import read_document
 from pipeline.errors import ClaimError, StudyError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR
@@ -72,6 +73,12 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
             _check_nodes(strategy, found.nodes)
     except StudyError as error:
         raise ClaimError(f"{at}: {error}") from None
+    known = sorted({APEX, *BACKENDS, *strategy.requires})
+    if found.software is not None and found.software.lower() not in known:
+        raise ClaimError(
+            f"{at}: no record of strategy {found.strategy} says whether {found.software[:80]!r} "
+            f"ran; expected one of {', '.join(known)}"
+        )
     axes = {DATA: 0, PIPELINE: 0, TENSOR: 0} | getattr(strategy, "axes", {})
     if unknown := sorted(found.axes.keys() - axes.keys()):
         raise ClaimError(f"{at}: no axis {unknown[0][:80]!r}; expected {', '.join(axes)}")

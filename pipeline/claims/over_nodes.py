@@ -16,8 +16,8 @@ from pipeline.metrics.statistics import Interval
 def efficiency(claim: Claim, evidence: Evidence) -> Found:
     """Largest efficiency of the cells on several nodes, each against itself on one node."""
     pairs, contrasts = _against_one_node(claim, evidence)
-    effects = [_scaled(ratio(m.interval, o.interval), 1 / f) for m, o, f in contrasts]
-    cells = ", ".join(many.cell for many, _ in pairs)
+    effects = [ratio(m.interval, o.interval).times(1 / f) for m, o, f in contrasts]
+    cells = ", ".join(many.label for many, _ in pairs)
     what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
     values = [Contrast(m.values / f, o.values) for m, o, f in contrasts]
     places = [place for pair in pairs for place in pair]
@@ -34,16 +34,16 @@ def explained(claim: Claim, evidence: Evidence) -> Found:
     pairs, contrasts = _against_one_node(claim, evidence)
     shares = []
     for (many, _), (rate, base, factor) in zip(pairs, contrasts, strict=True):
-        kept = _scaled(ratio(rate.interval, base.interval), 1 / factor)
+        kept = ratio(rate.interval, base.interval).times(1 / factor)
         if kept.high >= 1:
             raise NotTestableError(
-                f"{many.cell} on {many.nodes} nodes lost no speedup that the data show"
+                f"{many.label} on {many.nodes} nodes lost no speedup that the data show"
             )
         lost = Interval(1 - kept.value, 1 - kept.high, 1 - kept.low, kept.n, kept.how)
         shares.append(ratio(communication_share(evidence, many).interval, lost))
     places = [place for pair in pairs for place in pair]
     what = "smallest share of exposed communication in the lost speedup of "
-    return Found(places, what + ", ".join(m.cell for m, _ in pairs), least(shares), num_times=1)
+    return Found(places, what + ", ".join(m.label for m, _ in pairs), least(shares), num_times=1)
 
 
 def _against_one_node(
@@ -54,7 +54,7 @@ def _against_one_node(
     for many in choose(evidence, claim, claim.test["cells"], SEVERAL_NODES):
         one = next((p for p in evidence.places(many.selector) if _is_base(p, many)), None)
         if one is None or one.row["status"] != "ok":
-            raise NotTestableError(f"{many.cell} has no finished run on one node to compare with")
+            raise NotTestableError(f"{many.label} has no finished run on one node to compare with")
         pairs.append((many, one))
         rates = measure(evidence, many, RATE), measure(evidence, one, RATE)
         measured.append((*rates, many.ranks / one.ranks))
@@ -97,8 +97,3 @@ def trend(claim: Claim, evidence: Evidence) -> Found:
         line, what + named(test["metric"], line[:1]), (least if rising else most)(effects),
         contrasts, "all" if rising else "any", num_times=int(test["metric"] in TIMES),
     )  # fmt: skip
-
-
-def _scaled(interval: Interval, factor: float) -> Interval:
-    bounds = (interval.value * factor, interval.low * factor, interval.high * factor)
-    return Interval(*bounds, interval.n, interval.how)

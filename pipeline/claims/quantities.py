@@ -58,14 +58,14 @@ def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
 def _of_runs(evidence: Evidence, place: Place, metric: str) -> list[float]:
     rows = own(pick(evidence.table, "run", metric), place).dropna(subset=["value"])
     if rows.empty:
-        raise NotTestableError(f"the metrics hold no {metric} of {place.cell}")
+        raise NotTestableError(f"the metrics hold no {metric} of {place.label}")
     return list(rows["value"])
 
 
 def _mean_utilisation(evidence: Evidence, place: Place) -> list[float]:
     ranks = own(pick(evidence.table, "rank", "mean_utilisation"), place).dropna(subset=["value"])
     if ranks.empty:
-        raise NotTestableError(f"the metrics hold no mean_utilisation of {place.cell}")
+        raise NotTestableError(f"the metrics hold no mean_utilisation of {place.label}")
     return list(ranks.groupby("run_id", sort=True)["value"].mean())
 
 
@@ -82,7 +82,7 @@ def _step_spread(evidence: Evidence, place: Place) -> list[float]:
     fewest = min((len(run) for run in runs), default=0)
     if fewest < STEPS_FOR_P95:
         raise NotTestableError(
-            f"a 95th percentile needs {STEPS_FOR_P95} timed steps, and a run of {place.cell} "
+            f"a 95th percentile needs {STEPS_FOR_P95} timed steps, and a run of {place.label} "
             f"has {fewest}"
         )
     return [float(np.percentile(run, 95) / np.median(run)) for run in runs]
@@ -103,9 +103,9 @@ def _over_ranks(ranks: pd.DataFrame, place: Place) -> list[float]:
     """The largest of a run's ranks over the smallest; `ranks` has `run_id` and `value`."""
     found = ranks.groupby("run_id", sort=True)["value"].agg(["min", "max", "count"])
     if found.empty or found["count"].min() < 2:
-        raise NotTestableError(f"the runs of {place.cell} recorded one process, so no ranks")
+        raise NotTestableError(f"the runs of {place.label} recorded one process, so no ranks")
     if (found["min"] <= 0).any():
-        raise NotTestableError(f"a rank of {place.cell} recorded nothing")
+        raise NotTestableError(f"a rank of {place.label} recorded nothing")
     return list(found["max"] / found["min"])
 
 
@@ -114,18 +114,19 @@ def phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
     names = [f"phase_seconds:{phase}" for phase in IN_STEP]
     rows = own(pick(evidence.table, "profile", *names), place)
     if rows.empty:
-        raise NotTestableError(f"the study has no finished profiled run of {place.cell}")
+        raise NotTestableError(f"the study has no finished profiled run of {place.label}")
     wide = rows.pivot(index=["run_id", "rank"], columns="metric", values="value")
     wide.columns = [str(name).partition(":")[2] for name in wide.columns]
     if not (wide[COMMUNICATION] > 0).any():
-        raise NotTestableError(f"the profiled runs of {place.cell} tell no communication apart")
+        raise NotTestableError(f"the profiled runs of {place.label} tell no communication apart")
     return wide
 
 
 def communication_share(evidence: Evidence, place: Place) -> Quantity:
-    """Exposed communication of each profiled run as a share of its step, mean over the ranks."""
-    phases = phases_of_ranks(evidence, place).groupby(level="run_id").mean()
-    return over_repeats(phases[COMMUNICATION] / phases.sum(axis=1))
+    """Exposed communication of each profiled run as a share of the step of its slowest rank."""
+    phases = phases_of_ranks(evidence, place)
+    last = phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
+    return over_repeats(last[COMMUNICATION] / last.sum(axis=1))
 
 
 def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
@@ -137,10 +138,10 @@ def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
     for _, seed in steps.groupby("seed", sort=True):
         loss = seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
         if len(loss) < 4:
-            raise NotTestableError(f"{place.cell} has fewer than four losses after warm-up")
+            raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
         found.append(float(np.sqrt(np.mean(np.diff(loss) ** 2))))
     if not found:
-        raise NotTestableError(f"{place.cell} has fewer than four losses after warm-up")
+        raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
     return found
 
 

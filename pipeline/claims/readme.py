@@ -6,10 +6,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from pipeline.claims.types import NOT_TESTABLE
 from pipeline.claims.write import counted, no_interval, outcome
-from pipeline.files import replace_marked
+from pipeline.files import marks, replace_marked
+from pipeline.metrics.counts import run_counts
+from pipeline.metrics.headline import headline
 from pipeline.text import markdown
+
+
+def finding(table: pd.DataFrame) -> str:
+    """The result in the sentences of the paper: what was measured on what, and why it is so."""
+    told = headline(table)
+    rest = [told[name] for name in ("rest", "precision", "why", "processor", "bias")]
+    lead = markdown(told["lead"])
+    return " ".join(
+        filter(None, [f"**{lead}**" if told["decided"] else lead, *map(markdown, rest)])
+    )
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
@@ -32,9 +46,16 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     return "\n".join([*(head + rows if rows else []), "", rest])
 
 
-def update(path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> None:
-    """Put the table between the marks of a file; raises SamestepError where it has none."""
-    replace_marked(path, f"verdicts of {study}", block(study, verdicts, runs))
+def update(
+    path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], table: pd.DataFrame
+) -> None:
+    """Put the verdicts, and the finding where it has a place, between the marks of a file.
+
+    `table` is that of the metrics. Raises SamestepError where the file has no mark for verdicts.
+    """
+    replace_marked(path, f"verdicts of {study}", block(study, verdicts, run_counts(table).text))
+    if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
+        replace_marked(path, f"finding of {study}", finding(table))
 
 
 def _effect(one: Mapping[str, Any]) -> str:

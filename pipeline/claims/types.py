@@ -28,7 +28,8 @@ class Selector:
     one that a cell leaves out counts as false. `nodes`, `axes` (ranks along each axis of the mesh,
     as records name them), `accumulation`, `parameters` (of the model, to a tenth) and `scaling`
     (strong or weak) narrow it further. `as_published` is what the claim was made with: cells that
-    match it are preferred, and a difference is said in the verdict.
+    match it are preferred, and a difference is said in the verdict. `software` is what the claim
+    names, such as Apex: where something else ran in its place, it decides nothing.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Selector:
     accumulation: int | None = None
     parameters: float | None = None
     scaling: str | None = None
+    software: str | None = None
 
     def __str__(self) -> str:
         options = "".join(f" with {key} = {value}" for key, value in self.options.items())
@@ -59,6 +61,7 @@ class Selector:
             f" with {self.accumulation} microbatches a step": self.accumulation,
             f" with {(self.parameters or 0) / 1e6:g} M parameters": self.parameters,
             f" under {self.scaling} scaling": self.scaling,
+            f" by {self.software}": self.software,
         }
         return "".join(text for text, given in said.items() if given)
 

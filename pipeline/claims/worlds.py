@@ -15,7 +15,9 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline import strategies
 from pipeline.claims.types import Selector
+from pipeline.metrics.labels import spoken
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.select import pick, records
 from pipeline.study.link import LinkSpec
@@ -25,6 +27,9 @@ from pipeline.study.study import Study
 _SHARED = ("loopback", "emulated")
 # A model counts as that of a claim within this share of its parameters.
 SAME_MODEL = 0.1
+
+APEX, BACKENDS = "apex", ("gloo", "nccl")
+"""Software that a claim may name, besides the packages that its strategy requires."""
 
 World = tuple[int, int, str]
 """Nodes, ranks, and the text of the link, empty where there is none."""
@@ -47,6 +52,11 @@ class Place:
     def ranks(self) -> int:
         """Size of the world."""
         return int(self.row["world_size"])
+
+    @property
+    def label(self) -> str:
+        """What sentences call it."""
+        return str(self.row["label"])
 
     def beside(self, many: Place) -> bool:
         """Whether it is the same arm over the same network, and over the same link if any."""
@@ -72,8 +82,8 @@ class Evidence:
 
     @cached_property
     def groups(self) -> list[dict[str, Any]]:
-        """One row for each cell and node count."""
-        return records(pick(self.table, "cell", "num_ok"))
+        """One row for each cell and node count, with the labels of sentences."""
+        return records(spoken(pick(self.table, "cell", "num_ok")))
 
     @cached_property
     def options(self) -> dict[str, Mapping[str, Any]]:
@@ -144,6 +154,13 @@ class Evidence:
     def finished(self, place: Place) -> int:
         """How many repeats finished."""
         return int(place.row["value"])
+
+    def substituted(self, place: Place) -> bool:
+        """Whether the claim names software, and something else ran in its place here."""
+        named, row = place.selector.software, place.row
+        ran = [self.study.cluster.backend, *strategies.load(row["strategy"], {}).requires]
+        ran += [APEX] if str(row["precision"]).startswith("apex_") else []
+        return named is not None and named.lower() not in ran
 
     def runs(self, places: Iterable[Place]) -> tuple[str, ...]:
         """Ids of the finished runs of these places, in the order of the study."""

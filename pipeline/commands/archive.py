@@ -1,4 +1,4 @@
-"""`python -m pipeline archive --study FILE`: archives/<study>.zip from results/<study>.
+"""`python -m pipeline archive --study smoke`: archives/<study>.zip from results/<study>.
 
 `--results` and `--out` name another folder and another file.
 """
@@ -16,7 +16,7 @@ SUMMARY = "a finished study with all that belongs to it as one file, a Workflow 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--study", type=options.path, help="study file, which names its results")
+    place.add_argument("--study", type=options.study, help=options.STUDY)
     place.add_argument("--results", type=options.folder, help="folder results/<study>")
     parser.add_argument(
         "--out", type=options.new_file, help="zip file to write; archives/<study>.zip"

@@ -1,4 +1,4 @@
-"""`python -m pipeline artifact --study FILE`: description, checklist, badges and SBOM of a study.
+"""`python -m pipeline artifact --study smoke`: description, checklist, badges and SBOM of a study.
 
 Writes `artifact.md` and `sbom.spdx.json` to results/<study>/artifact and prints what the badges of
 the ACM still lack. `--time-analysis` also makes the paper anew, aside, and says how long that took.
@@ -17,7 +17,7 @@ SUMMARY = "artifact description, checklist, badge self-check and SBOM of a finis
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--study", type=options.path, help="study file, which names its results")
+    place.add_argument("--study", type=options.study, help=options.STUDY)
     place.add_argument("--results", type=options.folder, help="folder results/<study>")
     parser.add_argument("--out", type=options.new_folder, help="folder; results/<study>/artifact")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`python -m pipeline check --study FILE`: may this study start? `make paper` asks first.
+"""`python -m pipeline check --study smoke`: may this study start? `make paper` asks first.
 
 Prints the folder of its results. Snakemake reads a study file with a reader of its own, before any
 rule of ours: what is wrong with the file is better found here, in one line.
@@ -16,7 +16,7 @@ SUMMARY = "check a study file and the files of its corpus, and print where its r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
 
 
 def run(args: argparse.Namespace) -> int:

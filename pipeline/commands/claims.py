@@ -11,7 +11,7 @@ SUMMARY = "verdicts on the published claims that a study names"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
     parser.add_argument(
         "--claims",
@@ -36,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.claims.write import counted, to_dict, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
-    from pipeline.metrics.counts import run_counts
     from pipeline.metrics.emulation import bias_of
     from pipeline.study.load import load_study
 
@@ -50,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        readme.update(args.readme, study.name, shown, run_counts(metrics).text)
+        readme.update(args.readme, study.name, shown, metrics)
     print(counted(shown))
     return 0

@@ -1,4 +1,4 @@
-"""`python -m pipeline clean --study FILE --confirm=yes`: remove results/<study>."""
+"""`python -m pipeline clean --study smoke --confirm=yes`: remove results/<study>."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ SUMMARY = "remove the results of one study, measured runs included"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument(
-        "--study", type=options.path, required=True, help="study file, which names results"
-    )
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--confirm", default="", help="`yes`, since runs cannot be brought back")
 
 

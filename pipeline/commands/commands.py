@@ -1,4 +1,4 @@
-"""`python -m pipeline commands --study FILE`: what each run of a study would start, run by run.
+"""`python -m pipeline commands --study smoke`: what each run of a study would start, run by run.
 
 For every cell and node count it prints the commands of the first repeat as `train` starts them from
 the host; what a start decides (FIRST_NODE and PORT where the nodes meet, its TOKEN) is left open.
@@ -25,7 +25,7 @@ SUMMARY = "print the commands that the runs of a study start"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--image", type=options.path, help="container image that the ranks run in")
 
 

@@ -1,6 +1,7 @@
-"""`python -m pipeline compare A B --out DIR`: two result sets (folders results/<study>).
+"""`python -m pipeline compare results/smoke other/results/smoke --out results/compared`.
 
-Exit status 0: equal within what was asked for; 1: they differ; 2: bad input.
+Two result sets, each a folder results/<study>. Exit status 0: equal within what
+was asked for; 1: they differ; 2: bad input.
 """
 
 from __future__ import annotations

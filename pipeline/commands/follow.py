@@ -1,7 +1,8 @@
 """`python -m pipeline follow --study FILE -- COMMAND`: run the workflow, show one line of progress.
 
-`make paper` starts Snakemake by it. What Snakemake says goes to a file below `logs/workflow` in the
-results folder; words that somebody should know, and the end of it on failure, are printed.
+`make paper` starts Snakemake by it; the command gets `--configfile=FILE`. What Snakemake says goes
+to a file below `logs/workflow` in the results folder; words that somebody should know, and the end
+of it on failure, are printed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ SUMMARY = "run the workflow of a study with its log in a file and one line of pr
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument(
-        "--results", type=options.new_folder, help="its results, if not results/<study>"
+        "--results",
+        type=options.new_folder,
+        help="results that are rebuilt from their records, if not results/<study>; none is trained",
     )
     parser.add_argument("workflow", nargs="+", metavar="-- COMMAND", help="what to run")
 
@@ -29,4 +32,6 @@ def run(args: argparse.Namespace) -> int:
     from pipeline.watch.state import Watched
 
     results = args.results or results_folder(args.study)
-    return follow(Watched(load_study(args.study), results), args.workflow)
+    watched = Watched(load_study(args.study), results)
+    command = [*args.workflow, f"--configfile={args.study}"]
+    return follow(watched, command, retry=args.results is None)

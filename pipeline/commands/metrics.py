@@ -17,7 +17,7 @@ SUMMARY = "run records -> one validated tidy table (Parquet)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file (YAML)")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument(
         "--runs", type=options.folder, required=True, help="folder <cell>/n<nodes>/r<repeat>"
     )

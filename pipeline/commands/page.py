@@ -17,7 +17,7 @@ SUMMARY = "one self-contained HTML page: verdicts, figures, tables and every run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
     parser.add_argument(
         "--verdicts", type=options.path, help="verdicts.json, where the study has claims"

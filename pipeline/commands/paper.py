@@ -19,7 +19,7 @@ SUMMARY = "the manuscript with all its generated parts as PDF, LaTeX and HTML"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
     parser.add_argument(
         "--figures", type=options.folder, required=True, help="folder of the figures"

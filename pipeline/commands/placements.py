@@ -1,4 +1,4 @@
-"""`python -m pipeline placements --study FILE --cell NAME`: where DTensor places every tensor.
+"""`python -m pipeline placements --study layouts --cell annotated`: where DTensor places tensors.
 
 A table of the parameters and of every module's output, an axis per column, for one cell on the most
 nodes that it has (or `--nodes`). No rank is started: the ranks are imitated by one process.
@@ -11,7 +11,7 @@ import argparse
 from pipeline import options
 from pipeline.errors import StudyError
 from pipeline.study.expansion import expand
-from pipeline.study.load import find_study, load_study
+from pipeline.study.load import load_study
 from pipeline.study.spec import NODES_OF_ONE_MACHINE, RunSpec
 
 SUMMARY = "where the tensors of an annotated cell are placed on its mesh"
@@ -19,7 +19,7 @@ SUMMARY = "where the tensors of an annotated cell are placed on its mesh"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", required=True, help="study file, or the name of a shipped one")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--cell", required=True, help="name of the cell")
     parser.add_argument(
         "--nodes", type=options.count(1, NODES_OF_ONE_MACHINE), help="instead of the most it has"
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> RunSpec:
-    runs = expand(load_study(find_study(args.study)))
+    runs = expand(load_study(args.study))
     cells = list(dict.fromkeys(spec.cell for spec in runs))
     if args.cell not in cells:
         raise StudyError(f"no cell {args.cell[:60]!r}; use one of {', '.join(cells)}")

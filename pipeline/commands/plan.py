@@ -1,35 +1,50 @@
 """`python -m pipeline plan --study smoke --device-memory 16GiB`: what a study will need.
 
 For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
-and an upper bound of the time. `--model-sizes --devices 64 --device a100-80` shows which layouts
-of GPT-2 and GPT-3 fit so many GPUs, in one table; `--size 175B` has the parts of each. Nothing is
-started and no torch is loaded.
+and the time: the worst case, and an estimate by earlier records. `--model-sizes --devices 64
+--device a100-80` shows which layouts of GPT-2 and GPT-3 fit so many GPUs, in one table; `--size
+1.3B` has the parts of each, of any size. Nothing is started and no torch is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
 
 from pipeline import options
 from pipeline.accept import accept
-from pipeline.errors import CorpusError, StudyError
+from pipeline.documents import read_made
+from pipeline.errors import CorpusError, RecordError, StudyError
+from pipeline.machine.facts import cpu_model, usable_cores
+from pipeline.models import flops_per_token
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
-from pipeline.planner.sizes import MOST_DEVICES, layouts, sizes
+from pipeline.planner.sizes import MOST_DEVICES, layouts, size_of, sizes
 from pipeline.planner.tables import align, best_of, parts_of, which_fit
+from pipeline.records.record import RUN_FILE
+from pipeline.reference.devices import Peak, datasheet_peak
 from pipeline.study.expansion import expand
-from pipeline.study.load import find_study, load_study
+from pipeline.study.load import load_study
 from pipeline.study.profiling import profiled
-from pipeline.study.spec import PRECISIONS
+from pipeline.study.spec import PRECISIONS, RunSpec
 from pipeline.study.study import Study
+from pipeline.watch.state import Watched
 
 SUMMARY = "what a study will need: memory of every cell, runs, time and GPU hours"
 # Memory in GiB as the makers' data sheets name it; the driver keeps some of it.
 DEVICES = {
     "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
 }  # fmt: skip
+PEAK_NAMES = {
+    "v100-16": "Tesla V100-SXM2-16GB", "v100-32": "Tesla V100-SXM2-32GB",
+    "a100-40": "NVIDIA A100-SXM4-40GB", "a100-80": "NVIDIA A100-SXM4-80GB",
+    "h100-80": "NVIDIA H100 80GB HBM3", "h200-141": "NVIDIA H200",
+}  # fmt: skip
+"""What the driver calls them, for `pipeline.reference.devices`; of each the SXM variant."""
 _UNITS = {"MB": 10**6, "GB": 10**9, "MIB": MEBIBYTE, "GIB": GIBIBYTE}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE | re.ASCII)
 MAX_SIZE = 2**60
@@ -39,7 +54,7 @@ MAX_SIZE = 2**60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--study", help="study file, or the name of a shipped one")
+    what.add_argument("--study", type=options.study, help=options.STUDY)
     what.add_argument(
         "--model-sizes", action="store_true", help="layouts of GPT-2 and GPT-3, 124 M to 175 B"
     )
@@ -54,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--size",
-        choices=[one.id for one in sizes()],
-        help="with --model-sizes: this one alone, and what its memory is made of",
+        metavar="SIZE",
+        help="with --model-sizes: 350M, 1.3B or any other alone, and what its memory is made of",
     )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
@@ -72,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     for option in ("devices", "precision", "size", "recompute"):
         if getattr(args, option) not in (None, False):
             raise StudyError(f"--{option} belongs to --model-sizes; leave it out, or --study")
-    study = load_study(find_study(args.study))
+    study = load_study(args.study)
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
     plans = plan_study([*expand(study), *profiled(study)])
@@ -84,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{study.name}: {study.title}\n")
     for line in align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
         print(line)
-    notes = [*_notes(plans, limit), *_repeats_note(study), *_corpus_note(study)]
+    notes = [*_notes(plans, limit), _estimate(study, plans, args.device)]
+    notes += [*_repeats_note(study), *_corpus_note(study)]
     print("\n" + "\n".join(notes))
     return 0
 
@@ -92,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 def _model_sizes(args: argparse.Namespace, limit: int | None) -> int:
     """Print which layouts of each published size fit, or the parts of one size's."""
     devices, precision = args.devices or 8, args.precision or "bf16"
-    asked = [one for one in sizes() if args.size in (None, one.id)]
+    asked = [*sizes()] if args.size is None else [size_of(args.size)]
     found = {one: layouts(one, devices, precision, recompute=args.recompute) for one in asked}
     table = which_fit(found, limit) if args.size is None else parts_of(found[asked[0]], limit)
     print("\n".join([*table, "", *best_of(found, limit), ""]))
@@ -134,7 +150,8 @@ def _limit(args: argparse.Namespace) -> int | None:
 
 _HEADINGS = (
     "cell", "nodes", "ranks", "parameters", "gradients", "optimiser", "buffers", "activations",
-    "loss", "base", "peak", "formula 24", "needed", "verdict", "runs", "hours", "GPU hours",
+    "loss", "base", "peak", "formula 24", "needed", "verdict", "runs", "worst hours",
+    "worst GPU hours",
 )  # fmt: skip
 
 
@@ -164,7 +181,8 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
         " so the peak is less than the sum.",
         "Needed: " + ("all ranks of one machine." if cpu else "one GPU, with its context."),
         "Formula 24 is the study's own and has no base.",
-        f"At most {runs} runs, {hours:.1f} hours by their time limits, {gpu_hours:.1f} GPU hours.",
+        f"Worst case (all runs reach their time limit): {runs} runs, {hours:.1f} hours, "
+        f"{gpu_hours:.1f} GPU hours.",
     ]
     if idle := [p for p in plans if p.idle_share is not None and not p.spec.profile]:
         shares = ", ".join(
@@ -178,6 +196,63 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
     share = f"{100 * MARGIN[plans[0].spec.world.device]:g} %"
     count = f"{len(plans) - len(bad)} of {len(plans)} fit {limit / GIBIBYTE:.4g} GiB"
     return [*notes, f"{count}; within {share} of it is tight."]
+
+
+def _estimate(study: Study, plans: Sequence[CellPlan], device: str | None) -> str:
+    """What the runs will take by earlier records of the study here, else what they take at least.
+
+    A run of a cell and node count is taken to last as those that ended did in the median, from the
+    start to the end in their records. Without records the FLOPs of its steps at the peak rate of
+    the device are a lower bound.
+    """
+    watched = Watched(study, results := Path("results", study.name))
+    took: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for run in watched.update():
+        if _hardware(results, run.spec) == (cpu_model(), usable_cores()):
+            took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)
+    known = [plan for plan in plans if (plan.spec.cell, plan.spec.world.nodes) in took]
+    if known:
+        hours = [
+            plan.num_runs / 3600 * median(took[plan.spec.cell, plan.spec.world.nodes])
+            for plan in known
+        ]
+        gpu_hours = sum(h * plan.gpus for h, plan in zip(hours, known, strict=True))
+        part = f", for {len(known)} of {len(plans)} rows; the others have no record"
+        return (
+            f"Estimate: {sum(hours):.2f} hours, {gpu_hours:.2f} GPU hours, by "
+            f"{sum(map(len, took.values()))} earlier records in {results} of this machine"
+            f"{'' if len(known) == len(plans) else part}."
+        )
+    flops = [
+        plan.num_runs * plan.spec.workload.steps * plan.spec.workload.global_batch
+        * plan.spec.model.context * flops_per_token(plan.spec.model) for plan in plans
+    ]  # fmt: skip
+    peaks = [_peak(plan.spec.precision, device) for plan in plans]
+    if None in peaks:
+        return "No estimate: no earlier records of this study on this machine" + (
+            "." if device is None else ", and no peak rate of the device at hand."
+        )
+    at_least = sum(f / (p.flops_per_second * 3600) for f, p in zip(flops, peaks, strict=True) if p)
+    sources = ", ".join(sorted({peak.source for peak in peaks if peak}))
+    return (
+        f"No estimate: no earlier records. At least {at_least:.2f} GPU hours: the FLOPs of all "
+        f"steps at the peak rate of {device} ({sources})."
+    )
+
+
+def _hardware(results: Path, spec: RunSpec) -> tuple[object, object]:
+    """Processor and usable cores of a record, which can be read: its run has ended."""
+    path = results / "runs" / spec.run_id.partition("/")[2] / RUN_FILE
+    found = read_made(path, "", RecordError, "snakemake").get("hardware") or {}
+    return found.get("cpu_model"), found.get("num_cores")
+
+
+def _peak(precision: str, device: str | None) -> Peak | None:
+    """The datasheet's peak of a device for the products of a precision."""
+    formats = {"fp32": "float32", "tf32": "tf32", "fp16": "float16"}
+    dtype = formats.get(precision, "float16" if precision.startswith("apex") else "bfloat16")
+    name = PEAK_NAMES.get(device or "")
+    return datasheet_peak(name, dtype) if name else None
 
 
 def _corpus_note(study: Study) -> list[str]:

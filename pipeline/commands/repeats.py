@@ -14,7 +14,7 @@ SUMMARY = "which cells call for one more repeat, for studies with adaptive repea
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument(
         "--runs", type=options.folder, required=True, help="folder <cell>/n<nodes>/r<repeat>"
     )

@@ -1,4 +1,4 @@
-"""`python -m pipeline strategies [--readme FILE]`: what every strategy is, needs and sends."""
+"""`python -m pipeline strategies`: what every strategy is, needs and sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline verify --results DIR`: does what was rebuilt have the archived bytes?"""
+"""`python -m pipeline verify --results results/from_archive/smoke`: has it the archived bytes?"""
 
 from __future__ import annotations
 

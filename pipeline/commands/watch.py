@@ -1,4 +1,4 @@
-"""`python -m pipeline watch --study FILE`: the matrix of cells x nodes as it fills up.
+"""`python -m pipeline watch --study smoke`: the matrix of cells x nodes as it fills up.
 
 It reads `results/<study>` and nothing else, so it also watches a study that a cluster makes. It
 ends when all runs have ended; without a terminal, and with `--once`, it prints once.
@@ -19,7 +19,7 @@ REFRESH_SECONDS = 2.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--once", action="store_true", help="print once instead of watching")
 
 

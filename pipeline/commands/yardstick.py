@@ -20,7 +20,7 @@ SUMMARY = "measure how fast this machine computes a study's passes when nothing 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
-    parser.add_argument("--study", type=options.path, required=True, help="study file")
+    parser.add_argument("--study", type=options.study, required=True, help=options.STUDY)
     parser.add_argument("--out", type=options.new_file, required=True, help="JSON file to write")
     parser.add_argument(
         "--seconds",

@@ -1,5 +1,9 @@
 """Encode the text store into shards, block by block, each block mapped by several processes.
 
+A document is encoded whole, because a tokeniser may treat the start of a text in its own way
+(GPT-2's `add_prefix_space`, Llama's first blank). Only one over `DOCUMENT_CHARACTERS` is cut, and
+each part is then encoded behind the end of the part before, whose tokens are dropped.
+
 A block is a file of bounded size, so memory and scratch space are bounded whatever the size of the
 corpus; the parent never holds a block, because its memory counts again in every process it forks.
 Rows keep their order, so the tokens do not depend on the number of processes.
@@ -7,10 +11,9 @@ Rows keep their order, so the tokens do not depend on the number of processes.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,10 @@ from pipeline.corpus.tokenisers import Tokeniser, is_panic
 from pipeline.errors import CorpusError
 
 BLOCK_BYTES = 8 * 2**20
-PIECES_PER_CALL = 64
+DOCUMENTS_PER_CALL = 64
+DOCUMENT_CHARACTERS = 2**20
+# Far longer than a word or a merge, so tokens next to a cut are those of the whole document.
+CONTEXT_CHARACTERS = 2**10
 REPORT_SECONDS = 10
 
 
@@ -41,9 +47,16 @@ def encode(
     """Append the tokens of every document and a separator after each to `writer`."""
     done_bytes, reported = 0, time.monotonic()
     block = work / "block.arrow"
-    batches = store.batches()
+    pieces = (
+        piece
+        for batch in store.batches()
+        for piece in zip(
+            *(batch.column(name).to_pylist() for name in ("text", "kind")), strict=True
+        )
+    )
+    documents = whole_documents(pieces)
     with single_threaded_tokenizers():
-        while num_bytes := _write_block(batches, block):
+        while num_bytes := _write_block(documents, block):
             for tokens in _encode_block(block, tokeniser, dtype, work, num_proc):
                 writer.append(tokens)
             done_bytes += num_bytes
@@ -52,19 +65,48 @@ def encode(
                 print(f"tokens: {done_bytes / 1e6:.0f} MB of text encoded", file=sys.stderr)
 
 
-def _write_block(batches: Iterator[pa.RecordBatch], block: Path) -> int:
-    """Move batches into the file `block` until it holds BLOCK_BYTES; returns its bytes of text."""
+def whole_documents(pieces: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int, bool]]:
+    """Text, number of its characters that only give context, and whether its document ends.
+
+    A text is a document, or a part of one that is longer than DOCUMENT_CHARACTERS.
+    """
+    text, skip = "", 0
+    for piece, kind in pieces:
+        if len(text) > skip and len(text) - skip + len(piece) > DOCUMENT_CHARACTERS:
+            yield text, skip, False
+            text = text[-CONTEXT_CHARACTERS:]
+            skip = len(text)
+        text += piece
+        if kind == Kind.LAST_PIECE:
+            yield text, skip, True
+            text, skip = "", 0
+
+
+def _write_block(documents: Iterator[tuple[str, int, bool]], block: Path) -> int:
+    """Move documents into the file `block` until it holds BLOCK_BYTES; returns its bytes."""
+    schema = pa.schema([("text", pa.string()), ("skip", pa.int32()), ("ends", pa.bool_())])
     num_bytes = 0
-    first = next(batches, None)
-    if first is None:
-        return 0
-    with pa.OSFile(str(block), "wb") as raw, pa.ipc.new_stream(raw, first.schema) as stream:
-        for batch in itertools.chain([first], batches):
+    with pa.OSFile(str(block), "wb") as raw, pa.ipc.new_stream(raw, schema) as stream:
+        while num_bytes < BLOCK_BYTES and (rows := _next_rows(documents)):
+            columns = zip(zip(*rows, strict=True), schema, strict=True)
+            arrays = [pa.array(values, field.type) for values, field in columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
             stream.write_batch(batch)
             num_bytes += batch.nbytes
-            if num_bytes >= BLOCK_BYTES:
-                break
     return num_bytes
+
+
+def _next_rows(documents: Iterator[tuple[str, int, bool]]) -> list[tuple[str, int, bool]]:
+    """The next few short documents, or one long one."""
+    rows: list[tuple[str, int, bool]] = []
+    num_characters = 0
+    while len(rows) < DOCUMENTS_PER_CALL and num_characters < DOCUMENT_CHARACTERS:
+        row = next(documents, None)
+        if row is None:
+            break
+        rows.append(row)
+        num_characters += len(row[0])
+    return rows
 
 
 def _encode_block(
@@ -74,9 +116,9 @@ def _encode_block(
 
     rows = datasets.Dataset.from_file(str(block))
     encoded = rows.map(
-        _encode_pieces,
+        _encode_documents,
         batched=True,
-        batch_size=PIECES_PER_CALL,
+        batch_size=DOCUMENTS_PER_CALL,
         remove_columns=rows.column_names,
         features=datasets.Features({"ids": datasets.List(datasets.Value(dtype))}),
         num_proc=min(num_proc, len(rows)) if num_proc > 1 else None,
@@ -88,7 +130,7 @@ def _encode_block(
         cache_file_name=str(work / "encoded.arrow"),
         load_from_cache_file=False,
         new_fingerprint="encoded",
-        writer_batch_size=PIECES_PER_CALL,
+        writer_batch_size=DOCUMENTS_PER_CALL,
     )
     files = [Path(file["filename"]) for file in encoded.cache_files]
     del rows, encoded
@@ -98,13 +140,16 @@ def _encode_block(
         file.unlink()
 
 
-def _encode_pieces(
+def _encode_documents(
     rows: dict[str, list[Any]], tokenizer: Tokenizer, separator_id: int, dtype: str
 ) -> dict[str, list[npt.NDArray[np.unsignedinteger]]]:
     # A document that spells the separator out must not end there.
     tokenizer.encode_special_tokens = True
     try:
-        encodings = tokenizer.encode_batch_fast(rows["text"], add_special_tokens=False)
+        ids = [
+            token_ids(tokenizer, text, skip)
+            for text, skip in zip(rows["text"], rows["skip"], strict=True)
+        ]
     except BaseException as error:  # `tokenizers` raises the bare class for what it cannot encode
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
@@ -114,9 +159,19 @@ def _encode_pieces(
         ) from None
     return {
         "ids": [
-            np.array(
-                encoding.ids + [separator_id] * (kind == Kind.LAST_PIECE), dtype=np.dtype(dtype)
-            )
-            for encoding, kind in zip(encodings, rows["kind"], strict=True)
+            np.array(tokens + [separator_id] * ends, dtype=np.dtype(dtype))
+            for tokens, ends in zip(ids, rows["ends"], strict=True)
         ]
     }
+
+
+def token_ids(tokenizer: Tokenizer, text: str, skip: int) -> list[int]:
+    """The tokens of `text` from character `skip` on; what stands before only gives context."""
+    if not skip:
+        return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    if any(start < skip < stop for start, stop in encoding.offsets):
+        # The cut fell inside of a token, in a text without a place to cut: no context helps.
+        return token_ids(tokenizer, text[skip:], 0)
+    spans = zip(encoding.ids, encoding.offsets, strict=True)
+    return [token for token, (start, _) in spans if start >= skip]

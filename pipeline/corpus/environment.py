@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from pipeline.errors import CorpusError
 
 
 @contextmanager
@@ -32,15 +35,34 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
     if offline:
         wanted |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     before = {name: os.environ.get(name) for name in wanted}
+    temporary = tempfile.tempdir
     os.environ.update(wanted)
+    tempfile.tempdir = _folder_for_sockets()
     try:
         yield
     finally:
+        tempfile.tempdir = temporary
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _folder_for_sockets() -> str:
+    """The temporary folder, or a shorter one: Linux takes 107 bytes for the name of a socket.
+
+    `datasets` makes sockets below it, with names of 35 bytes, to reach its processes. Raises
+    CorpusError where there is no short folder.
+    """
+    folders = [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
+    for folder in folders:
+        if len(os.fsencode(folder)) <= 64 and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    raise CorpusError(
+        f"the temporary folder {folders[0]} has a name too long for sockets; set TMPDIR to one "
+        "of at most 64 bytes"
+    )
 
 
 @contextmanager

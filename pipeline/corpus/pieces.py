@@ -20,15 +20,17 @@ def split_document(
     Every piece but the last has 1 to `limit` characters. A document without a visible character
     yields nothing.
     """
-    rest, started = "", False
+    rest, is_visible = "", False
     for chunk in chunks:
         text, start = rest + chunk, 0
-        while len(text) - start > limit:
+        # White space alone waits: however much there is, it may turn out to be no document.
+        is_visible = is_visible or bool(chunk.strip())
+        while is_visible and len(text) - start > limit:
             stop = _cut(text, start, limit)
             yield text[start:stop], False
-            start, started = stop, True
+            start = stop
         rest = text[start:]
-    if started or rest.strip():
+    if is_visible:
         yield rest, True
 
 

@@ -13,8 +13,9 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from pipeline.corpus import python_docs
 from pipeline.corpus.json_array import read_strings
@@ -103,9 +104,9 @@ class TextFiles:
             if self.document == "file":
                 yield from split_document(iter(lambda: stream.read(PIECE_CHARACTERS), ""))
                 return
-            lines = iter(lambda: stream.readline(PIECE_CHARACTERS), "")
-            for is_blank, block in itertools.groupby(lines, key=str.isspace):
+            for is_blank, parts in itertools.groupby(_line_parts(stream), key=itemgetter(0)):
                 if not is_blank:
+                    block = (text for _, text in parts)
                     yield from split_document(_without_last_line_end(block))
 
     def describe(self) -> dict[str, Any]:
@@ -224,8 +225,8 @@ def _check_tokeniser(name: str, revision: str | None) -> None:
     if not file.is_file():
         where = f"has no {file.name}" if Path(name).is_dir() else "is no folder here"
         raise CorpusError(
-            f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, or a name "
-            "of the hub with its tokenizer.revision"
+            f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, relative "
+            "to the study file, or a name of the hub with its tokenizer.revision"
         )
 
 
@@ -259,8 +260,24 @@ def _names(paths: Iterable[str]) -> list[str]:
     return [Path(path).name for path in paths]
 
 
+def _line_parts(stream: TextIO) -> Iterator[tuple[bool, str]]:
+    """Whether its line is blank, and the text, of each part of a line of at most a piece.
+
+    White space at the start of a line is held back until a visible character or the line's end.
+    """
+    held, is_visible = "", False
+    while part := stream.readline(PIECE_CHARACTERS):
+        held += part
+        is_visible = is_visible or not part.isspace()
+        is_end = part.endswith("\n")
+        if is_visible or is_end:
+            yield not is_visible, held
+            held = ""
+        is_visible = is_visible and not is_end
+
+
 def _without_last_line_end(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of a block; the line end before the blank line belongs to neither document."""
+    """The parts of a block; the line end before the blank line belongs to neither document."""
     held = ""
     for line in lines:
         if held:

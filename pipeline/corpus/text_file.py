@@ -33,5 +33,6 @@ def open_text(path: Path) -> Iterator[TextIO]:
         ) from None
     except OSError as error:
         raise CorpusError(
-            f"{path}: {error.strerror or error}; expected a readable file, correct corpus.paths"
+            f"{path}: {error.strerror or error}; expected a readable file, correct corpus.paths, "
+            "which are relative to the study file"
         ) from None

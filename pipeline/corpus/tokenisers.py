@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.corpus.text_store import Survey, TextStore
-from pipeline.documents import MAX_MADE_BYTES, read_document
+from pipeline.documents import read_document
 from pipeline.errors import CorpusError
 from pipeline.files import open_regular
 
@@ -184,7 +184,7 @@ def _separator(tokenizer: Tokenizer, settings: Path, name: str) -> str:
     fix = "mend it or remove it"
     stated: Any = {}
     if settings.exists() or settings.is_symlink():
-        stated = read_document(settings, "", CorpusError, fix, MAX_MADE_BYTES)
+        stated = read_document(settings, "", CorpusError, fix)
     if not isinstance(stated, dict):
         raise CorpusError(f"{settings} is no mapping; {fix}")
     tokens = [stated.get("eos_token"), stated.get("sep_token"), SEPARATOR, "</s>", "[SEP]"]

@@ -42,4 +42,5 @@ def examine(probe: Callable[[], Finding]) -> Finding:
         return broken(what or fix, fix)
     except Exception as error:
         message = " ".join(str(error).split())[:200]
-        return note(f"could not be probed ({type(error).__name__}: {message})")
+        text = f"could not be probed ({type(error).__name__}: {message})"
+        return note(text, "what needs it may fail here")

@@ -109,7 +109,8 @@ def strategy(name: str) -> Finding:
     try:
         chosen.check()
     except UnsupportedError as error:
-        return missing(str(error), chosen.install)
+        # A reason may end with the command that is the fix here.
+        return missing(str(error).partition(f"; run `{chosen.install}`")[0], chosen.install)
     import importlib.metadata
 
     return ok(", ".join(f"{p} {importlib.metadata.version(p)}" for p in chosen.requires))

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline import strategies
+from pipeline.corpus.sources import check_files
 from pipeline.doctor import probes
 from pipeline.doctor.types import OK, Finding, missing, note, ok
-from pipeline.errors import UnsupportedError
+from pipeline.errors import CorpusError, UnsupportedError
 from pipeline.metrics.select import plural
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from pipeline.training.devices import without_kernels
 
 
@@ -30,6 +32,31 @@ def study(path: Path) -> Finding:
     told = "; ".join(f"{', '.join(cells)}: {reason}" for reason, cells in reasons.items())
     fix = "see the lines above; a cell that cannot run is recorded as unsupported"
     return (missing if blocked == len(runs) else note)(f"{text}; {told}", fix)
+
+
+def needs(study: Study) -> set[str]:
+    """Names of the probes that say whether a study can run, those of its strategies among them."""
+    runs = expand(study)
+    found = {"python", "torch", "cores", "memory", "disk", study.cluster.backend}
+    found |= {spec.strategy for spec in runs}
+    asked = {
+        "cuda": study.cluster.device == "cuda",
+        "apex": any(spec.precision.startswith("apex") for spec in runs),
+        "emulated-network": study.cluster.network == "emulated",
+        "slurm": any(spec.world.num_machines > 1 for spec in runs),
+        "container": study.image_digest is not None,
+        "image": study.image_digest is not None,
+    }
+    return found | {name for name, is_needed in asked.items() if is_needed}
+
+
+def corpus(study: Study) -> Finding:
+    """The files of a study's text and tokeniser."""
+    try:
+        check_files(study.corpus, study.tokenizer)
+    except CorpusError as error:
+        return missing(*str(error).split("; ", 1))
+    return ok(f"source {study.corpus['source']}")
 
 
 def why_not(spec: RunSpec) -> str | None:

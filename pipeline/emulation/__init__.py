@@ -13,3 +13,6 @@ Nothing here knows of training; `pipeline.launch.emulated.build` starts the rank
 
 REPORT = "emulation.json"
 """What was measured, beside the files of a run's ranks."""
+
+NOTE = "note.txt"
+"""What the nodes wait for before the training, beside it."""

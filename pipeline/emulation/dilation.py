@@ -7,6 +7,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.study.spec import WorldSpec
+
 LEAST = "SAMESTEP_LEAST_DILATION"
 """Environment variable: dilate by this at least, so that factors can be held against each other."""
 
@@ -37,20 +39,20 @@ class Dilation:
     copies: int
 
 
-def dilate(
-    nodes: int, cores_per_node: int, cores: int, least: float = 1.0, *, yardstick: bool = False
-) -> Dilation:
-    """The factor by which `nodes` of `cores_per_node` fit on `cores`; 1 where they fit as is.
+def dilate(world: WorldSpec, cores: int) -> Dilation:
+    """The factor by which the nodes of `world.dilated_for` fit on `cores`; 1 where they do as is.
 
     Nodes that share a core get `HEADROOM` more time than all of them at work at once would take,
     with a yardstick `YARDSTICK_HEADROOM`.
     """
-    headroom = YARDSTICK_HEADROOM if yardstick else HEADROOM
-    needed = nodes * cores_per_node
+    width = world.cores_per_node or 1
+    headroom = YARDSTICK_HEADROOM if world.yardstick else HEADROOM
+    shared = -(-(world.dilated_for or world.nodes) * width // cores)
     factor = max(
-        least, YARDSTICK_LEAST if yardstick else 1, _factor_of(-(-needed // cores), headroom)
+        least_dilation(), YARDSTICK_LEAST if world.yardstick else 1, _factor_of(shared, headroom)
     )
-    return Dilation(factor, max(1, nodes_per_core(factor, headroom) * cores // needed))
+    room = nodes_per_core(factor, headroom) * cores
+    return Dilation(factor, max(1, room // (world.nodes * width)))
 
 
 def _factor_of(nodes: int, headroom: float) -> int:

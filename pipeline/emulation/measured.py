@@ -13,9 +13,11 @@ from pipeline.emulation import links, probes
 from pipeline.emulation.cores import Shares
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
-from pipeline.errors import UnsupportedError
+from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
+from pipeline.machine.others import busy_programs
 from pipeline.study.link import LinkSpec
+from pipeline.study.spec import RunSpec
 
 LEAST_RATE = 0.7
 """Share of a link's rate that must be reached: other work may take the rest, and the record has it.
@@ -26,6 +28,10 @@ LEAST_SHARE = 0.7
 
 PATIENCE_SECONDS, PAUSE_SECONDS = 60.0, 1.0
 """How long a busy machine is waited for, and the polling interval meanwhile."""
+
+IMPATIENCE_SECONDS, BUSY_SECONDS = 3.0, 600.0
+"""How long it is waited for where the run before waited in vain, at most so long ago: a study of
+hundreds of runs does not wait a minute for each, since all are tried again at its end."""
 
 ATTEMPTS = 3
 """Looks at a rate that is not reached although the nodes had their cores before and after."""
@@ -41,48 +47,60 @@ RATES_SECONDS = 600.0
 
 
 def measure(
-    run_id: str,
-    link: LinkSpec,
-    cores_per_node: int,
+    spec: RunSpec,
     nodes: Nodes,
     shares: Shares,
     dilation: Dilation,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Shares and rates as set and as measured, in units of the emulated cluster.
 
-    While the nodes do not get their cores, something else works on the machine; that is waited for.
-    Cores are measured before every run; rates again after `RATES_SECONDS`, and `rates_measured_by`
-    names the run before which they were.
+    While the nodes do not get their cores, something else works on the machine; that is waited for,
+    and `tell` gets a line on it. `disturbed_by` is that line where it did not end in time. Cores
+    are measured before every run; rates again after `RATES_SECONDS`, and `rates_measured_by` names
+    the run before which they were.
     """
-    same = json.dumps(
-        [link.to_dict(), nodes.count, cores_per_node, shares.places, asdict(dilation)]
-    )
+    link, width = spec.world.link, spec.world.cores_per_node
+    assert link is not None and width is not None
+    same = json.dumps([link.to_dict(), nodes.count, width, shares.places, asdict(dilation)])
     before = session.recall(same, RATES_SECONDS) if nodes.count > 1 else None
-    cores, rates = _when_quiet(
-        lambda: _cores(cores_per_node, nodes, shares, dilation),
-        lambda: (
-            []
-            if nodes.count == 1
-            else before["rates"]
-            if before
-            else _rates(link, nodes, shares, dilation)
-        ),
-        LEAST_SHARE * cores_per_node,
-        _least_rates(link, nodes.count),
+
+    def rates() -> list[float]:
+        if nodes.count == 1:
+            return []
+        return list(before["rates"]) if before else _rates(link, nodes, shares, dilation)
+
+    def wait(had: Sequence[float]) -> str:
+        late = [shares.places[node] for node, share in enumerate(had) if share < least_share]
+        return busy_programs(PAUSE_SECONDS, (core for place in late for core in place))
+
+    least_share, least_rates = LEAST_SHARE * width, _least_rates(link, nodes.count)
+    in_vain = session.recall("busy", BUSY_SECONDS)
+    patience = IMPATIENCE_SECONDS if in_vain else min(PATIENCE_SECONDS, spec.timeout_seconds / 2)
+    cores, reached, disturber = _when_quiet(
+        lambda: _cores(width, nodes, shares, dilation),
+        rates,
+        least_share,
+        least_rates,
+        patience,
+        wait,
+        tell,
     )
-    if before is None and rates and _reached(rates, _least_rates(link, nodes.count)):
-        session.keep(same, {"rates": rates, "run": run_id})
+    session.keep("busy", disturber is not None)
+    if before is None and reached and _reached(reached, least_rates):
+        session.keep(same, {"rates": reached, "run": spec.run_id})
     return {
         "dilation": dilation.factor,
         "copies": dilation.copies,
-        "cores_per_node": cores_per_node,
+        "cores_per_node": width,
         "shares": shares.kind,
         "measured_cores": cores,
         "link": link.to_dict(),
         "mtu": links.MTU,
         "tcp": nodes.tcp(),
-        "measured_mbits": rates,
+        "measured_mbits": reached,
         **({"rates_measured_by": before["run"]} if before else {}),
+        **({"disturbed_by": disturber} if disturber else {}),
     }
 
 
@@ -91,33 +109,56 @@ def _when_quiet(
     rates: Callable[[], list[float]],
     least_cores: float,
     least_rates: Sequence[float],
-) -> tuple[list[float], list[float]]:
-    """Both figures of a moment in which the nodes had their cores, or the last ones.
+    patience: float,
+    wait: Callable[[Sequence[float]], str],
+    tell: Callable[[str], None],
+) -> tuple[list[float], list[float], str | None]:
+    """Both figures of a moment in which the nodes had their cores, and None.
 
-    A rate that is often not reached while they have them is one that cannot be reached here.
+    A rate that is often not reached while they have them is one that cannot be reached here. Where
+    the nodes do not get their cores in `patience` seconds: what they got, no rates, and what `wait`
+    said of the reason.
     """
-    deadline, attempts = time.monotonic() + PATIENCE_SECONDS, 0
+    deadline, attempts, disturber = time.monotonic() + patience, 0, ""
     while True:
-        had, late = cores(), time.monotonic() > deadline
-        if min(had) >= least_cores or late:
+        had = cores()
+        if min(had) >= least_cores:
             reached = rates()
-            if late or _reached(reached, least_rates):
-                return had, reached
-            attempts += min(cores()) >= least_cores
-            if attempts == ATTEMPTS:
-                return had, reached
-        time.sleep(PAUSE_SECONDS)
+            if not _reached(reached, least_rates):
+                attempts += min(cores()) >= least_cores
+            if attempts == ATTEMPTS or _reached(reached, least_rates):
+                if disturber:
+                    tell("the machine is quiet again")
+                return had, reached, None
+        first, disturber = not disturber, wait(had)
+        if first:
+            tell(f"waits: {disturber}")
+        if time.monotonic() > deadline:
+            return had, [], disturber
+
+
+def check_quota(quota: float | None, spec: RunSpec, dilation: Dilation) -> None:
+    """Raise UnsupportedError where a CPU quota, in cores, never lets a node have its cores."""
+    width = spec.world.cores_per_node or 1
+    if quota is None:
+        return
+    share = quota * dilation.factor / (spec.world.nodes * dilation.copies)
+    if share < LEAST_SHARE * width:
+        raise UnsupportedError(
+            f"a node of {width} cores gets {share:.2f} of them under the CPU quota of {quota:g} "
+            f"cores (time dilated by {dilation.factor:g}); raise the quota, of a container by "
+            "--cpus, or set cluster.network to loopback"
+        )
 
 
 def check_cores(measured: dict[str, Any]) -> None:
-    """Raise UnsupportedError where a node did not get its cores: its times would be others'."""
-    wanted, had = measured["cores_per_node"], min(measured["measured_cores"])
-    if had >= LEAST_SHARE * wanted:
+    """Raise DisturbedError where a node did not get its cores: its times would be others'."""
+    if "disturbed_by" not in measured:
         return
-    raise UnsupportedError(
-        f"a node of {wanted} cores got {had:.2f} of them for {PATIENCE_SECONDS:.0f} s (time "
-        f"dilated by {measured['dilation']:g}): other work or a quota has the rest; "
-        "end that work or lower cluster.nodes, then remove run.json"
+    wanted, had = measured["cores_per_node"], min(measured["measured_cores"])
+    raise DisturbedError(
+        f"{measured['disturbed_by']}; a node of {wanted} cores got {had:.2f} of them (time dilated "
+        f"by {measured['dilation']:g}); `make paper` tries this run again"
     )
 
 

@@ -105,14 +105,14 @@ def _name_above(
         colour, nodes = theme.ink(look[row["cell"]].colour), int(row["nodes"])
         [x] = theme.dodge([nodes], shown.index(row["arm"]), len(shown))
         there = values[values["nodes"] == nodes]
-        above = float(there["high"].max())
+        above = scales.extent(there)[1]
         lower = sum(int(other["nodes"]) == nodes for other in ends[:place])
         axes.annotate(
             row["arm"], (x, above), (0, 5 + _ABOVE_POINTS * lower), ha="center",
             textcoords="offset points", fontsize=7, color=colour,
         )  # fmt: skip
-        if float(row["high"]) < above:
-            axes.vlines(x, float(row["high"]), above, color=colour, lw=0.5, zorder=2)
+        if (top := scales.extent(pd.DataFrame([row]))[1]) < above:
+            axes.vlines(x, top, above, color=colour, lw=0.5, zorder=2)
 
 
 def _apart(heights: list[float], gap: float) -> list[float]:
@@ -136,7 +136,8 @@ def _apart(heights: list[float], gap: float) -> list[float]:
 def bars(values: pd.DataFrame) -> str:
     """How the intervals of these points were made, and why some are not seen."""
     made = interval_notes(values)
-    return f"Bars: {made}{'' if made == 'none' else '; the marker hides a shorter one'}."
+    hidden = "" if values["low"].isna().all() else "; the marker hides a shorter one"
+    return f"Bars: {made}{hidden}."
 
 
 def ideal_lines(

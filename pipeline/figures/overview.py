@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from pipeline.claims.write import count
 from pipeline.figures import points, ranked, scales, sheets, theme
 from pipeline.figures.against_nodes import bars, draw_arms, name_ends
-from pipeline.metrics.format import with_interval
+from pipeline.metrics.headline import last_place, place_name
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.select import links, over, over_link, pick, plural, records
 from pipeline.tables import summary
@@ -99,8 +99,8 @@ def _throughput(
         axes.tick_params(labelleft=axes in sheets.leftmost(panels))
     for axes in sheets.leftmost(panels):
         axes.set_ylabel("Throughput [tokens/s]")
-    low, high = float(values["low"].min()) / 1.2, float(values["high"].max()) * 1.3
-    scales.rate_axis(panels[0], low, high)
+    low, high = scales.extent(values)
+    scales.rate_axis(panels[0], low / 1.2, high * 1.3)
     for axes, link in zip(panels, compared, strict=True):
         name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
 
@@ -141,7 +141,7 @@ def _parity(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _communication(axes: Axes, table: pd.DataFrame) -> None:
-    """Bars with intervals, one an arm, at the largest world."""
+    """Bars, one an arm, at the largest world; each of one profiled run, so without intervals."""
     axes.set_title("Communication not hidden")
     rows = [row for row in records(summary.build(table)) if row["world_size"] > 1]
     rows = [row for row in rows if not pd.isna(row["communication_share"])]
@@ -150,19 +150,17 @@ def _communication(axes: Axes, table: pd.DataFrame) -> None:
         return
     look = theme.styles(table)
     for place, row in enumerate(rows):
-        value, low, high = (100 * row[f"communication_share{end}"] for end in ("", "_low", "_high"))
+        value = 100 * row["communication_share"]
         axes.barh(place, value, height=0.62, color=look[row["cell"]].colour, alpha=0.85)
-        axes.plot([low, high], [place, place], color="#222222", lw=1.1, marker="|", ms=4)
-        told = f"{row['label']}, {plural(int(row['nodes']), 'node')}: "
-        told += f"{with_interval(value, low, high)} % of a step"
+        told = f"{row['label']}, {plural(int(row['nodes']), 'node')}: {value:.0f} % of a step"
         axes.add_artist(points.Point(value, place, told))
-        axes.text(max(value, high) + 2, place, f"{value:.0f} %", va="center", fontsize=7)
+        axes.text(value + 2, place, f"{value:.0f} %", va="center", fontsize=7)
     axes.set_xlim(0, 112)
     axes.set_xticks([0, 50, 100])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     scales.cell_axis(axes, [row["arm"] for row in rows])
     axes.grid(False, axis="y")
-    axes.set_xlabel(f"Share of a step [%]\nat {summary.largest(table)['nodes']}", fontsize=7.5)
+    axes.set_xlabel(f"Share of a step [%]\nat {place_name(last_place(table))}", fontsize=7.5)
     axes.tick_params(labelsize=7)
 
 

@@ -34,7 +34,7 @@ def draw(table: pd.DataFrame, values: pd.DataFrame, axis: str, what: str) -> Fig
     compared = links(table)
     # Names stand beside every panel, so that three in a line leave no room for their titles.
     figure, [panels] = sheets.grid(len(compared), inches(values), per_line=2, sharex=True)
-    top, columns = float(values["high"].max()), panels[0].get_gridspec().ncols
+    top, columns = scales.extent(values)[1], panels[0].get_gridspec().ncols
     for place, (link, axes) in enumerate(zip(compared, panels, strict=True)):
         here = values[values["cell"].isin(over_link(table, link))]
         panel(axes, here, table, axis, top)
@@ -55,7 +55,7 @@ def panel(
     look, rows = theme.styles(table), records(values.sort_values("value", ascending=False))
     most = int(values["nodes"].max())
     names = []
-    top = top or max((row["high"] for row in rows), default=1.0)
+    top = top or (scales.extent(values)[1] if rows else 1.0)
     for place, row in enumerate(rows):
         style = look[row["cell"]]
         ends = [row["low"], row["high"]]

@@ -7,6 +7,8 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatterSciNotation, NullLocator
@@ -15,6 +17,12 @@ from pipeline.figures import sheets
 
 _TITLE_WRAP = 92
 _FIXED = "\N{NO-BREAK SPACE}"
+
+
+def extent(values: pd.DataFrame) -> tuple[float, float]:
+    """The smallest and the largest number of points and of the intervals that some have."""
+    numbers = values[["value", "low", "high"]].to_numpy(dtype=float)
+    return float(np.nanmin(numbers)), float(np.nanmax(numbers))
 
 
 def node_axis(axes: Axes, nodes: Sequence[int]) -> None:

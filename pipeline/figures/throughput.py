@@ -47,7 +47,8 @@ def draw(table: pd.DataFrame) -> Figure:
         shown |= set(here["cell"])
         scales.name_panel(axes, over(link))
     # The ideal may lie far above everything measured; the measurements set the scale.
-    low, high = float(values["low"].min()), max([float(values["high"].max()), *published])
+    low, high = scales.extent(values)
+    high = max([high, *published])
     scales.rate_axis(panels[0], low / 1.2, high * 1.3)
     for axes in sheets.leftmost(panels):
         axes.set_ylabel("Throughput [tokens/s]")

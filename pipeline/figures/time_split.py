@@ -29,13 +29,13 @@ from pipeline.study.profiling import (
 
 CAPTION = (
     "What share of a step goes where, from profiled runs that are apart from the timed ones: means "
-    "over the profiled steps and the ranks. The backward pass ends with the last gradient of the "
-    "rank itself. Exposed communication is what the rank then, or before the step, spends on the "
-    "exchange, on preparing it and on waiting for others; what overlaps with computing counts as "
-    "computing. At a bar stand its median share of the step and the time of the step. A black line "
-    "below a bar is as long as the sum of the gradients needs on a node's link at least, by rate "
-    "and bytes; what a strategy hides of that, computing covers. The batch is read before the step "
-    "and is no part of it."
+    "over the profiled steps, of each the slowest rank, which ends it. The backward pass ends with "
+    "the last gradient of the rank itself. Exposed communication is what the rank then, or before "
+    "the step, spends on the exchange, on preparing it and on waiting for others; what overlaps "
+    "with computing counts as computing. At a bar stand its median share of the step and the time "
+    "of the step. A black line below a bar is as long as the sum of the gradients needs on a node's"
+    " link at least, by rate and bytes; what a strategy hides of that, computing covers. The batch "
+    "is read before the step and is no part of it."
 )
 COMPARES = {"precision"}
 NEEDS = "profile"
@@ -138,8 +138,7 @@ def _remarks(table: pd.DataFrame, means: pd.DataFrame) -> str:
     shares = means[means["phase"] == COMMUNICATION]
     counts = listed(sorted({int(n) for n in shares["n"]}))
     said = [
-        f"Bars: means over {counts} steps of profiled runs and all ranks; elsewhere a step takes "
-        "what its slowest rank takes.",
+        f"Bars: means over {counts} steps of profiled runs, of each its slowest rank.",
         *(f"Not profiled: {note}." for note in not_profiled(table)),
     ]
     unseen = unmarked(table)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pipeline.figures import points, sheets, theme
+from pipeline.figures import points, scales, sheets, theme
 from pipeline.figures.loss_curves import panel_title
 from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import significant, with_interval
@@ -86,7 +86,8 @@ def _panel(
 
 def _scale(panels: Sequence[Axes], found: pd.DataFrame) -> None:
     """A logarithmic axis that holds all intervals and 1, with a few round ticks."""
-    low, high = min(1.0, *found["low"]) / 1.05, max(1.0, *found["high"]) * 1.05
+    low, high = scales.extent(found.rename(columns={"ratio": "value"}))
+    low, high = min(1.0, low) / 1.05, max(1.0, high) * 1.05
     most = 9 if len(panels) == 1 else 5
     fits = [[t for t in ticks if low <= t <= high] for ticks in _TICKS]
     ticks = next((inside for inside in fits if len(inside) <= most), [1.0])

@@ -187,7 +187,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
     """The verdict on an ended run, by what was seen; raises LaunchError for a wrong input."""
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
     killed = None if ended.timed_out else _killed(ended, paths)
-    for kind in ("error", "unsupported", "oom", "failed", "lost"):
+    for kind in ("error", "disturbed", "unsupported", "oom", "failed", "lost"):
         # The rank that fell first drags others into a lost connection: worst kind first.
         found = [error for error in errors if error["kind"] == kind]
         if kind == "lost" and ended.timed_out:
@@ -206,7 +206,9 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         if sign := cause(paths.log):
             return Verdict("timeout", f"{late}; {paths.log.name} says: {sign.line}; {sign.fix}")
         return Verdict("timeout", f"{late}; raise it")
-    if killed is None and any(ended.exit_codes):
+    if any(ended.exit_codes):
+        if killed:
+            return killed
         codes = f"launchers ended with exit codes {list(ended.exit_codes)}"
         if (sign := cause(paths.log)) is None:
             reason = f"{codes} and no rank said why; see {paths.log.name}"
@@ -214,8 +216,9 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
             return Verdict("failed", reason, lost=in_a_job())
         if sign.kind == "error":
             raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
-        return Verdict(sign.kind, f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}")
-    return killed or Verdict("ok", None)
+        reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
+        return Verdict(sign.kind, reason, lost=sign.kind == "failed" and in_a_job())
+    return Verdict("ok", None)
 
 
 def _killed(ended: Ended, paths: RunPaths) -> Verdict | None:

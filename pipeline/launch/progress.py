@@ -1,14 +1,19 @@
-"""Progress of a run from rank 0's step file: a bar on a terminal, else a line every few seconds."""
+"""Progress of a run from rank 0's step file: a bar on a terminal, else a line every few seconds.
+
+What emulated nodes wait for before the first step is told at once.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
+from pipeline.emulation import NOTE
 from pipeline.study.spec import RunSpec
 from pipeline.training.step_files import ROW, seconds_of
 
@@ -24,6 +29,7 @@ class Progress:
         self._inode: int | None = None
         self._seconds = 0.0
         self._done = 0
+        self._note = ""
         self._last_line = time.monotonic()
         self._bar = (
             tqdm(total=spec.workload.steps, desc=spec.run_id, unit="step", leave=False)
@@ -32,7 +38,8 @@ class Progress:
         )
 
     def update(self) -> None:
-        """Show the steps done, tokens per second and the time left."""
+        """Show the steps done, tokens per second and the time left, or what is waited for."""
+        self._tell_note()
         fresh = self._read()
         self._done += len(fresh)
         self._seconds += sum(fresh)
@@ -55,6 +62,13 @@ class Progress:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
+
+    def _tell_note(self) -> None:
+        with suppress(FileNotFoundError):
+            note = self.steps_file.with_name(NOTE).read_text(encoding="utf-8")
+            if note != self._note:
+                self._note = note
+                tqdm.write(f"{self.spec.run_id}: {note}", file=sys.stderr)
 
     def _tokens_per_second(self) -> float:
         return self._done * self.spec.global_batch_tokens / self._seconds

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.emulation.dilation import Dilation, dilate, least_dilation
+from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
 from pipeline.launch import preloaded, start
@@ -141,19 +141,13 @@ def network_text(world: WorldSpec, network: str) -> str:
     """The network in words that the keys of checkpoints hold: on another one times are others."""
     if network != "emulated":
         return f"the {network} network"
-    found = _dilation(world)
+    found = dilate(world, len(usable_cores()))
     return f"emulated nodes (copies {found.copies}, dilation {found.factor:g})"
-
-
-def _dilation(world: WorldSpec) -> Dilation:
-    width = world.cores_per_node or 1
-    cores, least = len(usable_cores()), least_dilation()
-    return dilate(world.nodes, width, cores, least, yardstick=bool(world.yardstick))
 
 
 def _too_many_ranks(world: WorldSpec, layout: Layout) -> str | None:
     """Why the ranks of all copies of the nodes do not fit this machine's free memory."""
-    count = _dilation(world).copies * layout.num_processes
+    count = dilate(world, len(usable_cores())).copies * layout.num_processes
     needed, there = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
     if needed <= there:
         return None

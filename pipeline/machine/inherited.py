@@ -25,8 +25,8 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The way between the nodes: where it leads is a fact of the site, which no study can know."""
 
 NEEDED = re.compile(
-    # Who and where a process is, and what it finds its programs, libraries and text by. A site's
-    # own libraries (CUDA, MPI) lie where LD_LIBRARY_PATH says; it is recorded.
+    # Who and where a process is, and what it finds its programs, libraries and text by. Libraries
+    # of a site (CUDA, MPI) lie where LD_LIBRARY_PATH says; it is recorded.
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|KRB5CCNAME|XDG_\w+"
     # Which GPUs there are.
     r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_HOME|CUDA_PATH"

@@ -50,6 +50,11 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
                 file=sys.stderr,
             )
             _wait(stream, out)
+        except OSError as error:
+            raise LaunchError(
+                f"the lock of timed runs {path} cannot be had ({error.strerror}); set TMPDIR to a "
+                "folder on a local disk"
+            ) from None
         _sign(stream, run_id, out)
         yield
     finally:

@@ -23,7 +23,7 @@ from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 # A rule that stops when an interval is narrow favours intervals that are narrow by luck; measured
-# by simulation with at least 6 and at most 20 repeats (DECISIONS.md).
+# by simulation with at least 6 and at most 20 repeats (docs/decisions, faster-and-repeats).
 COVERAGE = "92 to 96 %"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from pipeline.metrics.statistics import (
     Floats,
     Interval,
     bca_interval,
+    bounds,
     interval_of_ratio,
     repeats_interval,
     values_interval,
@@ -109,12 +110,6 @@ def _mixed(group: Group) -> dict[str, Any]:
     """Whether the runs that are pooled were made under different circumstances, and which."""
     said = mixed([run.record.run for run in group.ok])
     return {"metric": "mixed", "unit": "1", "value": float(bool(said)), "text": said or "no"}
-
-
-def bounds(interval: Interval) -> dict[str, Any]:
-    """The columns of a value with its interval."""
-    return {"value": interval.value, "low": interval.low, "high": interval.high, "n": interval.n,
-            "interval": interval.how}  # fmt: skip
 
 
 def _time_and_rate(group: Group) -> list[dict[str, Any]]:
@@ -213,13 +208,10 @@ def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
         if base is group
         else interval_of_ratio(group.rate, base.rate)
     )
-    efficiency = replace(
-        ratio, value=ratio.value / ideal, low=ratio.low / ideal, high=ratio.high / ideal
-    )
     name = base_name(base)
     return [
         {"metric": "speedup", "unit": "1", "base": name, **bounds(ratio)},
-        {"metric": "efficiency", "unit": "1", "base": name, **bounds(efficiency)},
+        {"metric": "efficiency", "unit": "1", "base": name, **bounds(ratio.times(1 / ideal))},
         {"metric": "ideal_speedup", "value": ideal, "unit": "1", "base": name},
         {"metric": "base_tokens_per_second", "unit": "tokens/s", "base": name,
          **bounds(base.rate)},

@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.cells import Group, Groups, base_name, bounds, find_base, find_plain
+from pipeline.metrics.cells import Group, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
 from pipeline.metrics.pooling import BY_WORLD, circumstances, differing
@@ -35,7 +35,7 @@ from pipeline.metrics.ranks import (
     smallest_p_value,
 )
 from pipeline.metrics.select import cells, pick, plural
-from pipeline.metrics.statistics import interval_of_ratio
+from pipeline.metrics.statistics import MIN_REPEATS, bounds, interval_of_ratio
 from pipeline.metrics.table import Rows, rows
 from pipeline.study.study import Study
 
@@ -161,7 +161,7 @@ def largest_family(study: Study) -> tuple[int, str]:
 
 def fewest_repeats(num_pairs: int) -> int:
     """Repeats of two cells from which a family of so many pairs can decide anything."""
-    return next(n for n in count(2) if num_pairs * smallest_p_value(n, n) < ALPHA)
+    return next(n for n in count(MIN_REPEATS) if num_pairs * smallest_p_value(n, n) < ALPHA)
 
 
 def _over(group: Group) -> str:
@@ -207,7 +207,7 @@ def _values(
     # Times of emulated nodes may be off either way, so that ratios this close to 1 say nothing.
     off = 1.0 + (bias or 0.0) * (pair.one.context["network"] == "emulated")
     apart = ratio.low > off or ratio.high < 1 / off
-    if smallest >= ALPHA:
+    if smallest >= ALPHA or ratio.n < MIN_REPEATS:
         verdict = TOO_FEW
     elif p_value < ALPHA and apart:
         verdict = FASTER if ratio.value > 1 else SLOWER

@@ -34,6 +34,17 @@ def bias_of(table: pd.DataFrame) -> float | None:
     return None if values.empty else float(values.iloc[0])
 
 
+def bias_sentence(table: pd.DataFrame) -> str:
+    """The one number by which all documents say how far emulated times may be off; else empty."""
+    bias = bias_of(table)
+    if bias is None or not (pick(table, "run", "status")["network"] == "emulated").any():
+        return ""
+    return (
+        f"Times on emulated nodes may be off by {100 * bias:.1f} % either way, and only what is "
+        "outside of that is decided."
+    )
+
+
 def load_uncertainty(path: Path | None) -> float:
     """By how much the passes of a yardstick may be off against each other; 0 without a file.
 

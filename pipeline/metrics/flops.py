@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.metrics.statistics import Floats, Interval, values_interval
+from pipeline.metrics.statistics import Floats, Interval, bounds, values_interval
 from pipeline.models import recomputed_flops_per_token
 from pipeline.records import RunRecord
 
@@ -72,9 +72,7 @@ def cell_values(
     values: list[dict[str, Any]] = [
         {"metric": "model_flops_per_step", "unit": "FLOP",
          "value": per_token * first.spec.global_batch_tokens},
-        {"metric": "model_flops_per_second", "unit": "FLOP/s", "value": per_token * rate.value,
-         "low": per_token * rate.low, "high": per_token * rate.high, "n": rate.n,
-         "interval": rate.how},
+        {"metric": "model_flops_per_second", "unit": "FLOP/s", **bounds(rate.times(per_token))},
     ]  # fmt: skip
     peaks = [peak_per_rank(record) for record in records]
     found = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
@@ -93,6 +91,4 @@ def _range(metric: str, unit: str, found: Sequence[float | None]) -> list[dict[s
     values = [value for value in found if value is not None]
     if len(values) < len(found):
         return []
-    over = values_interval(values)
-    return [{"metric": metric, "unit": unit, "value": over.value, "low": over.low,
-             "high": over.high, "n": over.n, "interval": over.how}]  # fmt: skip
+    return [{"metric": metric, "unit": unit, **bounds(values_interval(values))}]

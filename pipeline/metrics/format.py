@@ -19,17 +19,19 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def with_interval(value: float, low: float, high: float, digits: int = 3) -> str:
-    """`value [low, high]`, all with the decimals of the value."""
-    if not math.isfinite(value) or value == 0:
-        return significant(value)
+    """`value [low, high]`, all with the decimals of the value; `value` alone without bounds."""
+    if not math.isfinite(value + low + high) or value == 0:
+        return significant(value, digits)
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
     return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
 
 def ratio_interval(value: float, low: float, high: float, decimals: int = 2) -> str:
-    """`value [low, high]` of a ratio, with as many decimals throughout a column."""
+    """`value [low, high]` of a ratio, with as many decimals throughout a column, or `value`."""
     if not math.isfinite(value):
         return significant(value)
+    if not math.isfinite(low + high):
+        return f"{value:.{decimals}f}"
     return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.parity import lossy
 from pipeline.metrics.select import pick, records
+from pipeline.metrics.statistics import bounds
 from pipeline.metrics.table import Rows, rows
 from pipeline.records import RunRecord
 
@@ -30,13 +31,11 @@ def network_bound_rows(groups: Groups) -> list[Rows]:
         if seconds is None:
             continue
         bound = group.context["global_batch_tokens"] / seconds
-        rate = group.rate
         frames.append(rows(group.context, [
             {"level": "cell", "metric": "network_bound_tokens_per_second", "unit": "tokens/s",
              "value": bound, "text": "at most, by the rate of a node's link"},
-            {"level": "cell", "metric": "share_of_network_bound", "unit": "1", "n": rate.n,
-             "value": rate.value / bound, "low": rate.low / bound, "high": rate.high / bound,
-             "interval": rate.how},
+            {"level": "cell", "metric": "share_of_network_bound", "unit": "1",
+             **bounds(group.rate.times(1 / bound))},
         ]))  # fmt: skip
     return frames
 

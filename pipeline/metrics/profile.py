@@ -1,8 +1,9 @@
 """What the profiled runs say: how the time of a step divides into phases.
 
 Rows of level `profile` are about one profiled run or one of its ranks, rows of level `cell` about
-all profiled runs of a cell at a node count, of steps that are each the mean over the ranks. No time
-of a profiled run goes anywhere else.
+all profiled runs of a cell at a node count. A step takes what its slowest rank takes, here as in
+the timed runs, so its phases are those of that rank and add up to its time. No time of a profiled
+run goes anywhere else.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import pandas as pd
 
 from pipeline import strategies
 from pipeline.metrics.bubble import step_bubbles
-from pipeline.metrics.cells import Group, Groups, bounds
+from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.select import plural
-from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
+from pipeline.metrics.statistics import Floats, bounds, median_interval, repeats_interval
 from pipeline.metrics.table import Rows, rows
 from pipeline.parallel.wire import RECEIVE, Sends
 from pipeline.planner.memory import predict_sent
@@ -28,7 +29,7 @@ from pipeline.records import RunRecord
 from pipeline.records.record import texts
 from pipeline.study.profiling import IN_STEP, PHASES
 
-MEAN = "arithmetic mean over the profiled steps and the ranks; the parts add up to the whole"
+MEAN = "arithmetic mean over the profiled steps, each of its slowest rank; the parts add up to it"
 
 
 def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -> list[Rows]:
@@ -67,6 +68,11 @@ def phase_steps(record: RunRecord) -> pd.DataFrame:
         if s.timed
     ]
     return pd.DataFrame(found)
+
+
+def slowest(steps: pd.DataFrame) -> pd.DataFrame:
+    """Of `phase_steps` the row of each step's slowest rank, in the order of the steps."""
+    return steps.loc[steps.groupby("at", sort=True)["step"].idxmax()]
 
 
 def _row(metric: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
 
 def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
     """Seconds of each phase, its share of the step, and the means that add up; of all `runs`."""
-    each = [s.drop(columns="rank").groupby("at", sort=True).mean() for s in runs]
+    each = [slowest(steps) for steps in runs]
     whole = pd.concat(each)
     values = [
         _interval(f"phase_seconds:{name}", "s", [_floats(run[name]) for run in each])

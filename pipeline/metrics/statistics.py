@@ -7,7 +7,7 @@ from interpolated order statistics (Hettmansperger & Sheather 1986), and a ratio
 gets its interval from the two intervals (Zou & Donner 2008).
 
 A bootstrap would be the usual choice, but the bootstrap of a median of few values is too narrow:
-see tests/unit/metrics/test_coverage.py, which measures both, and DECISIONS.md.
+see tests/unit/metrics/test_coverage.py, which measures both, and docs/lab-notes.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ MIN_REPEATS = 6
 NUM_RESAMPLES = 9999
 _SEED = 20220613
 _PERCENT = f"{100 * CONFIDENCE:g} %"
+NO_INTERVAL = f"no interval: under {MIN_REPEATS} runs"
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,22 @@ class Interval:
         """`work` over this time: the bounds change places."""
         return replace(self, value=work / self.value, low=work / self.high, high=work / self.low)
 
+    def times(self, factor: float) -> Interval:
+        """This value and its bounds times a positive factor."""
+        ends = {name: factor * getattr(self, name) for name in ("value", "low", "high")}
+        return replace(self, **ends)
+
     def overlaps(self, other: Interval) -> bool:
         """Whether any number lies in both."""
         return self.low <= other.high and other.low <= self.high
+
+
+def bounds(interval: Interval) -> dict[str, float | int | str]:
+    """The columns of a value with its interval."""
+    return {
+        "value": interval.value, "low": interval.low, "high": interval.high, "n": interval.n,
+        "interval": interval.how,
+    }  # fmt: skip
 
 
 def extremes_coverage(n: int) -> float:
@@ -111,13 +125,14 @@ def _interpolation(n: int) -> tuple[int, float]:
 def repeats_interval(runs: Sequence[Floats]) -> Interval:
     """Median of the run medians, with an interval over the repeats; `runs` holds their steps.
 
-    Under `MIN_REPEATS` the bounds are the smallest and largest repeat, and `how` says what these
-    cover. One run says nothing about other runs, so it keeps the interval of its steps.
+    Under `MIN_REPEATS` the bounds are the smallest and largest repeat, of one run those of its
+    steps. They are no interval: claims and comparisons do not decide by them, and the table of
+    metrics leaves them out.
     """
     n = len(runs)
     if n == 1:
         own = median_interval(runs[0])
-        return replace(own, n=1, how=f"one run: {own.how}; says nothing about other runs")
+        return replace(own, n=1, how=NO_INTERVAL)
     medians = np.asarray([np.median(run) for run in runs], dtype=np.float64)
     low, high = interpolated_bounds(medians)
     value = float(np.median(medians))
@@ -134,24 +149,17 @@ def values_interval(values: Sequence[float]) -> Interval:
         raise ValueError("values_interval of no values; filter out empty cells before")
     if n == 1:
         only = float(ordered[0])
-        return Interval(only, only, only, 1, "one run; says nothing about other runs")
+        return Interval(only, only, only, 1, NO_INTERVAL)
     low, high = interpolated_bounds(ordered)
     value = float(np.median(ordered))
     return Interval(value, min(low, value), max(high, value), n, describe(n))
 
 
-def coverage(n: int) -> str | None:
-    """What an interval over `n` repeats covers, such as `87.5 %`; None under 2 repeats."""
-    if n < 2:
-        return None
-    return _PERCENT if n >= MIN_REPEATS else f"{100 * extremes_coverage(n):.4g} %"
-
-
 def describe(n: int) -> str:
-    """What stands in the column `interval` for `n` repeats, 2 or more."""
+    """What stands in the column `interval` for `n` repeats."""
     if n >= MIN_REPEATS:
-        return f"{coverage(n)} interval from order statistics of {n} repeats"
-    return f"smallest and largest of {n} repeats, which cover the median with {coverage(n)}"
+        return f"{_PERCENT} interval from order statistics of {n} repeats"
+    return NO_INTERVAL
 
 
 def interval_of_ratio(one: Interval, other: Interval) -> Interval:
@@ -197,15 +205,9 @@ def _satterthwaite(one: Interval, other: Interval) -> tuple[float, float]:
 
 
 def _describe_ratio(n: int, other: int) -> str:
-    fewest = min(n, other)
-    if fewest == 1:
-        return "ratio with one run on a side; says nothing about other runs"
-    if fewest >= MIN_REPEATS:
+    if min(n, other) >= MIN_REPEATS:
         return f"{_PERCENT} interval of a ratio of medians of {n} and {other} repeats"
-    return (
-        f"ratio from smallest and largest of {n} and {other} repeats, which cover it with "
-        f"{coverage(fewest)} or more"
-    )
+    return NO_INTERVAL
 
 
 def bca_interval(runs: Sequence[Floats]) -> Interval | None:

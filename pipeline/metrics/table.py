@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
+from pipeline.metrics.statistics import MIN_REPEATS
 
 LEVELS = ("study", "cell", "comparison", "run", "rank", "step", "profile")
 
@@ -76,7 +77,10 @@ def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Row
 
 
 def assemble(parts: Iterable[Rows]) -> pd.DataFrame:
-    """One table of all `parts`, with every column of `COLUMNS` in its type."""
+    """One table of all `parts`, with every column of `COLUMNS` in its type.
+
+    A value of under `MIN_REPEATS` others loses its bounds: no 95 % interval is made of so few.
+    """
     cells: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for part in parts:
         for name in (*part.shared, *part.columns):
@@ -84,7 +88,10 @@ def assemble(parts: Iterable[Rows]) -> pd.DataFrame:
                 raise RecordError(f"metrics have no column {name!r}; add it to COLUMNS")
         for name, column in cells.items():
             column += part.column(name)
-    return pd.DataFrame(cells, dtype=object).astype(COLUMNS)
+    table = pd.DataFrame(cells, dtype=object).astype(COLUMNS)
+    # The one door: what has no interval here is drawn and printed without one everywhere.
+    table.loc[(table["n"] < MIN_REPEATS).fillna(False), ["low", "high"]] = math.nan
+    return table
 
 
 def check(table: pd.DataFrame, where: Path | str) -> None:

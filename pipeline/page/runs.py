@@ -15,7 +15,7 @@ import pandas as pd
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics.collect import collect, collect_profiled, run_folder
-from pipeline.metrics.format import NONE, significant, with_interval
+from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import pick, records
 from pipeline.records import RunRecord
 from pipeline.study.study import Study
@@ -128,7 +128,7 @@ def _row(
         status=record.status,
         reason=tidy(record.run["reason"] or ""),
         seconds=None if time is None else float(time["value"]),
-        step_time=NONE if time is None else _milliseconds(time),
+        step_time=NONE if time is None else significant(1000 * float(time["value"])),
         resumed=_resumed(execution.get("resumed_from_step")),
         hosts=str(execution.get("num_hosts", NONE)),
         as_root={True: "yes", False: "no", None: NONE}[execution.get("as_root")],
@@ -137,11 +137,6 @@ def _row(
         log_note=note,
         has_steps=bool(record.steps),
     )
-
-
-def _milliseconds(time: Mapping[str, Any]) -> str:
-    value, low, high = (1000 * float(time[key]) for key in ("value", "low", "high"))
-    return with_interval(value, low, high)
 
 
 def _resumed(step: int | None) -> str:

@@ -1,24 +1,15 @@
-"""What the artifact appendix may say: needs, times, sizes, licences, and which claim is where.
-
-Its fields are those of the artifact appendices of the ACM and of cTuning.
-"""
+"""Needs, times, sizes and licences of a study, for the paper and the artifact description."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from pipeline.claims.load import files_of, load_claims
-from pipeline.claims.write import outcome
-from pipeline.errors import ClaimError
-from pipeline.figures.left_out import left_out
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import cells, fact, listed, pick, plural, records, seconds_of_runs
-from pipeline.study.profiling import COMMUNICATION
+from pipeline.metrics.select import fact, listed, pick, plural, records, seconds_of_runs
 from pipeline.study.study import Study
-from pipeline.text import markdown_code
 
 LICENCE = "Apache-2.0"
 # Reviewers of artifacts first look whether anything runs at all, in half an hour.
@@ -29,35 +20,11 @@ _DATA_LICENCES = {
     "text": "that of the files, which the study does not record",
     "hub": "that of the data set, as its page on the hub says",
 }
-# Where a quantity is shown: figure, table. The first key that a claim's test has counts.
-SHOWN_IN: dict[str, tuple[str | None, str | None]] = {
-    "tokens_per_second": ("throughput", "scaling"),
-    "step_seconds": ("step_time", "step_time"),
-    "step_spread": ("step_time", "step_time"),
-    "time_asymmetry": ("time_split", None),
-    "seconds_to_loss": ("loss_time", None),
-    "loss_roughness": ("loss_step", None),
-    "peak_memory_bytes": ("memory", "resources"),
-    "memory_asymmetry": ("memory", "resources"),
-    "mean_utilisation": (None, "resources"),
-    "model_flops_utilisation": (None, "utilisation"),
-    "device_teraflops": (None, "utilisation"),
-    # kinds of test without a metric of their own
-    "best": ("throughput", "scaling"),
-    "worst": ("throughput", "scaling"),
-    "robust": ("throughput", "scaling"),
-    "efficiency": ("speedup", "scaling"),
-    "explained": ("time_split", None),
-    "utilisation": (None, "resources"),
-    "memory_formula": ("memory", "resources"),
-    "fits": (None, "resources"),
-}
 
 
 def appendix(
     study: Study,
     table: pd.DataFrame,
-    verdicts: Sequence[dict[str, Any]],
     manifest: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The facts as JSON types; `manifest` is that of the token shards, None where it is not given.
@@ -69,24 +36,17 @@ def appendix(
     ends = [*pick(table, "run", "ended_at")["text"], *pick(table, "profile", "ended_at")["text"]]
     spans = pd.to_datetime([*runs["text"], *profiled["text"], *ends])
     sizes = [pick(table, level, "record_bytes")["value"].sum() for level in ("run", "profile")]
-    longest = records(runs.sort_values("seconds", kind="stable"))[-1]
     return {
         "licence": LICENCE,
         "data_licence": _DATA_LICENCES[study.corpus["source"]],
-        "strategies": listed(markdown_code(name) for name in cells(table)["strategy"].unique()),
-        "experiments": plural(len(runs.drop_duplicates(["cell", "nodes"])), "experiment"),
         "total": duration(runs["seconds"].sum()),
         "profiled": "" if profiled.empty else duration(profiled["seconds"].sum()),
         "elapsed": duration((spans.max() - spans.min()).total_seconds()),
-        "longest": longest["run_id"],
-        "longest_time": duration(longest["seconds"]),
         "hardware": _hardware(table),
         "records": size(sum(sizes)),
         "tokens": {} if manifest is None else _tokens(manifest),
-        "checkpoint": _checkpoint(study, table),
         "image": fact(table, "image_digest"),
         "kick": _kick(study, runs),
-        "claims": _claims(study, verdicts, _absent(table)),
     }
 
 
@@ -130,17 +90,6 @@ def _tokens(manifest: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checkpoint(study: Study, table: pd.DataFrame) -> str:
-    """Size of a checkpoint, which lies there while a run is under way; empty where none is made.
-
-    It holds the weights and both moments of AdamW in fp32, 12 bytes a parameter.
-    """
-    parameters = pick(table, "run", "num_parameters")["value"]
-    if not study.workload.checkpoint_every or parameters.empty:
-        return ""
-    return size(12 * float(parameters.max()))
-
-
 def _kick(study: Study, runs: pd.DataFrame) -> dict[str, Any]:
     """The run that finished soonest, as the first thing to try; empty where none finished."""
     finished = runs[runs["status"] == "ok"].sort_values("seconds", kind="stable")
@@ -154,42 +103,3 @@ def _kick(study: Study, runs: pd.DataFrame) -> dict[str, Any]:
         "fits": bool(first["seconds"] < KICK_SECONDS),
         "all_fit": bool(runs["seconds"].sum() < KICK_SECONDS),
     }
-
-
-def _shares(table: pd.DataFrame) -> pd.DataFrame:
-    return pick(table, "cell", f"phase_share:{COMMUNICATION}")
-
-
-def _absent(table: pd.DataFrame) -> set[str]:
-    """Figures that the paper of these results lacks: no profiled run finished, or left out."""
-    return {*left_out(table), *(() if len(_shares(table)) else ("time_split",))}
-
-
-def _claims(
-    study: Study, verdicts: Sequence[dict[str, Any]], absent: Collection[str]
-) -> list[dict[str, Any]]:
-    """Which figure and table show what a claim is about, with the claims and their verdicts."""
-    if not verdicts:
-        return []
-    tests = {claim.id: claim.test for path in files_of(study) for claim in load_claims(path)}
-    places: dict[tuple[str | None, str | None], dict[str, list[str]]] = {}
-    for one in verdicts:
-        if one["id"] not in tests:
-            raise ClaimError(
-                f"the verdicts are on a claim {one['id']!r}, which no claims of the study "
-                f"{study.name!r} have; run `python -m pipeline claims` again"
-            )
-        quantity = tests[one["id"]].get("metric", one["kind"])
-        shown = SHOWN_IN[quantity]
-        if shown[0] in absent:
-            shown = (None, shown[1] or "claims")
-        place = places.setdefault(shown, {})
-        place.setdefault(outcome(one), []).append(one["id"])
-    return [
-        {
-            "figure": figure,
-            "table": table,
-            "verdicts": [{"verdict": v, "claims": listed(ids)} for v, ids in found.items()],
-        }
-        for (figure, table), found in places.items()
-    ]

@@ -1,18 +1,16 @@
-"""The results as facts: who is fastest at each node count, what scales, what memory is needed."""
+"""The results as facts: what scales, and what memory is needed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pandas as pd
 
 from pipeline.figures.left_out import left_out
-from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED, against_plain
+from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW, UNDECIDED
 from pipeline.metrics.format import ratio_interval, significant, with_interval
 from pipeline.metrics.select import listed, pick, plural, records
-from pipeline.metrics.verdicts import faster, faster_than_base
-from pipeline.tables import summary
+from pipeline.metrics.verdicts import faster_than_base
 
 _MEBIBYTE = 2**20
 # Ranks of one cell count as asymmetric when the largest needs so much more than the smallest.
@@ -20,19 +18,8 @@ _ASYMMETRIC = 1.1
 
 
 def findings(table: pd.DataFrame) -> dict[str, Any]:
-    """Facts about throughput, speedup, memory and final loss; empty lists where nothing ran.
-
-    `headline` is the ranking at the most nodes and over the last link without conditions.
-    """
-    rankings = _throughput(table)
-    several = [one for one in rankings if not one["alone"]]
+    """Facts about speedup, memory and final loss; empty lists where nothing ran."""
     return {
-        "throughput": rankings,
-        "leaders": _leaders(several),
-        "several": len(several),
-        "decided": sum(one["fastest"] for one in several),
-        "largest": summary.largest(table),
-        "headline": ([one for one in rankings if not one["condition"]] or [{}])[-1],
         "scaling": _scaling(table),
         "memory": _memory(table),
         "loss": _loss(table),
@@ -52,57 +39,6 @@ def _spread(table: pd.DataFrame) -> dict[str, str]:
         "nodes": plural(int(widest["nodes"]), "node"),
         "interval": with_interval(value, low, high),
     }
-
-
-def _leaders(rankings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How often each cell had the highest median, where it had others; the most often first."""
-    firsts = Counter(one["arm"] for one in rankings)
-    return [{"label": label, "number": number} for label, number in firsts.most_common()]
-
-
-def _throughput(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """At each node count: the cell of the highest throughput, and which cells it is faster than.
-
-    `beaten`, `undecided` and `apart` (not to be compared) list all other cells by what the test
-    says of them; `fastest` is true only where it beats every one.
-    """
-    rates = pick(table, "cell", "tokens_per_second")
-    rates = rates.assign(over=rates["link"].where(rates["cell"] != rates["arm"], "").fillna(""))
-    conditions = set(against_plain(table)["link"])
-    return [
-        {"condition": link in conditions, **_ranking(table, int(str(nodes)), str(link), rows)}
-        for nodes, part in rates.groupby("nodes", sort=True)
-        for link, rows in part.groupby("over", sort=False)
-    ]
-
-
-def _ranking(table: pd.DataFrame, nodes: int, link: str, rows: pd.DataFrame) -> dict[str, Any]:
-    # Where the link is named first, a cell's own name need not end with it.
-    named = rows.assign(label=rows["arm_label"]) if link else rows
-    ranked = records(named.sort_values("value", ascending=False))
-    first, others = ranked[0], ranked[1:]
-    near = [row for row in others if row["high"] >= first["low"]]
-    answers = [(row["label"], faster(table, first["cell"], row["cell"], nodes)) for row in others]
-    open_ones = [(name, v) for name, v in answers if v.compared and v.verdict != FASTER]
-    return {
-        "nodes": plural(nodes, "node") + (f" over {link}" if link else ""),
-        "first": first["label"],
-        "arm": first["arm_label"],
-        "rate": _interval(first),
-        "alone": not others,
-        "overlapping": listed(row["label"] for row in near),
-        "second": others[0]["label"] if others else "",
-        "second_rate": _interval(others[0]) if others else "",
-        "beaten": listed(name for name, v in answers if v.verdict == FASTER),
-        "undecided": listed(name for name, _ in open_ones),
-        "apart": listed(name for name, v in answers if not v.compared),
-        "fastest": bool(others) and all(v.verdict == FASTER for _, v in answers),
-        "too_few": bool(open_ones) and all(v.too_few for _, v in open_ones),
-    }
-
-
-def _interval(row: dict[str, Any]) -> str:
-    return with_interval(row["value"], row["low"], row["high"])
 
 
 def _scaling(table: pd.DataFrame) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_T
 from pipeline.metrics.runs import TIMER_SHARE
 from pipeline.metrics.select import fact, listed, pick, plural, records
 from pipeline.metrics.sizing import SHARE, WITHIN
-from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS, coverage
+from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
 
 
 def measurement(table: pd.DataFrame) -> dict[str, Any]:
@@ -21,22 +21,12 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "percent": f"{100 * CONFIDENCE:g}",
         "min_repeats": MIN_REPEATS,
         "alpha": f"{ALPHA:g}",
-        **_repeats(table),
+        "few": bool((pick(table, "cell", "num_ok")["value"] < MIN_REPEATS).any()),
         "sizing": _sizing(table),
         "order": fact(table, "order_kept"),
         "drift": _drift(table),
         "timer": _timer(table),
         "clock": _clock(table),
-    }
-
-
-def _repeats(table: pd.DataFrame) -> dict[str, Any]:
-    """What intervals over so few repeats cover, where there are too few for the full confidence."""
-    counts = pick(table, "cell", "num_ok")
-    few = sorted({int(n) for n in counts["value"] if 1 < n < MIN_REPEATS})
-    return {
-        "few": [{"repeats": plural(n, "repeat"), "coverage": coverage(n)} for n in few],
-        "any_single": bool((counts["value"] == 1).any()),
     }
 
 

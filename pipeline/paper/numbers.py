@@ -18,6 +18,7 @@ from pipeline.metrics.adaptive import COVERAGE
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
 from pipeline.metrics.format import NONE
+from pipeline.metrics.headline import headline
 from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
     cells,
@@ -91,8 +92,9 @@ def _collected(
         "parity": parity_facts(table),
         **told,
         "claims": claim_facts(verdicts),
-        "appendix": appendix(study, table, verdicts, manifest),
+        "appendix": appendix(study, table, manifest),
         "date": _date(table),
+        "headline": headline(table),
     }
 
 

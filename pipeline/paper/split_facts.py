@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.counts import run_counts
-from pipeline.metrics.format import scientific, significant
+from pipeline.metrics.format import ratio_interval, scientific, significant
 from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.study.profiling import COMMUNICATION
@@ -92,7 +92,8 @@ def _against_bound(table: pd.DataFrame) -> dict[str, Any]:
 
 def _percent(row: dict[str, Any]) -> str:
     value, low, high = (100 * float(row[key]) for key in ("value", "low", "high"))
-    return f"{value:.0f} % [{low:.0f}, {high:.0f}]"
+    number, *ends = ratio_interval(value, low, high, 0).split(" ", 1)
+    return " ".join([number, "%", *ends])
 
 
 def _against_timed(table: pd.DataFrame) -> dict[str, Any]:

@@ -7,7 +7,6 @@ graph; DTensor decides operator by operator, forwards, for the least communicati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from itertools import combinations
 from typing import Any
 
@@ -17,13 +16,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication, register_sharding
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.parallel.annotations import Annotation
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import NOT_PROFILED, Batch, Phases
-from pipeline.study.profiling import COMMUNICATION
+from pipeline.parallel.types import Batch
 
 Groups = dict[tuple[str, ...], dist.ProcessGroup]
 """The group of ranks along each axis, and along several axes together."""
@@ -126,21 +123,6 @@ class Forward:
         return DTensor.from_local(part, self.mesh, self.placed).full_tensor()
 
 
-class Marked(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it every collective that DTensor starts is marked as communication."""
-
-    def __init__(self, phases: Phases) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.phases = phases
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator."""
-        if func.namespace != "_c10d_functional":
-            return func(*args, **(kwargs or {}))
-        with self.phases.during(COMMUNICATION):
-            return func(*args, **(kwargs or {}))
-
-
 class AnnotatedStepper(Stepper):
     """The shared step over DTensors; `boundaries` are what `place` returned."""
 
@@ -152,8 +134,7 @@ class AnnotatedStepper(Stepper):
 
     def step(self, microbatches: Sequence[Batch]) -> None:
         """One step; a plain tensor that meets a DTensor counts as replicated."""
-        heard = self.phases is not NOT_PROFILED  # the mode costs time for every operator
-        with implicit_replication(), Marked(self.phases) if heard else nullcontext():
+        with implicit_replication():
             super().step(microbatches)
 
     def propagate(self, batch: Batch) -> None:
@@ -207,8 +188,7 @@ class AnnotatedStepper(Stepper):
 
     def add(self, tensor: Tensor, axes: tuple[str, ...]) -> None:
         """All-reduce in place over these axes of the mesh."""
-        with self.phases.during(COMMUNICATION):
-            dist.all_reduce(tensor, group=self.groups[axes])
+        dist.all_reduce(tensor, group=self.groups[axes])
 
     @property
     def placements(self) -> dict[str, dict[str, list[str]]]:

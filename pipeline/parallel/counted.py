@@ -3,8 +3,8 @@
 Collectives are read from torch's flight recorder, which every process group of Gloo and NCCL writes
 as it runs, whoever called it: Python, DDP's reducer or FSDP2. It names the algorithm that ran:
 Gloo's reduce-scatter stands there as an all-reduce. It has no messages of Gloo between two ranks,
-so these are noted where Python hands them to the group; what torch does not see (Horovod) the
-strategy tells by `Phases.sent`. Nothing of the training is changed or waited for.
+of which `collectives` tells; of what torch does not see (Horovod) the strategy tells by
+`Phases.sent`. Nothing of the training is changed or waited for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeline.emulation import tcp
+from pipeline.errors import LaunchError
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.wire import RECEIVE, SEND, SHARES, Call, axis_of, tallied
 
@@ -34,15 +35,13 @@ ITEM_BYTES = {
 }  # fmt: skip
 """By the flight recorder's names of types."""
 
-PEER_TO_PEER = {"send": SEND, "recv": RECEIVE}
-"""Methods of a process group, and what is noted."""
-
 
 @dataclass
 class _Step:
     start_ns: int
     stop_ns: int = 0
     noted: list[Call] = field(default_factory=list)
+    communication: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Counted:
@@ -64,8 +63,7 @@ class Counted:
         """What is sent within this context belongs to one step."""
         step = _Step(time.time_ns())
         self._steps.append(step)
-        with self._listening():
-            yield
+        yield
         step.stop_ns = time.time_ns()
 
     def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
@@ -75,10 +73,23 @@ class Counted:
             axis = axis_of(self.layout, range(size))
             self._steps[-1].noted += [Call(kind, axis, size, count) for count in payloads()]
 
+    def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
+        """A message to or from a peer of the group."""
+        axis = axis_of(self.layout, (self.rank, dist.get_global_rank(group, peer)))
+        count = sum(tensor.nbytes for tensor in tensors)
+        kind = SEND if way == "send" else RECEIVE
+        self._steps[-1].noted.append(Call(kind, axis, 2, count))
+
+    def communication(self, start_ns: int, stop_ns: int) -> None:
+        """A stretch of the step under way in which collectives are known to start."""
+        self._steps[-1].communication.append((start_ns, stop_ns))
+
     def summary(self) -> dict[str, Any] | None:
         """What the last step sent, and how many steps sent something else; JSON types.
 
         None where the recorder is off. Collective nowhere, but the groups must still be there.
+        Raises LaunchError where a collective of that step was no phase of its own: its time would
+        count as computation, and an emulated node would send before that is paid for.
         """
         if os.environ[ENTRIES_VARIABLE] == "0":
             return None
@@ -89,6 +100,18 @@ class Counted:
         if not steps:
             return None
         entries = [(entry["time_created_ns"], call) for entry, call in self._calls(trace)]
+        last = steps[-1]
+        if unseen := {
+            call.kind
+            for at, call in entries
+            if last.start_ns <= at <= last.stop_ns
+            and not any(start <= at <= stop for start, stop in last.communication)
+        }:
+            raise LaunchError(
+                f"{' and '.join(sorted(unseen))} of a step started outside of Python, where nobody "
+                "sees that it is communication; call torch.distributed's function instead, or give "
+                "the shared step the DistributedDataParallel itself as `forward`"
+            )
         tallies = [
             tallied([*(c for at, c in entries if s.start_ns <= at <= s.stop_ns), *s.noted])
             for s in steps
@@ -98,30 +121,6 @@ class Counted:
         if self._interface is not None and len(steps) == len(self._steps):
             found["interface_bytes"] = (tcp.sent_bytes() or 0) - self._interface
         return found
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Note messages between two ranks, which all of torch's functions hand to these methods."""
-        # Not getattr, which gives a function that would not bind when it is put back.
-        originals = {name: vars(dist.ProcessGroup)[name] for name in PEER_TO_PEER}
-
-        def noting(name: str) -> Callable[..., Any]:
-            def call(group: Any, tensors: list[Tensor], peer: int, tag: int) -> Any:
-                other = dist.get_global_rank(group, peer)
-                count = sum(tensor.nbytes for tensor in tensors)
-                axis = axis_of(self.layout, (self.rank, other))
-                self._steps[-1].noted.append(Call(PEER_TO_PEER[name], axis, 2, count))
-                return originals[name].__get__(group)(tensors, peer, tag)
-
-            return call
-
-        try:
-            for name in PEER_TO_PEER:
-                setattr(dist.ProcessGroup, name, noting(name))
-            yield
-        finally:
-            for name, original in originals.items():
-                setattr(dist.ProcessGroup, name, original)
 
     def _calls(
         self, trace: Iterable[Mapping[str, Any]]

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeline.errors import LaunchError
+from pipeline.parallel.collectives import collective
 from pipeline.parallel.mesh import Layout
 
 PAUSE_SECONDS = 0.1
@@ -85,6 +86,7 @@ class Group:
         dist.destroy_process_group()
 
 
+@collective
 def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
     """This rank's piece of the sum over all ranks of `whole`, whose length they divide.
 

@@ -22,6 +22,7 @@ from torch.distributed.pipelining import (
 )
 
 from pipeline.parallel import schedule as schedules
+from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.group import Group
 from pipeline.parallel.mesh import BUCKET_BYTES, PIPELINE, TENSOR, Layout
@@ -32,7 +33,7 @@ from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.tensor import TensorAxis
 from pipeline.parallel.types import Batch, Prepared
-from pipeline.study.profiling import COMMUNICATION, FORWARD
+from pipeline.study.profiling import FORWARD
 
 SCHEDULES: dict[str, Any] = {
     "gpipe": ScheduleGPipe,
@@ -170,6 +171,7 @@ class PipelineStepper(Stepper):
         made.waits = self.waits
         return made
 
+    @collective
     def average(self) -> None:
         """Mean gradients along the data axis, then the sum of the two copies of a tied weight.
 
@@ -178,15 +180,14 @@ class PipelineStepper(Stepper):
         """
         if self.cut_over is not None:
             self.cut_over.add_uncut(self.model)
-        with self.phases.during(COMMUNICATION):
-            if self.axes.data is not None:
-                gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-                average(gradients, self.axes.data)
-            if self.axes.ends is not None:
-                for name in self.staged.tied:
-                    gradient = self.model.get_parameter(name).grad
-                    assert gradient is not None
-                    dist.all_reduce(gradient, group=self.axes.ends)
+        if self.axes.data is not None:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            average(gradients, self.axes.data)
+        if self.axes.ends is not None:
+            for name in self.staged.tied:
+                gradient = self.model.get_parameter(name).grad
+                assert gradient is not None
+                dist.all_reduce(gradient, group=self.axes.ends)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over all stages; each parameter counts once.
@@ -200,10 +201,9 @@ class PipelineStepper(Stepper):
         if self.axes.tensor is not None and self.axes.tensor.rank() > 0:
             rest = []  # the first rank of the tensor axis counts what all of them hold
         squares = sum_of_squares(parts, self.device) + sum_of_squares(rest, self.device)
-        with self.phases.during(COMMUNICATION):
-            for axis in (self.axes.tensor, self.axes.pipeline):
-                if axis is not None:
-                    dist.all_reduce(squares, group=axis)
+        for axis in (self.axes.tensor, self.axes.pipeline):
+            if axis is not None:
+                dist.all_reduce(squares, group=axis)
         norm = squares.sqrt().float()
         torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         self.precision.overflowed(self.optimiser, norm)

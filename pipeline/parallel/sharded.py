@@ -21,16 +21,16 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
 
+from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, cut_of
 from pipeline.parallel.group import Group, ring_reduce_scatter
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Phases, Prepared
-from pipeline.study.profiling import COMMUNICATION
+from pipeline.parallel.types import Prepared
 
 ROWS = Shard(0)
 """A tensor's rows are cut into as many runs as there are ranks; the last ranks may get fewer."""
@@ -44,7 +44,6 @@ def data_mesh(layout: Layout) -> DeviceMesh:
 def shard(
     model: nn.Module,
     mesh: DeviceMesh,
-    phases: Phases,
     *,
     reshard: bool,
     offload: bool = False,
@@ -65,44 +64,28 @@ def shard(
     for block in blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard, **policies)
     root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False, **policies)
-    if mesh.device_type == "cpu":
-        for module in (*blocks, root):
-            module.set_custom_all_gather(Gather(phases))
-            module.set_custom_reduce_scatter(RingReduceScatter(phases))
+    for module in (*blocks, root):
+        if mesh.device_type == "cpu" or narrow == torch.float16:
+            module.set_custom_reduce_scatter(MeanReduceScatter())
+        if narrow == torch.float16:
+            module.set_gradient_divide_factor(1.0)
     return root
 
 
-class _Allocates:
-    """The buffers of a collective as torch makes them by default."""
+class MeanReduceScatter(ReduceScatter):
+    """A reduce-scatter of FSDP2: on CPUs our ring, and float16 divided as DDP divides it.
 
-    def __init__(self, phases: Phases) -> None:
-        self.phases = phases
+    FSDP2 divides float16 by the root of the ranks before its sum and after it, which overflows
+    where DDP, which divides by their number first, does not: each would skip other steps.
+    """
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """An uninitialised tensor."""
+        """An uninitialised tensor, as torch makes it by default."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class Gather(_Allocates, AllGather):
-    """An all-gather that is waited for, and counted as communication."""
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
-    ) -> None:
-        """Every rank gets the concatenated inputs of all."""
-        with self.phases.during(COMMUNICATION):
-            dist.all_gather_into_tensor(output_tensor, input_tensor, group)
-
-
-class RingReduceScatter(_Allocates, ReduceScatter):
-    """Our ring as a reduce-scatter of FSDP2, counted as communication."""
-
+    @collective
     def __call__(
         self,
         output_tensor: Tensor,
@@ -111,13 +94,17 @@ class RingReduceScatter(_Allocates, ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """Every rank gets its own piece of the sum of all inputs, or of their mean."""
+        """Every rank gets its own piece of the mean of all inputs."""
+        if input_tensor.dtype == torch.float16:
+            input_tensor /= group.size()
+        if input_tensor.device.type != "cpu":
+            dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group)
+            return
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise ValueError(f"the ring adds or averages, given {op}")
-        with self.phases.during(COMMUNICATION):
-            output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
-            if op == dist.ReduceOp.AVG:
-                output_tensor /= group.size()
+        output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
+        if op == dist.ReduceOp.AVG:
+            output_tensor /= group.size()
 
 
 class ShardedOptimiser(Optimizer):
@@ -132,12 +119,11 @@ class ShardedOptimiser(Optimizer):
         parameters: Iterable[nn.Parameter],
         make: Callable[[Iterable[nn.Parameter]], Optimizer],
         mesh: DeviceMesh,
-        phases: Phases,
     ) -> None:
         whole = list(parameters)
         shards = [of_same_cut(parameter, _rows(parameter.detach(), mesh)) for parameter in whole]
         super().__init__([{"params": whole, "masters": shards}], {})
-        self.mesh, self.phases = mesh, phases
+        self.mesh = mesh
         self.inner = make(shards)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -162,8 +148,7 @@ class ShardedOptimiser(Optimizer):
         sent = own.new_zeros(max(lengths))
         sent[: own.numel()] = own
         gathered = sent.new_empty(size * sent.numel())
-        with self.phases.during(COMMUNICATION):
-            dist.all_gather_into_tensor(gathered, sent, self.mesh.get_group())
+        dist.all_gather_into_tensor(gathered, sent, self.mesh.get_group())
         for rank, flat in enumerate(gathered.chunk(size)):
             targets = [p[rank] for p in pieces if rank < len(p)]
             sizes = [target.numel() for target in targets]
@@ -193,14 +178,17 @@ class ShardedStepper(Stepper):
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over the shards of all ranks; where it is infinite all skip the step."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        with self.phases.during(COMMUNICATION):
-            norm = torch.nn.utils.get_total_norm(gradients)
-            if isinstance(norm, DTensor):
-                norm = norm.full_tensor()
+        norm = total_norm([p.grad for p in parameters if p.grad is not None])
         torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         self.precision.overflowed(self.optimiser, norm)
         return norm
+
+
+@collective
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """The L2 norm over the shards of all ranks."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 A strategy gives it three things: the callable that runs the forward pass, how the gradients of all
 ranks become one mean gradient (`reduce`), and the context in which a micro-batch that is not the
-last is run (`accumulating`, for example DDP's `no_sync`).
+last is run (`accumulating`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.faults import NO_FAULTS, Faults
 from pipeline.parallel.state import capture, restore, weights_sha256
@@ -29,8 +30,8 @@ class Stepper:
 
     `rank` is this one's number in the layout. `mean_over_ranks` turns a scalar tensor into its mean
     over the ranks, None where there is one rank alone; `barrier` waits for all ranks; `leave` is
-    run by `close`. `reduces_in_backward` says that the backward pass itself reduces, as DDP's does,
-    so that what follows its last gradient is communication.
+    run by `close`. Where `forward` is a DistributedDataParallel, micro-batches before the last run
+    under its `no_sync`, and what follows the last gradient of that one is communication.
     """
 
     def __init__(
@@ -42,7 +43,6 @@ class Stepper:
         rank: int = 0,
         reduce: Callable[[], None] = nothing,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
-        reduces_in_backward: bool = False,
         mean_over_ranks: Callable[[Tensor], Tensor] | None = None,
         barrier: Callable[[], None] = nothing,
         leave: Callable[[], None] = nothing,
@@ -56,8 +56,9 @@ class Stepper:
         self.reduce, self.accumulating = reduce, accumulating
         self.mean_over_ranks, self.barrier, self.leave = mean_over_ranks, barrier, leave
         self.faults, self.phases = faults, parts.phases
-        self.after_gradients = COMMUNICATION if reduces_in_backward else None
-        if reduces_in_backward:
+        self.after_gradients: str | None = None
+        if isinstance(forward, DistributedDataParallel):
+            self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
         faults.check(parts.layout.device, self.precision.info)
         self.loss = self.norm = torch.zeros(())

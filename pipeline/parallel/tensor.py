@@ -16,11 +16,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.errors import UnsupportedError
 from pipeline.parallel.cut import cut, cut_of
 from pipeline.parallel.group import ring_reduce_scatter
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Phases
-from pipeline.study.profiling import COMMUNICATION
 
 
 class TensorAxis:
@@ -29,32 +28,29 @@ class TensorAxis:
     `sequence`: between pairs of cut layers each has consecutive tokens of every sequence.
     """
 
-    def __init__(self, ranks: dist.ProcessGroup, phases: Phases, *, sequence: bool = False) -> None:
-        self.ranks, self.phases, self.sequence = ranks, phases, sequence
+    def __init__(self, ranks: dist.ProcessGroup, *, sequence: bool = False) -> None:
+        self.ranks, self.sequence = ranks, sequence
         self.size = ranks.size()
 
     def add(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
         """All-reduce in place; returns it."""
-        with self.phases.during(COMMUNICATION):
-            dist.all_reduce(tensor, op, self.ranks)
+        dist.all_reduce(tensor, op, self.ranks)
         return tensor
 
     def gather(self, part: Tensor) -> Tensor:
         """Whole sequences (sequences, context, ...) of this rank's tokens of each."""
         parts = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
-        with self.phases.during(COMMUNICATION):
-            dist.all_gather_into_tensor(parts, part.contiguous(), self.ranks)
+        dist.all_gather_into_tensor(parts, part.contiguous(), self.ranks)
         return torch.cat(parts.chunk(self.size), dim=1)
 
     def scatter(self, whole: Tensor) -> Tensor:
         """This rank's tokens of the sum over all ranks of (sequences, context, ...)."""
         parts = torch.stack(whole.chunk(self.size, dim=1))
-        with self.phases.during(COMMUNICATION):
-            if parts.device.type == "cpu":
-                return ring_reduce_scatter(parts, self.ranks).view(parts.shape[1:])
-            own = torch.empty_like(parts[0])
-            dist.reduce_scatter_tensor(own, parts, group=self.ranks)
-            return own
+        if parts.device.type == "cpu":
+            return ring_reduce_scatter(parts, self.ranks).view(parts.shape[1:])
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter_tensor(own, parts, group=self.ranks)
+        return own
 
     def add_uncut(self, model: nn.Module) -> None:
         """Add up the gradients of what is whole on all ranks, where each saw some tokens alone."""
@@ -216,7 +212,12 @@ def vocabulary_cross_entropy(
 
 
 def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
-    """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts."""
+    """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts.
+
+    Raises UnsupportedError where the family names none.
+    """
+    if not hasattr(model, "tensor_cuts"):
+        raise UnsupportedError(f"{type(model).__name__} has no tensor_cuts; add them to its family")
     cuts: Any = model.tensor_cuts
     for name, module in list(model.named_modules()):
         suffix = next((end for end in (*cuts.columns, *cuts.rows) if name.endswith(end)), None)

@@ -11,6 +11,7 @@ from pipeline.parallel.mesh import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
     from pipeline.precision import Precision
@@ -99,7 +100,7 @@ class Phases:
     """What a step tells of what it is doing; in a timed run, as here, nobody listens.
 
     The names are `MARKED` and `REST` of `pipeline.study.profiling`. A strategy without marks works
-    too: its whole step is then `rest`.
+    too: its step is then communication, which `collectives` marks, and `rest`.
     """
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
@@ -109,7 +110,10 @@ class Phases:
         """
 
     def during(self, phase: str) -> AbstractContextManager[None]:
-        """In `phase` for as long as the context lasts, then again in the one before."""
+        """In `phase` for as long as the context lasts, then again in the one before.
+
+        A context within another changes nothing.
+        """
         return nullcontext()
 
     def passing(self, kind: str, stage: int, microbatch: int) -> None:
@@ -120,6 +124,12 @@ class Phases:
 
     def watch(self, model: nn.Module) -> None:
         """Notice each gradient of this rank when it is ready, before a backward pass sends it."""
+
+    def untimed(self) -> None:
+        """Leave all to `rest`: where collectives overlap no mark can see what they take."""
+
+    def message(self, way: str, group: ProcessGroup, tensors: list[Tensor], peer: int) -> None:
+        """Tensors go to (`way` is `send`) or come from (`recv`) a peer of the group."""
 
     def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
         """Collectives of a kind among all ranks, by a library whose own torch does not see.

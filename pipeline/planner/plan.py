@@ -14,7 +14,7 @@ MARGIN = {"cuda": 0.1, "cpu": 0.3}
 """A need this close to the memory, from either side, is called tight.
 
 On a CPU the peak was up to 30 % over the prediction, because the C library keeps freed blocks
-(DECISIONS.md); on CUDA it is assumed.
+(docs/decisions, memory-and-flops); on CUDA it is assumed.
 """
 
 

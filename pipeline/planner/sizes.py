@@ -7,6 +7,8 @@ asked for its settings on that many devices (`Strategy.settings`) and for its fo
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,12 +17,16 @@ from typing import Any
 
 from pipeline import reference, strategies
 from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import num_parameters
 from pipeline.planner.plan import CellPlan, plan_study
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 DEVICES_OF_A_NODE = 8
 MOST_DEVICES = 1024
+SMALLEST, LARGEST = 40e6, 10e12
+"""Parameters of a size that is not published: from one of few layers to ten times any known."""
+GPT3_CONTEXT = 2048
 ADAMW = OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "linear", 2000)
 
 
@@ -61,18 +67,58 @@ class Candidate:
 
 
 @cache
-def sizes() -> tuple[Size, ...]:
-    """All published sizes, the smallest first."""
+def sizes(part: str = "models") -> tuple[Size, ...]:
+    """The published sizes of the table, or those `further` ones beside it, the smallest first."""
     path = Path(reference.__file__).with_name("models.json")
     content = json.loads(path.read_text(encoding="utf-8"))
     found = []
-    for entry in content["models"]:
+    for entry in content[part]:
         shape = {k: v for k, v in entry.items() if k not in ("id", "document", "note")}
         source = content["documents"][entry["document"]]
         found.append(
             Size(entry["id"], ModelSpec("gpt2", **shape), f"{source['title']}, {source['where']}")
         )
     return tuple(found)
+
+
+def size_of(name: str) -> Size:
+    """The model of a size such as `1.3B` or `350M`: a published one, or a shape on GPT-3's curve.
+
+    Its width lies between those of the two neighbours in GPT-3's table, by the logarithm of their
+    parameters, as a multiple of eight heads of 128 (of four heads of 64 under a width of 2048); its
+    depth brings the parameters nearest to the size. Beyond the table the width grows with the cube
+    root. Raises StudyError for what is no size, or one that no such model has.
+    """
+    known = (*sizes(), *sizes("further"))
+    for one in known:
+        if one.id == name:
+            return one
+    parts = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MB])", name)
+    wanted = float(parts[1]) * {"M": 1e6, "B": 1e9}[parts[2]] if parts else 0.0
+    if not SMALLEST <= wanted <= LARGEST:
+        raise StudyError(
+            f"size {name[:60]!r} is none; write parameters in millions or billions from "
+            f"{SMALLEST / 1e6:g}M to {LARGEST / 1e9:g}B, as 350M or 1.3B"
+        )
+    curve = sorted(
+        (num_parameters(one.model), one.model.width)
+        for one in known
+        if one.model.context == GPT3_CONTEXT
+    )
+    below = max((point for point in curve if point[0] <= wanted), default=None)
+    above = min((point for point in curve if point[0] > wanted), default=None)
+    if below and above:
+        share = math.log(wanted / below[0]) / math.log(above[0] / below[0])
+        width = below[1] * (above[1] / below[1]) ** share
+    else:
+        end = below or curve[0]
+        width = end[1] * (wanted / end[0]) ** (1 / 3)
+    head, heads = (128, 8) if width >= 2048 else (64, 4)
+    num_heads = heads * max(1, round(width / (head * heads)))
+    model = ModelSpec("gpt2", 1, head * num_heads, num_heads, GPT3_CONTEXT, 50257)
+    a_layer = num_parameters(replace(model, num_layers=2)) - num_parameters(model)
+    depth = 1 + max(0, round((wanted - num_parameters(model)) / a_layer))
+    return Size(name, replace(model, num_layers=depth), "Shape on the curve of GPT-3's table 2.1")
 
 
 def world_of(devices: int) -> WorldSpec:

@@ -40,8 +40,9 @@ def best_of(found: dict[Size, list[Candidate]], limit: int | None) -> Iterator[s
         fit = sum(limit is not None and one.plan.verdict(limit) == "fits" for one in candidates)
         count = "" if limit is None else f"{fit} of {len(candidates)} layouts fit; "
         yield (
-            f"GPT {size.id} ({num_parameters(size.model):,} parameters): {count}least memory "
-            f"{least.plan.memory.peak / GIBIBYTE:,.1f} GiB, {least.name} ({least.mesh}). "
+            f"GPT {size.id} ({num_parameters(size.model):,} parameters: {size.model.num_layers} "
+            f"layers, width {size.model.width:,}, {size.model.num_heads} heads): {count}least "
+            f"memory {least.plan.memory.peak / GIBIBYTE:,.1f} GiB, {least.name} ({least.mesh}). "
             f"{size.source}"
         )
 

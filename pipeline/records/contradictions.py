@@ -60,6 +60,7 @@ FINISHED: tuple[Rule, ...] = (
     step_rules.timed,
     step_rules.same_on_all_ranks,
     step_rules.phases,
+    step_rules.communication,
     step_rules.cpu_seconds,
     step_rules.wall_time,
 )

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.documents import MAX_MADE_BYTES, read_document, read_lines
+from pipeline.documents import read_document, read_lines
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
 from pipeline.records.contradictions import contradiction
@@ -27,8 +27,8 @@ class Step:
 
     `seconds` is wall time, `loss` the mean over the global batch in nats per token, `grad_norm`
     the L2 norm of the global mean gradient before clipping; both are None when not finite.
-    `phases` says what the seconds went to, in a profiled run only; `cpu_seconds` and `cpu_phases`
-    are the CPU time of the thread that computes, None in older records. `passes` are those of a
+    `phases` says what the seconds went to, in a profiled run only; `cpu_seconds` and, on emulated
+    nodes, `cpu_phases` are the CPU time of the thread that computes. `passes` are those of a
     profiled pipeline in their order on this rank: kind, stage, micro-batch, seconds of computation.
     """
 
@@ -155,4 +155,4 @@ def _check_consistency(record: RunRecord, folder: Path) -> None:
 
 def _load(path: Path) -> Any:
     # What an old record says of a failure may hold what a library coloured; see `run_rules.texts`.
-    return read_document(path, "", RecordError, _AGAIN, MAX_MADE_BYTES, printable=False)
+    return read_document(path, "", RecordError, _AGAIN, printable=False)

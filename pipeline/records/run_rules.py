@@ -173,7 +173,7 @@ def network(record: RunRecord) -> str | None:
 def _emulated(record: RunRecord, emulation: Mapping[str, Any]) -> str | None:
     """What was set and measured of emulated nodes is that of the spec's nodes and link."""
     asked = record.spec.world
-    several = asked.nodes if asked.nodes > 1 else 0
+    several = asked.nodes if asked.nodes > 1 and "disturbed_by" not in emulation else 0
     pairs: list[tuple[str, Any, Any]] = [
         ("cores_per_node", emulation["cores_per_node"], asked.cores_per_node),
         ("link", emulation["link"], asked.link.to_dict() if asked.link else {}),

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pipeline.study.profiling import IN_STEP
+from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
 if TYPE_CHECKING:
     from pipeline.records.record import RunRecord, Step
@@ -148,6 +148,24 @@ def phases(record: RunRecord) -> str | None:
                 "passes without phases"
             )
     return None
+
+
+def communication(record: RunRecord) -> str | None:
+    """A profiled run whose ranks sent bytes in its timed steps shows communication in them.
+
+    Exactly none is no finding: the strategy's collectives ran where no phase was marked.
+    """
+    counted = [each for rank in record.run["ranks"] if "sent" in rank
+               for each in rank["sent"]["collectives"]]  # fmt: skip
+    sent = sum(each["wire_bytes"] or 0 for each in counted)
+    seen = sum(step.phases[COMMUNICATION] for step in record.steps if step.timed and step.phases)
+    if not sent or seen:
+        return None
+    return (
+        f"steps.jsonl: 0 s of communication in the timed steps, in each of which the ranks of "
+        f"strategy {record.spec.strategy} sent {sent:,.0f} bytes; run its collectives inside "
+        "phases.during(COMMUNICATION)"
+    )
 
 
 def cpu_seconds(record: RunRecord) -> str | None:

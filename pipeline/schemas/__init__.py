@@ -143,7 +143,24 @@ def describe(error: ValidationError) -> str:
     rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
     if len(rule) > 120:
         rule = rule[:117] + "..."
-    return f"{place}: {value} breaks {rule} ({error.message[:160]})"
+    return f"{place}: {value} breaks {rule} ({_yaml_hint(error) or error.message[:160]})"
+
+
+def _yaml_hint(error: ValidationError) -> str | None:
+    """What YAML made of a plain word that looks like another type, and how to write it."""
+    given, wanted = error.instance, error.validator_value
+    if error.validator != "type":
+        return None
+    if isinstance(given, str) and wanted in ("number", "integer"):
+        parts = re.fullmatch(r"([-+]?\d+)(\.\d*)?[eE]([-+]?)(\d{1,9})", given.strip(), re.ASCII)
+        if parts:
+            whole, fraction, sign, exponent = parts.groups()
+            written = f"{whole}{fraction or '.0'}e{sign or '+'}{exponent}"
+            return f"YAML takes it for a text; write {written}"
+    if wanted == "string" and isinstance(given, bool | int | float):
+        kind = "truth value, as on, off, yes and no are" if isinstance(given, bool) else "number"
+        return f"YAML takes it for a {kind}; quote it"
+    return None
 
 
 def _some_of(keys: Iterable[object]) -> str:

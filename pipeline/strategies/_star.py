@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeline.parallel.collectives import collective
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.group import Group
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Prepared, StepResult
-from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
 
@@ -47,8 +47,7 @@ class Star(Stepper):
         if names := self.precision.scalars():
             device = next(self.model.parameters()).device
             scale = torch.tensor(list(names.values()), dtype=torch.float64, device=device)
-            with self.phases.during(COMMUNICATION):
-                dist.broadcast(scale, ROOT)
+            dist.broadcast(scale, ROOT)
             if not self.is_root:
                 self.precision.follow(dict(zip(names, scale.tolist(), strict=True)))
         return norm
@@ -61,16 +60,16 @@ class Star(Stepper):
         self.norm = norm
         return super().report()
 
+    @collective
+    @torch.no_grad()
     def pull(self) -> None:
         """Every worker receives the root's parameters."""
-        with torch.no_grad(), self.phases.during(COMMUNICATION):
-            self._from_root(list(self.model.parameters()))
+        self._from_root(list(self.model.parameters()))
 
+    @collective
     def push(self) -> None:
         """The root receives every worker's gradients and keeps their mean."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        with self.phases.during(COMMUNICATION):
-            self._to_root(gradients)
+        self._to_root([p.grad for p in self.model.parameters() if p.grad is not None])
 
     def _to_root(self, gradients: list[Tensor]) -> None:
         for bucket in _by_dtype(gradients):

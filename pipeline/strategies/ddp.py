@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class Ddp(Strategy):
     """`bucket_cap_mb`: gradients are all-reduced in buckets of this many MiB.
 
+    The default is torch's own, where the first bucket has 1 MiB so that it is sent early.
+
     `empty_cache`: see `parallel.faults`.
     """
 
@@ -41,7 +43,7 @@ class Ddp(Strategy):
         return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
 
     def build(self, parts: Parts) -> Trainable:
-        """Wrap the model, whose backward pass then reduces; accumulation runs under `no_sync`."""
+        """Wrap the model, whose last backward pass in a step then reduces."""
         from torch.nn.parallel import DistributedDataParallel
 
         from pipeline.parallel.faults import Faults
@@ -51,13 +53,14 @@ class Ddp(Strategy):
         group = Group.join(parts.layout)
         prepared = parts.prepare()
         wrapped = DistributedDataParallel(
-            parts.model, bucket_cap_mb=self.bucket_cap_mb, gradient_as_bucket_view=True
+            parts.model,
+            # torch's own default has a smaller first bucket, which it has under no other size.
+            bucket_cap_mb=None if self.bucket_cap_mb == 25 else self.bucket_cap_mb,
+            gradient_as_bucket_view=True,
         )
         return Stepper(
             prepared,
             forward=wrapped,
-            accumulating=wrapped.no_sync,
-            reduces_in_backward=True,
             faults=Faults(self.empty_cache),
             **group.all_data_parallel(),
         )

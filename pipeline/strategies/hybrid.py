@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import StudyError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.schedule import check_name, nearest
@@ -164,11 +164,7 @@ class Hybrid(Pipelined):
 
         if self.tensor == 1:
             return None
-        if not hasattr(parts.model, "tensor_cuts"):
-            raise UnsupportedError(
-                f"{type(parts.model).__name__} names no tensor_cuts; add them to its family"
-            )
-        axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases, sequence=self.sequence)
+        axis = TensorAxis(mesh[TENSOR].get_group(), sequence=self.sequence)
         cut_layers(parts.model, axis)
         return axis
 
@@ -180,7 +176,5 @@ class Hybrid(Pipelined):
             return super().prepare(parts, mesh)
         parts.materialise()
         return parts.prepared(
-            ShardedOptimiser(
-                parts.model.parameters(), parts.make_optimiser, mesh[DATA], parts.phases
-            )
+            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA])
         )

@@ -13,7 +13,7 @@ from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA
-from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
+from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
 
@@ -140,23 +140,15 @@ class Sharded(Strategy):
         mesh = sharded.data_mesh(parts.layout)
         if self.stage == 1:
             optimiser = sharded.ShardedOptimiser(
-                parts.model.parameters(), parts.make_optimiser, mesh, parts.phases
+                parts.model.parameters(), parts.make_optimiser, mesh
             )
             wrapped = DistributedDataParallel(parts.model, gradient_as_bucket_view=True)
-            return sharded.ShardedStepper(
-                parts.prepared(optimiser),
-                group,
-                forward=wrapped,
-                accumulating=wrapped.no_sync,
-                reduces_in_backward=True,
-            )
+            return sharded.ShardedStepper(parts.prepared(optimiser), group, forward=wrapped)
         if parts.layout.device == "cuda":
-            # Collectives run on streams of their own, which marks between phases do not see.
-            parts = replace(parts, phases=NOT_PROFILED)
+            parts.phases.untimed()  # collectives run on streams of their own
         root = sharded.shard(
             parts.model,
             mesh,
-            parts.phases,
             reshard=self.stage == 3,
             offload=self.offload,
             narrow=parts.precision.narrow_weights,

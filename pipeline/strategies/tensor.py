@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline import models
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import StudyError
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.schedule import nearest
 from pipeline.parallel.types import Parts, Trainable
@@ -132,13 +132,9 @@ class Tensor(Strategy):
         from pipeline.parallel.tensor import TensorAxis, TensorStepper, cut_layers
 
         names, sizes = zip(*parts.layout.axes, strict=True)
-        if not hasattr(parts.model, "tensor_cuts"):
-            raise UnsupportedError(
-                f"{type(parts.model).__name__} names no tensor_cuts; add them to its family"
-            )
         group = Group.join(parts.layout)
         mesh = init_device_mesh(parts.layout.device, sizes, mesh_dim_names=names)
-        axis = TensorAxis(mesh[TENSOR].get_group(), parts.phases, sequence=self.sequence)
+        axis = TensorAxis(mesh[TENSOR].get_group(), sequence=self.sequence)
         cut_layers(parts.model, axis)
         parts.materialise()
         forward = None
@@ -152,8 +148,6 @@ class Tensor(Strategy):
             forward=forward,
             data_parallel=parts.layout.data_parallel,
             rank=group.rank,
-            reduces_in_backward=forward is not None,
-            **({} if forward is None else {"accumulating": forward.no_sync}),
             mean_over_ranks=group.mean,
             barrier=group.barrier,
             leave=group.leave,

@@ -34,14 +34,19 @@ def expand(study: Study) -> list[RunSpec]:
     cells = cells_of(study)
     _check_names(study, [cell.name for cell in cells])
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
+    most = max(nodes for _, nodes in worlds)
     repeats = study.repeats.at_most
     if len(worlds) * repeats > MAX_RUNS:
         raise StudyError(
             f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
             f"node counts of {repeats} repeats each; split it or have fewer repeats"
         )
-    _check_conditions(study, max(nodes for _, nodes in worlds))
-    runs = [_run(study, cell, nodes, repeat) for cell, nodes in worlds for repeat in range(repeats)]
+    _check_conditions(study, most)
+    runs = [
+        _run(study, cell, nodes, most, repeat)
+        for cell, nodes in worlds
+        for repeat in range(repeats)
+    ]
     for run in runs:
         run.check()
     return runs
@@ -121,7 +126,7 @@ def cells_of(study: Study) -> list[Cell]:
     return found
 
 
-def _run(study: Study, cell: Cell, nodes: int, repeat: int) -> RunSpec:
+def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpec:
     cluster, work = study.cluster, cell.workload
     world = WorldSpec(
         nodes=nodes,
@@ -134,6 +139,8 @@ def _run(study: Study, cell: Cell, nodes: int, repeat: int) -> RunSpec:
         link=cell.link.plain if cell.link and nodes == 1 else cell.link,
         cores_per_node=cluster.cores_per_node,
         yardstick=cluster.yardstick,
+        # One factor for all node counts: what it does not stretch would bend a curve over nodes.
+        dilated_for=most if cluster.network == "emulated" and nodes < most else None,
     )
     weak = work.scaling == "weak"
     factor = data_devices(cell.strategy, cell.options, world) if weak else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,10 @@ SCHEMA_FILE = CONFIG_SCHEMAS / "config.schema.yaml"
 CONFIG = CONFIG_SCHEMAS.parent / "config"
 MERGED = ("model", "optimiser", "workload", "cluster")
 """Parts of a study of which one that extends another may state some keys only."""
+OWN = ("title", "claims")
+"""Parts of a study that one that extends it does not take over: a text about that study alone."""
+RESOLVED = "study.json"
+"""Name of a study in full, which the workflow writes: its paths are from the working folder."""
 MAX_EXTENDS = 20
 """Studies in a chain; the longest shipped one has three."""
 _TOLD = 5
@@ -35,12 +41,17 @@ def extended(
 ) -> Any:
     """The content of a study file over that of the study which its key `extends` names.
 
-    Keys of `MERGED` are taken one by one, every other one whole, and a null leaves a key out. Other
-    content is returned as it is. `below` are the files that extend this one, and `above` is
+    Keys of `MERGED` are taken one by one, every other one whole, those of `OWN` are not taken over,
+    and a null leaves a key out. Relative paths become paths from the working folder. Other content
+    is returned as it is. `below` are the files that extend this one, and `above` is
     the name in the first of them. Raises StudyError where there is no such study, where one extends
     itself, or where one has the name of a study that it extends.
     """
-    if not isinstance(content, dict) or "extends" not in content:
+    if not isinstance(content, dict):
+        return content
+    if path.name != RESOLVED:
+        content = _from_here(content, path.parent.resolve())
+    if "extends" not in content:
         return content
     name = content["extends"]
     if not isinstance(name, str):
@@ -77,7 +88,7 @@ def extended(
 
 def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping `whole` with what `content` states in its place; null leaves a key out."""
-    made = dict(whole)
+    made = {key: value for key, value in whole.items() if key not in OWN}
     for key, value in content.items():
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
             value = _without_nulls(whole[key] | value)
@@ -89,21 +100,54 @@ def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if value is not None}
 
 
+def _from_here(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The content of a study file in `folder`, its relative paths taken from the working folder.
+
+    The name of a data set or a tokeniser is a path where such a folder is there, else one of the
+    hub; that of a tokeniser without revision is always a path.
+    """
+    if folder == Path.cwd():
+        return dict(content)
+
+    def moved(path: Any, *, is_path: bool = True) -> Any:
+        if not isinstance(path, str) or not path.strip() or Path(path).is_absolute():
+            return path
+        place = folder / path
+        return os.path.relpath(place) if is_path or place.is_dir() else path
+
+    made = dict(content)
+    for part in ("corpus", "tokenizer"):
+        if not isinstance(own := content.get(part), dict):
+            continue
+        made[part] = own = dict(own)
+        if isinstance(own.get("paths"), list):
+            own["paths"] = [moved(path) for path in own["paths"]]
+        if "name" in own:
+            is_path = part == "tokenizer" and own.get("revision") is None
+            own["name"] = moved(own["name"], is_path=is_path)
+    return made
+
+
 def find_study(given: str, folder: Path = Path()) -> Path:
     """The file of a study given by a path, relative to `folder`, or by a shipped study's name.
 
-    Raises StudyError for an unknown name.
+    Raises StudyError for a word that is neither, with the names that are nearest to it.
     """
     path, named = folder / given, CONFIG / given / "study.yaml"
     try:
-        if path.is_file() or path.suffix:
+        if path.is_file() or path.suffix or "/" in given:
             return path
-        if "/" not in given and named.is_file():
+        if named.is_file():
             return named
-    except OSError as error:
-        raise StudyError(f"{given[:80]!r} is no path of a study ({error.strerror})") from None
-    names = ", ".join(shipped_studies())
-    raise StudyError(f"there is no study {given!r}; give a file or one of {names}")
+        if path.exists() and not path.is_dir():
+            return path
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StudyError(f"{given[:80]!r} is no path of a study ({reason})") from None
+    names = difflib.get_close_matches(given, shipped_studies()) or shipped_studies()
+    raise StudyError(
+        f"there is no study {given[:80]!r}; give a study file or one of {', '.join(names)}"
+    )
 
 
 def shipped_studies() -> dict[str, Path]:

@@ -94,8 +94,9 @@ class WorldSpec:
     """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`.
 
     `threads_per_rank` is None where each machine's cores are shared equally among its ranks.
-    `link`, `cores_per_node` and `yardstick` belong to the network `emulated` alone: with the last,
-    CPU seconds count by the machine's undisturbed speed (`pipeline.launch.emulated.yardstick`).
+    All from `link` on belong to the network `emulated` alone. With `yardstick` CPU seconds count by
+    the machine's undisturbed speed (`pipeline.launch.emulated.yardstick`). Time is dilated as
+    `dilated_for` nodes need it, None for `nodes`.
     """
 
     nodes: int
@@ -107,6 +108,7 @@ class WorldSpec:
     link: LinkSpec | None = None
     cores_per_node: int | None = None
     yardstick: bool | None = None
+    dilated_for: int | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorldSpec:
@@ -169,7 +171,7 @@ class RunSpec:
         if self.world.link is not None:
             whole["world"]["link"] = self.world.link.to_dict()
         later = [(whole, "image_digest")]
-        optional = ("threads_per_rank", "link", "cores_per_node", "yardstick")
+        optional = ("threads_per_rank", "link", "cores_per_node", "yardstick", "dilated_for")
         later += [(whole["world"], name) for name in optional]
         for place, name in later:
             if place[name] is None:

@@ -105,7 +105,7 @@ class Study:
         profile = content.get("profile")
         return cls(
             name=content["study"],
-            title=content["title"],
+            title=content.get("title", content["study"]),
             corpus=content["corpus"],
             tokenizer=content["tokenizer"],
             model=ModelSpec(**content["model"]),

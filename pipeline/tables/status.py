@@ -20,7 +20,7 @@ CAPTION = (
 )
 # A list of outcomes compares nothing.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
-STATUSES = ("ok", "oom", "unsupported", "failed", "timeout")
+STATUSES = ("ok", "disturbed", "oom", "unsupported", "failed", "timeout")
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:

@@ -6,13 +6,11 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
-from pipeline.metrics.statistics import coverage
 from pipeline.tables.write import PLACE, places
 
 CAPTION = (
-    "Median over the repeats of the runs' median step times, with its interval and what that "
-    "covers: 95 % from six repeats on; with fewer it is the smallest and largest repeat. A dash "
-    "stands where no run finished, and where one run says nothing about others. Mean and largest "
+    "Median over the repeats of the runs' median step times, with its 95 % interval from six "
+    "repeats on. A dash stands where no run finished. Mean and largest "
     "step are those of a run, median over the repeats, and so is the 95th percentile (P95), which "
     "stands where every run has 100 timed steps; the CSV file has their intervals."
 )
@@ -55,7 +53,6 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
                 "Ranks": str(row["world_size"]),
                 "Step time [ms]": with_interval(value, low, high) if ran else NONE,
                 **{name: significant(1000 * row[metric]) for metric, name in _TAILS.items()},
-                "Covers": coverage(int(row["repeats"])) or NONE,
                 "Repeats": f"{row['repeats']:.0f}",
                 "Timed steps": f"{row['timed_steps']:.0f}" if ran else NONE,
             }

@@ -14,6 +14,7 @@ from torch import nn
 from pipeline.emulation import tcp
 from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.models.deferred import deferred_model
+from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.state import materialise
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, SavedState, Trainable, already
@@ -67,6 +68,7 @@ class Loop:
         self.sent: dict[str, Any] | None = None
         """What this rank sent in a step of a profiled run, once `run` is done."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
+        self.listener = self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED)
         self.trainable = strategy.build(
             Parts(
                 self.model,
@@ -74,7 +76,7 @@ class Loop:
                 self.layout,
                 self.precision,
                 spec.optimiser.max_grad_norm,
-                self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED),
+                self.listener,
                 fill,
             )
         )
@@ -114,7 +116,7 @@ class Loop:
                     timed=step >= timed_from,
                     phases=self.phases.split(seconds, data_seconds) if self.phases else None,
                     cpu_seconds=cpu_seconds,
-                    cpu_phases=self.phases.split_cpu(cpu_seconds) if self.phases else None,
+                    cpu_phases=self._cpu_phases(cpu_seconds),
                     passes=self.phases.split_passes() if self.phases else None,
                 )
             )
@@ -144,13 +146,24 @@ class Loop:
         read, spent = self.clock.time(partial(self.read, step))
         return read, spent.seconds
 
+    def _cpu_phases(self, cpu_seconds: float) -> dict[str, float] | None:
+        """CPU seconds of each phase, on emulated nodes, where one thread runs them all.
+
+        On a GPU autograd runs backward passes, and their marks, in a thread with another clock.
+        """
+        if self.phases is None or self.spec.world.network != "emulated":
+            return None
+        return self.phases.split_cpu(cpu_seconds)
+
     def _step(self, microbatches: list[Batch]) -> None:
         """One step, its phases recorded where the run is a profiled one."""
-        if self.phases is None or self.counted is None:
-            self.trainable.step(microbatches)
-            return
-        with self.counted.step():
-            self.phases.record(partial(self.trainable.step, microbatches))
+        step = partial(self.trainable.step, microbatches)
+        with heard_by(self.listener):
+            if self.phases is None or self.counted is None:
+                step()
+            else:
+                with self.counted.step():
+                    self.phases.record(step)
 
 
 def _model(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeline.emulation.pacing import Pacer
@@ -24,6 +26,7 @@ class Paced(Phases):
         self._pacer = pacer
         self._phase = REST
         self._after_gradients: str | None = None
+        self._within = False
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends; a backward pass that reduces ends with a collective."""
@@ -38,11 +41,18 @@ class Paced(Phases):
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
         """Pay for what comes before the collective, and for the collective itself."""
+        if self._within:
+            yield
+            return
+        self._within = True
         self._pacer.settle()
+        self._mark(phase)
         try:
             yield
         finally:
             self._pacer.waited()
+            self._mark(self._phase)
+            self._within = False
 
     def watch(self, model: nn.Module) -> None:
         """Pay before each gradient, which the backward pass may send as soon as it is there.
@@ -60,6 +70,9 @@ class Paced(Phases):
         # It runs before the hooks of DDP and Horovod, which send the gradient on its way.
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(count)
+
+    def _mark(self, phase: str) -> None:
+        """The step is in another phase from now on."""
 
     def _gradient_ready(self, *, last: bool) -> None:
         if last:
@@ -93,6 +106,8 @@ class PhaseTimer(Paced):
         self._marks: list[tuple[str, Any, float]] = []
         self._last_gradient: tuple[int, Any, float] | None = None
         self._passes: list[tuple[str, int, int, int]] = []
+        self._begun_ns = 0
+        self._untimed = False
 
     def record(self, step: Callable[[], T]) -> T:
         """Run a step whose phases are wanted; `split` and `split_cpu` give them."""
@@ -150,7 +165,13 @@ class PhaseTimer(Paced):
         super().begin(phase, after_gradients=after_gradients)
         if reducing is not None:
             self._end_gradients(reducing)
+            self._communicated(self._begun_ns)
+        self._begun_ns = time.time_ns()
         self._mark(phase)
+
+    def untimed(self) -> None:
+        """Mark nothing but `rest` from now on."""
+        self._untimed = True
 
     def passing(self, kind: str, stage: int, microbatch: int) -> None:
         """Note that a pass begins at the last mark."""
@@ -158,14 +179,16 @@ class PhaseTimer(Paced):
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Pay as in a timed run, and mark both ends of the phase within another."""
-        before = self._marks[-1][0] if self._marks else REST
-        try:
-            with super().during(phase):
-                self._mark(phase)
-                yield
-        finally:
-            self._mark(before)
+        """Pay and mark both ends, and tell the counter of the stretch between them."""
+        start = time.time_ns()
+        with super().during(phase):
+            yield
+        self._communicated(start)
+
+    def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
+        """Count a message between two ranks."""
+        if self._counted is not None:
+            self._counted.message(way, group, tensors, peer)
 
     def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
         """Count collectives of a library that torch's recorder does not see."""
@@ -188,5 +211,10 @@ class PhaseTimer(Paced):
         self._marks[place:] = [(reducing, moment, cpu)]
         self._marks += [(reducing if name == BACKWARD else name, *at) for name, *at in later]
 
+    def _communicated(self, start_ns: int) -> None:
+        if self._counted is not None:
+            self._counted.communication(start_ns, time.time_ns())
+
     def _mark(self, phase: str) -> None:
-        self._marks.append((phase, self._clock.stamp(), self._pacer.cpu_seconds()))
+        name = REST if self._untimed else phase
+        self._marks.append((name, self._clock.stamp(), self._pacer.cpu_seconds()))

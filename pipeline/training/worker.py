@@ -20,7 +20,14 @@ from typing import Any
 
 from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
-from pipeline.errors import LaunchError, LostError, PeerError, SamestepError, UnsupportedError
+from pipeline.errors import (
+    DisturbedError,
+    LaunchError,
+    LostError,
+    PeerError,
+    SamestepError,
+    UnsupportedError,
+)
 from pipeline.files import write_text
 from pipeline.machine import addresses, image, inherited
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
@@ -259,6 +266,8 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     """
     if isinstance(error, UnsupportedError):
         return "unsupported"
+    if isinstance(error, DisturbedError):
+        return "disturbed"
     if isinstance(error, LostError | PeerError):
         return "lost"
     if isinstance(error, SamestepError):

@@ -40,7 +40,7 @@ MOST_WORDS = 50
 """Lines that are shown at once; a study whose every run warns is read in its log and report."""
 
 _WIDTH = 240
-_STEP = re.compile(r": step \d+/\d+, ")
+_STEP = re.compile(r": (step \d+/\d+, |waits: |the machine is quiet)")
 
 
 class Follower:
@@ -80,6 +80,12 @@ class Follower:
                 self._told.append(text)
                 self._say(text)
 
+    def tell_again(self, records: Sequence[Path]) -> None:
+        """Say how many disturbed runs are tried again."""
+        if records:
+            runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
+            self._say(f"note: {runs} that other programs disturbed: tried again")
+
     def close(self) -> None:
         """Take the line away on a terminal."""
         if self._terminal:
@@ -117,34 +123,52 @@ class Follower:
         return whole.decode("utf-8", errors="replace").splitlines()
 
 
-def follow(watched: Watched, command: Sequence[str], out: TextIO = sys.stderr) -> int:
+def follow(
+    watched: Watched, command: Sequence[str], out: TextIO = sys.stderr, *, retry: bool = False
+) -> int:
     """Run `command` to its end and return its exit status; a signal reaches the command too.
 
-    Its output goes to a new file below `logs/workflow` of the results folder. Raises SamestepError
-    where that cannot be written or the command cannot be started.
+    Its output goes to a new file below `logs/workflow` of the results folder. `retry`: records of
+    runs that other programs disturbed are forced to be made again, at the start and, of those that
+    were disturbed in it, once more after the end. Raises SamestepError where the file cannot be
+    written or the command cannot be started.
     """
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{getpid()}.txt"
     log = watched.results / "logs" / "workflow" / name
-    with made_folder(log.parent):
-        try:
-            with log.open("xb") as stream:
-                child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the command
-            log.unlink(missing_ok=True)
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise SamestepError(
-                f"could not start {command[0]!r} with its log in {log} ({reason}); fix the "
-                "disk, its permissions or the command"
-            ) from error
-    shown = Follower(watched, log, out)
     watched.update()
+    again = watched.take_back() if retry else []
+    child = _start(command, again, log)
+    shown = Follower(watched, log, out)
     try:
+        shown.tell_again(again)
         status = _wait(child, shown)
+        if status == 0 and retry and (again := watched.take_back()):
+            shown.tell_again(again)
+            status = _wait(_start(command, again, log), shown)
     finally:
         shown.close()
     if status:
         print(f"{shown.tail()}error: the workflow failed; all it said is in {log}", file=out)
     return status
+
+
+def _start(command: Sequence[str], again: Sequence[Path], log: Path) -> subprocess.Popen[bytes]:
+    forced = ["--forcerun", *map(str, again)] if again else []
+    new = not log.exists()
+    with made_folder(log.parent):
+        try:
+            with log.open("ab") as stream:
+                return subprocess.Popen(
+                    [*command, *forced], stdout=stream, stderr=subprocess.STDOUT
+                )
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the command
+            if new:
+                log.unlink(missing_ok=True)
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SamestepError(
+                f"could not start {command[0]!r} with its log in {log} ({reason}); fix the "
+                "disk, its permissions or the command"
+            ) from error
 
 
 def _wait(child: subprocess.Popen[bytes], shown: Follower) -> int:
@@ -165,6 +189,10 @@ def _wait(child: subprocess.Popen[bytes], shown: Follower) -> int:
             if error.args:
                 child.terminate()
             interrupted = error
+        except BaseException:  # a pipe that is broken, for example: no orphan works on
+            child.terminate()
+            child.wait()
+            raise
     if interrupted is not None:
         raise interrupted
     return 128 - child.returncode if child.returncode < 0 else child.returncode

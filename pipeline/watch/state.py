@@ -93,6 +93,13 @@ class Watched:
                 fresh.append(found)
         return sorted(fresh, key=lambda run: run.ended)
 
+    def take_back(self) -> list[Path]:
+        """Count the runs that other programs disturbed as not ended; their records."""
+        disturbed = {key for key, run in self.ended.items() if run.status == "disturbed"}
+        self.ended = {key: run for key, run in self.ended.items() if key not in disturbed}
+        runs = zip(self._runs, self._files, strict=True)
+        return [file for spec, file in runs if spec.run_id in disturbed]
+
     def seconds_left(self) -> float | None:
         """Wall time until the last planned run ends; None before any run has ended.
 

@@ -49,7 +49,7 @@ def wrong_values(action: argparse.Action) -> tuple[str, ...]:
         return NUMBERS
     if named in ("new_file", "new_folder"):
         return NO_PATHS
-    return PATHS if named in ("path", "file", "folder") else WORDS
+    return PATHS if named in ("path", "study", "file", "folder") else WORDS
 
 
 def inputs() -> Iterator[tuple[str, argparse.Action, str]]:
@@ -116,8 +116,8 @@ def overwritten() -> Iterator[tuple[str, argparse.Action, argparse.Action]]:
 
 
 WRITTEN = {
-    ("new_file", "path"), ("new_file", "file"), ("new_file", "folder"),
-    ("new_folder", "folder"), ("new_folder", "path"),
+    ("new_file", "path"), ("new_file", "study"), ("new_file", "file"), ("new_file", "folder"),
+    ("new_folder", "folder"), ("new_folder", "path"), ("new_folder", "study"),
 }  # fmt: skip
 """Types of two options of which the first must not name what the second does."""
 
@@ -139,7 +139,12 @@ def test_an_option_that_is_given_twice(here: Path) -> None:
     for stage, action in twice():
         named = getattr(action.type, "__name__", "")
         choice = str(
-            next(iter(action.choices or [{"folder": ".", "file": "file"}.get(named, "1")]))
+            next(
+                iter(
+                    action.choices
+                    or [{"folder": ".", "file": "file", "study": "smoke"}.get(named, "1")]
+                )
+            )
         )
         flag = action.option_strings[0]
         status, said = call(here, stage, f"{flag}={choice}", f"{flag}={choice}")

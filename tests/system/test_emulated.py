@@ -136,7 +136,7 @@ def test_a_strategy_takes_the_same_steps_as_on_the_loopback(cell, small_tokens, 
     assert (execution["network"], execution["launcher"]) == ("emulated", "fork")
     found = execution["emulation"]
     cores = len(os.sched_getaffinity(0))
-    assert found["dilation"] == dilate(2, 1, cores).factor
+    assert found["dilation"] == dilate(spec.world, cores).factor
     assert (found["shares"] == "own") == (cores >= 2)
     assert len(found["measured_mbits"]) == len(found["measured_cores"]) == 2
     # No node gets more than the study says, however little others leave it.
@@ -212,8 +212,9 @@ def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path)
 
 def test_eight_nodes_and_one_node_fill_the_machine(small_tokens, tmp_path) -> None:
     cores = len(os.sched_getaffinity(0))
-    eight, steps, _ = train(run_of("dps", 8), small_tokens, tmp_path / "eight")
-    assert eight["execution"]["emulation"]["dilation"] == dilate(8, 1, cores).factor
+    spec = run_of("dps", 8)
+    eight, steps, _ = train(spec, small_tokens, tmp_path / "eight")
+    assert eight["execution"]["emulation"]["dilation"] == dilate(spec.world, cores).factor
     assert len({step["rank"] for step in steps}) == 8
     single, _, _ = train(run_of("single", 1), small_tokens, tmp_path / "one")
     found = single["execution"]["emulation"]
@@ -361,7 +362,7 @@ def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path
     assert record["status"] == "ok", record["reason"]
     emulation = record["execution"]["emulation"]
     assert emulation["forward_seconds"] == 2.0e-3
-    assert emulation["dilation"] == dilate(2, 1, emulation["cores"], yardstick=True).factor >= 2
+    assert emulation["dilation"] == dilate(spec.world, emulation["cores"]).factor >= 2
     for rank in record["ranks"]:
         speed = rank["machine_speed"]
         assert 0 < speed["least"] <= speed["median"] <= speed["most"]

@@ -83,3 +83,19 @@ def test_each_shipped_study_has_its_row() -> None:
     rows = re.findall(r"^\| `([\w-]+)`", table, re.M)
     shipped = [path.parent.name for path in Path("workflow/config").glob("*/study.yaml")]
     assert sorted(rows) == sorted(shipped)
+
+
+def test_decisions_are_few_short_and_in_the_index() -> None:
+    index = Path("docs/decisions/README.md").read_text(encoding="utf-8")
+    records = sorted(Path("docs/decisions").glob("[0-9]*.md"))
+    assert re.findall(r"\]\((\d\d-[\w-]+\.md)\)", index) == [path.name for path in records]
+    assert len(records) <= 40
+    for number, path in enumerate(records, 1):
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(f"# {number}. ") and path.name.startswith(f"{number:02d}-")
+        assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.M) == [
+            "Context",
+            "Decision",
+            "Consequence",
+        ], path
+        assert text.count("\n") <= 18, path

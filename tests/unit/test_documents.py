@@ -1,5 +1,6 @@
 """The reader of YAML and JSON that anyone may have written: one line, no hang, no flood."""
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -102,3 +103,14 @@ def test_what_studies_use_is_read(tmp_path: Path) -> None:
         "b": {"steps": 2, "x": 1.5e-4},
         "c": [base, "ü", None, False],
     }
+
+
+def test_a_study_that_passes_as_yaml_passes_as_the_json_that_is_made_of_it(tmp_path: Path) -> None:
+    """A name of three bytes a character has six in JSON's ASCII."""
+    paths = [f"{'漢字' * 12}-{number}.txt" for number in range(1500)]
+    written, made = tmp_path / "study.yaml", tmp_path / "study.json"
+    written.write_text("\n".join(f"- {path}" for path in paths), encoding="utf-8")
+    made.write_text(json.dumps(paths, indent=1))
+    assert written.stat().st_size < MAX_BYTES < made.stat().st_size
+    for path in (written, made):
+        assert read_document(path, "study file", StudyError) == paths

@@ -1,23 +1,55 @@
 """The command line: stages, errors in one line, no torch where none is needed."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from pipeline.__main__ import STAGES, main
+from pipeline.__main__ import CALLED, COMMANDS, STAGES, _Parser, _stage, main
 from pipeline.errors import StudyError
 
 
-def test_help_lists_every_stage(capsys) -> None:
-    assert main(["--help"]) == 0
+def test_help_lists_what_people_type_and_another_the_rest(capsys) -> None:
+    for option, names in (("--help", COMMANDS), ("--help-stages", CALLED)):
+        assert main([option]) == 0
+        shown = re.findall(r"^  (\w+) ", capsys.readouterr().out, re.MULTILINE)
+        assert tuple(shown) == names
+    files = {path.stem for path in Path("pipeline/commands").glob("[!_]*.py")}
+    assert files == {*STAGES} and len(files) == len(STAGES)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_help_has_an_example_that_is_none_with_a_gap(name, capsys) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
     shown = capsys.readouterr().out
-    assert all(stage in shown for stage in STAGES)
+    assert f"\nexample: python -m pipeline {name}" in shown
+    (example,) = re.findall(rf"^example: python -m pipeline {name} ?(.*)$", shown, re.MULTILINE)
+    parser = _Parser()
+    _stage(name).add_arguments(parser)
+    assert "FILE" not in example
+    words = example.replace("other/results/smoke", "pipeline").replace("results/smoke", "tests")
+    parser.parse_args(words.replace("results/from_archive/smoke", "tests").split())
 
 
-def test_an_unknown_stage_names_the_known_ones(capsys) -> None:
+def test_an_unknown_command_names_the_nearest(capsys) -> None:
     assert main(["trian"]) == 2
-    assert "'trian'" in capsys.readouterr().err
+    assert "unknown command 'trian'; use one of train" in capsys.readouterr().err
+
+
+def test_the_short_command_runs_the_python_beside_it(tmp_path) -> None:
+    for name, text in (("samestep", None), ("python", '#!/bin/sh\necho "$@"\n')):
+        text = text or Path("envs/samestep").read_text()
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["samestep", "plan", "--study", "a b"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "-m pipeline plan --study a b\n"
+    assert 'cp envs/samestep "$venv/bin/samestep"' in Path("envs/setup.sh").read_text()
 
 
 def test_an_expected_error_is_one_line_and_status_2(capsys, tmp_path) -> None:

@@ -118,3 +118,17 @@ def test_without_the_image_the_study_says_how_to_make_it(tmp_path) -> None:
     assert done.returncode != 0
     assert "there is no image images/samestep.sif; run `make image`" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_copied_profile_is_dry_run_before_an_image_exists(project, tmp_path) -> None:
+    """Partition and account stand in a profile of one's own; only a real start needs the image."""
+    text = (project.folder / "workflow/profiles/slurm/config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text.replace("# slurm_partition", "slurm_partition"))
+    images = project.folder / "images"
+    images.rename(project.folder / "no-images")
+    command = ("snakemake", "--dry-run", "--profile", str(tmp_path), "--configfile", STUDY)
+    try:
+        assert "there is no image" in run(project, *command, stream="stderr")
+        assert "slurm_partition=gpu" in run(project, *command)
+    finally:
+        (project.folder / "no-images").rename(images)

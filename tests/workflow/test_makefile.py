@@ -75,7 +75,7 @@ def test_no_variable_is_run(project: Project, name: str) -> None:
         ("clean-results", "STUDY"),
     ]:
         done = make(project, target, f"{variable}={name}", "CONFIRM=yes", "PARTIAL=yes")
-        assert "does not exist" in refusal(done)
+        assert "there is no study" in refusal(done)
     make(project, "archive", "CONFIGFILE=tiny.yaml", f"PARTIAL={name}")
     refusal(make(project, "clean-results", "CONFIGFILE=tiny.yaml", f"CONFIRM={name}"))
     refusal(make(project, "paper", f"FROM={name}"))

@@ -17,11 +17,17 @@ WORKFLOW = "tests/workflow/test_workflow.py::"
 ON_SLURM = "snakemake --profile workflow/profiles/slurm --configfile"
 BAI = "workflow/config/bai2022/study.yaml"
 DRY_RUN = "tests/workflow/test_cluster_commands.py::test_the_jobs_of_a_dry_run"
+OWN_STUDY = "tests/unit/study/test_own_study.py::test_the_page_s_study_meets_no_refusal"
 ELSEWHERE = {
     "make test": ".ci/run",
     "make test-system": ".ci/run",
     "make paper": ".ci/run",
     "make paper CONFIGFILE=my-study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
+    "mkdir -p mine && cp README.md mine/text.txt": OWN_STUDY,
+    "python -m pipeline check --study mine/study.yaml": OWN_STUDY,
+    "python -m pipeline doctor --study mine/study.yaml": OWN_STUDY,
+    "python -m pipeline plan --study mine/study.yaml": OWN_STUDY,
+    "make paper STUDY=mine/study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
     "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
     "--require-hashes -r envs/deepspeed.lock": "tests/system/test_deepspeed.py::installed",
     "python -m pipeline watch --study my-study.yaml": (

@@ -6,7 +6,7 @@ from snakemake.settings.types import DeploymentMethod
 
 from pipeline.accept import accept
 from pipeline.documents import read_document
-from pipeline.errors import SamestepError, StudyError
+from pipeline.errors import LaunchError, SamestepError, StudyError
 from pipeline.metrics.adaptive import run_files
 from pipeline.study.profiling import profiled
 from pipeline.study.expansion import expand as expand_study
@@ -59,7 +59,14 @@ ON_NODES = [run for run in RUNS if REQUESTS[run].nodes > 1]
 NO_RUN = "(?!)"
 IMAGE = "images/samestep.sif"
 CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
-UNMET = image.unmet_requirements(Path(IMAGE)) if CONTAINED else []
+UNMET, NO_IMAGE = [], None
+try:
+    UNMET = image.unmet_requirements(Path(IMAGE)) if CONTAINED else []
+except LaunchError as error:
+    # A dry run shows the jobs all the same; `onstart` stops every other one.
+    NO_IMAGE = str(error)
+    if workflow.is_main_process:
+        print(f"warning: {NO_IMAGE}", file=sys.stderr)
 if UNMET and workflow.is_main_process:
     print(
         f"note: inside {IMAGE} only the training runs, the other stages run on this machine: "

@@ -1,6 +1,8 @@
 # Loading Python's packages takes longer than a small run trains, so stages on this machine, launchers
 # and ranks are forks of processes that have them; inside a container each loads for itself.
 onstart:
+    if NO_IMAGE is not None:
+        raise LaunchError(NO_IMAGE)
     # With its limit of jobs a second Snakemake 9.27 starts, for every job that ends, one more timer that
     # polls all waiting jobs each second; after some hundred they took half a core from the runs.
     if workflow.local_exec:

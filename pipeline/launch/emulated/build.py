@@ -15,13 +15,14 @@ import os
 import signal
 import sys
 from argparse import Namespace
+from functools import partial
 from typing import NoReturn
 
 from pipeline import strategies
-from pipeline.emulation import REPORT
+from pipeline.emulation import NOTE, REPORT
 from pipeline.emulation.cores import Shares, awake
-from pipeline.emulation.dilation import dilate, least_dilation, places
-from pipeline.emulation.measured import check_cores, check_rates, measure
+from pipeline.emulation.dilation import dilate, places
+from pipeline.emulation.measured import check_cores, check_quota, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.errors import LaunchError
 from pipeline.files import write_text
@@ -53,22 +54,19 @@ def _run(spec: RunSpec, args: Namespace, parent: int) -> int:
         raise LaunchError(f"{spec.run_id}: an emulated network needs a link and cores_per_node")
     cores = control_groups.usable_cores()
     forward_seconds = yardstick.forward_seconds(args.yardstick, spec)
-    dilation = dilate(
-        world.nodes,
-        world.cores_per_node,
-        len(cores),
-        least_dilation(),
-        yardstick=forward_seconds is not None,
-    )
+    dilation = dilate(world, len(cores))
+    quota = control_groups.cpu_quota()
+    check_quota(quota, spec, dilation)
     enter_private_network()
     stay_with(parent)  # a user namespace forgets it
     nodes = Nodes(world.nodes, dilation.copies, link, dilation.factor)
     count = world.nodes * dilation.copies
     shares = Shares(places(count, world.cores_per_node, cores))
     # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
-    kept_awake = cores if control_groups.cpu_quota() is None else []
+    kept_awake = cores if quota is None else []
     with awake(kept_awake):
-        measured = measure(spec.run_id, link, world.cores_per_node, nodes, shares, dilation)
+        tell = partial(write_text, args.out / NOTE)
+        measured = measure(spec, nodes, shares, dilation, tell)
         told = {} if forward_seconds is None else {"forward_seconds": forward_seconds}
         write_text(args.out / REPORT, json.dumps(measured | {"cores": len(cores)} | told))
         check_cores(measured)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pipeline.parallel.types import Trainable
 
 VERSION = 1
-SHAPE_SECONDS = 10
+SHAPE_SECONDS = 5
 """For each shape: the machine's speed changes within a second, so a median needs many rounds."""
 MIN_ROUNDS = 10
 WAIT_SECONDS = 0.02

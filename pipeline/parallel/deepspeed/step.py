@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.parallel.deepspeed.marked import mark
 from pipeline.parallel.group import Group
 from pipeline.parallel.state import of_another_model, weights_sha256
 from pipeline.parallel.step import Stepper, within
@@ -56,7 +55,6 @@ class DeepSpeedStepper(Stepper):
         super().__init__(parts, **group.all_data_parallel())
         self.deepspeed, self.stage, self.rank = deepspeed, stage, group.rank
         self.engine = make_engine(deepspeed, parts, stage)
-        mark(parts.phases)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; the engine reduces in the last, under 2 and 3 in each."""

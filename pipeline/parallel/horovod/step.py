@@ -59,6 +59,8 @@ def _wrap(parts: Parts, optimiser: Optimizer, compression: str) -> Optimizer:
         named_parameters=parts.model.named_parameters(),
         compression=COMPRESSIONS[compression],
         op=hvd.Average,
+        # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
+        gradient_predivide_factor=float(hvd.size()),
     )
     return wrapped
 

@@ -11,6 +11,7 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.errors import SamestepError
 from pipeline.files import marks
 from pipeline.text import markdown
+from tests.fake_records import make_table
 
 SHOWN = {"smoke": "README.md"}
 TESTED = {
@@ -67,16 +68,27 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file, (begin, end) = tmp_path / "README.md", marks("verdicts of smoke")
     file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
-        readme.update(file, "smoke", [TESTED], "1 timed run")
+        readme.update(file, "smoke", [TESTED], make_table())
     text = file.read_text()
     assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
     with pytest.raises(SamestepError, match="has no lines <!-- verdicts of smoke: begin -->"):
-        readme.update(file, "smoke", [TESTED], "1 timed run")
+        readme.update(file, "smoke", [TESTED], make_table())
 
 
 def test_a_sentence_is_text() -> None:
     made = TESTED | {"sentence": "A | *B*", "notes": ["not amp_o2"]}
     block = readme.block("smoke", [made], "1 timed run")
     assert r"| A \| \*B\* | reproduced |" in block and r"not amp\_o2 |" in block
+
+
+def test_the_finding_stands_where_the_file_has_a_place_for_it(tmp_path: Path) -> None:
+    file, names = tmp_path / "README.md", ("verdicts of smoke", "finding of smoke")
+    file.write_text("".join(f"{begin}\n{end}\n" for begin, end in map(marks, names)))
+    readme.update(file, "smoke", [TESTED], make_table(repeats=1))
+    begin, end = marks(names[1])
+    told = file.read_text().split(begin)[1].split(end)[0]
+    # One run decides nothing: no bold sentence, and the medians in the order of the study.
+    assert "GPT-2 with 1.07 M parameters on 1, 2 and 4 nodes" in told
+    assert "the data do not decide which has more" in told and "**" not in told

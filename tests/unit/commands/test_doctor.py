@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.doctor import examine, probes, studies
-from pipeline.doctor.types import MISSING, NOTE, OK, Finding, missing, ok
+from pipeline.doctor.types import BROKEN, MISSING, NOTE, OK, Finding, missing, note, ok
 from pipeline.errors import UnsupportedError
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -36,14 +36,52 @@ def run_of(study: str, cell: str, nodes: int) -> RunSpec:
 
 
 def test_a_failing_probe_is_one_line_and_the_others_are_seen(three, capsys) -> None:
-    assert main(["doctor"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    assert main(["doctor", "--all"]) == 0
+    shown = capsys.readouterr().out.splitlines()[1:]
     assert shown[0].split() == ["ok", "good", "here"]
     assert shown[1].split() == ["missing", "absent", "no"]
     assert shown[2].strip() == "-> get it"
     assert shown[3].startswith("note ") and "OSError: a line and another" in shown[3]
-    assert len(shown) == 4
+    assert shown[4].strip() == "-> what needs it may fail here" and len(shown) == 5
     assert len({line.index(word) for line, word in zip(shown[:2], ("here", "no"), strict=True)})
+
+
+def test_first_a_sentence_then_what_is_missing_on_this_machine(monkeypatch, capsys) -> None:
+    found = {
+        "torch": ok("here"), "cuda": missing("no driver", "buy one"), "disk": note("full", "free"),
+        "cgroup": note("no limit"), "study:big": missing("none", "see above"),
+        "study:a": ok("all"), "study:b": ok("all"), "study:c": note("some", "see above"),
+        "study:d": Finding(BROKEN, "unreadable", "mend it"),
+    }  # fmt: skip
+    probed = {name: lambda finding=finding: finding for name, finding in found.items()}
+    monkeypatch.setattr("pipeline.commands.doctor.probes", lambda: iter(probed.items()))
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "This machine runs a, b; c in part."
+    assert [line.split()[1] for line in shown[1:-1:2]] == ["disk", "study:d"]
+    assert "--study NAME" in shown[-1]
+    assert main(["doctor", "--all"]) == 0
+    assert "cuda" in capsys.readouterr().out
+
+
+def test_of_a_study_what_it_needs_is_said(monkeypatch, capsys, tmp_path) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    assert main(["doctor", "--study", "bai2022"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("This machine runs no cell of bai2022.\n")
+    for name in ("cuda", "nccl", "apex", "slurm"):
+        assert f"missing  {name} " in shown
+    assert "data/bai2022.json: No such file" in shown and "deepspeed" not in shown
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: one-node\nstudy: own\ncells: [{name: a, label: a, strategy: single, "
+                   "precision: fp32}]\ncluster: {nodes: [1]}\n")  # fmt: skip
+    assert main(["doctor", "--study", str(own)]) == 0
+    assert capsys.readouterr().out == "This machine runs own.\n"
+    assert main(["doctor", "--study", str(own), "--json", "--require", "slurm"]) == 1
+    assert {"corpus", "slurm", "gloo", "study:own"} <= {*json.loads(capsys.readouterr().out)}
 
 
 def test_json_holds_the_same(three, capsys) -> None:

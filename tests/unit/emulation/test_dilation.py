@@ -3,6 +3,11 @@
 import pytest
 
 from pipeline.emulation.dilation import Dilation, dilate, least_dilation, places
+from pipeline.study.spec import WorldSpec
+
+
+def world(nodes: int, cores_per_node: int = 1, **more) -> WorldSpec:
+    return WorldSpec(nodes, 1, "cpu", "gloo", "emulated", cores_per_node=cores_per_node, **more)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +27,7 @@ from pipeline.emulation.dilation import Dilation, dilate, least_dilation, places
 def test_every_node_counts_as_having_its_own_cores(
     nodes, cores_per_node, cores, factor, copies
 ) -> None:
-    assert dilate(nodes, cores_per_node, cores) == Dilation(factor, copies)
+    assert dilate(world(nodes, cores_per_node), cores) == Dilation(factor, copies)
     dealt = places(nodes * copies, cores_per_node, list(range(cores)))
     most = max(sum(core in place for place in dealt) for core in range(cores))
     # Where nodes share a core, it is idle for a fifth of the time even with all of them at work.
@@ -33,13 +38,23 @@ def test_every_node_counts_as_having_its_own_cores(
 def test_more_can_be_asked_for_but_not_less(monkeypatch) -> None:
     assert least_dilation() == 1
     monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "8")
-    assert dilate(2, 1, 2, least_dilation()).factor == 8
-    assert dilate(8, 1, 2, 2.0).factor == 5
+    assert dilate(world(2), 2).factor == 8
+    monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "2")
+    assert dilate(world(8), 2).factor == 5
 
 
 @pytest.mark.parametrize(("nodes", "cores", "copies"), [(2, 1, 3), (4, 2, 3), (6, 1, 1), (3, 2, 4)])
-def test_a_core_is_as_full_where_more_was_asked_for(nodes: int, cores: int, copies: int) -> None:
-    assert dilate(nodes, 1, cores, 8.0) == Dilation(8, copies)
+def test_a_core_is_as_full_where_more_was_asked_for(nodes, cores, copies, monkeypatch) -> None:
+    monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "8")
+    assert dilate(world(nodes), cores) == Dilation(8, copies)
+
+
+@pytest.mark.parametrize("yardstick", [None, True])
+def test_all_node_counts_of_a_study_have_the_factor_of_the_largest(yardstick) -> None:
+    most = dilate(world(8, yardstick=yardstick), 2)
+    for nodes in (1, 2, 4):
+        found = dilate(world(nodes, dilated_for=8, yardstick=yardstick), 2)
+        assert found == Dilation(most.factor, 8 // nodes)
 
 
 def test_nodes_are_dealt_out_over_the_cores_evenly() -> None:
@@ -56,4 +71,4 @@ def test_nodes_are_dealt_out_over_the_cores_evenly() -> None:
 def test_with_a_yardstick_every_run_is_paced_and_cores_have_more_room(
     nodes, factor, copies
 ) -> None:
-    assert dilate(nodes, 1, 2, yardstick=True) == Dilation(factor, copies)
+    assert dilate(world(nodes, yardstick=True), 2) == Dilation(factor, copies)

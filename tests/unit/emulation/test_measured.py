@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +13,14 @@ import pytest
 from pipeline.emulation import measured
 from pipeline.emulation.cores import Shares
 from pipeline.emulation.dilation import Dilation
-from pipeline.errors import UnsupportedError
+from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
 from pipeline.study.link import LinkSpec
+from pipeline.study.spec import RunSpec
+from tests.parity.cases import Case
+
+PLAIN = Case("ddp").spec(2)
+SPEC = replace(PLAIN, world=replace(PLAIN.world, network="emulated", cores_per_node=1))
 
 
 @pytest.fixture
@@ -34,50 +41,81 @@ def answers(*given: list[float]) -> Callable[[], list[float]]:
 QUIET, BUSY = [0.9, 1.0], [0.2, 1.0]
 LEAST = [700.0, 700.0]
 REACHED, SLOW = [950.0, 940.0], [950.0, 300.0]
+SPINNER = "another program uses core 0: python (process 7)"
+
+
+def when_quiet(
+    cores: Callable[[], list[float]], rates: Callable[[], list[float]], told: list[str]
+) -> tuple[list[float], list[float], str | None]:
+    def wait(had: Sequence[float]) -> str:
+        time.sleep(measured.PAUSE_SECONDS)
+        return SPINNER if not told else f"{SPINNER}, other (process 8)"
+
+    return measured._when_quiet(cores, rates, 0.7, LEAST, 60, wait, told.append)
 
 
 def test_a_quiet_machine_is_measured_once(clock) -> None:
-    assert measured._when_quiet(answers(QUIET), answers(REACHED), 0.7, LEAST) == (QUIET, REACHED)
-    assert clock == [0.0]
+    told: list[str] = []
+    assert when_quiet(answers(QUIET), answers(REACHED), told) == (QUIET, REACHED, None)
+    assert (clock, told) == ([0.0], [])
 
 
-def test_a_busy_machine_is_waited_for(clock) -> None:
-    found = measured._when_quiet(answers(BUSY, BUSY, QUIET), answers(REACHED), 0.7, LEAST)
-    assert found == (QUIET, REACHED)
+def test_a_busy_machine_is_waited_for_and_said_once(clock) -> None:
+    told: list[str] = []
+    found = when_quiet(answers(BUSY, BUSY, QUIET), answers(REACHED), told)
+    assert found == (QUIET, REACHED, None)
     assert clock == [2 * measured.PAUSE_SECONDS]
+    assert told == [f"waits: {SPINNER}", "the machine is quiet again"]
 
 
 def test_work_that_comes_while_rates_are_measured_spoils_them(clock) -> None:
-    found = measured._when_quiet(answers(QUIET, BUSY, QUIET), answers(SLOW, REACHED), 0.7, LEAST)
-    assert found == (QUIET, REACHED)
+    found = when_quiet(answers(QUIET, BUSY, QUIET), answers(SLOW, REACHED), [])
+    assert found == (QUIET, REACHED, None)
 
 
 def test_a_rate_that_is_missed_once_is_measured_again(clock) -> None:
-    found = measured._when_quiet(answers(QUIET), answers(SLOW, SLOW, REACHED), 0.7, LEAST)
-    assert found == (QUIET, REACHED)
+    found = when_quiet(answers(QUIET), answers(SLOW, SLOW, REACHED), [])
+    assert found == (QUIET, REACHED, None)
 
 
 def test_a_rate_that_a_quiet_machine_never_reaches_is_told_soon(clock) -> None:
     looks = iter([SLOW] * measured.ATTEMPTS)
-    assert measured._when_quiet(answers(QUIET), lambda: next(looks), 0.7, LEAST) == (QUIET, SLOW)
+    assert when_quiet(answers(QUIET), lambda: next(looks), []) == (QUIET, SLOW, None)
     assert list(looks) == []
     assert clock[0] < measured.PATIENCE_SECONDS
 
 
-def test_a_machine_that_stays_busy_is_measured_as_it_is(clock) -> None:
-    assert measured._when_quiet(answers(BUSY), answers(SLOW), 0.7, LEAST) == (BUSY, SLOW)
+def test_a_machine_that_stays_busy_is_told_with_the_program(clock) -> None:
+    assert when_quiet(answers(BUSY), answers(SLOW), []) == (
+        BUSY,
+        [],
+        f"{SPINNER}, other (process 8)",
+    )
     assert clock[0] > measured.PATIENCE_SECONDS
 
 
 def test_one_node_has_no_rate(clock) -> None:
-    assert measured._when_quiet(answers(QUIET), answers([]), 0.7, LEAST) == (QUIET, [])
+    assert when_quiet(answers(QUIET), answers([]), []) == (QUIET, [], None)
 
 
-def test_a_node_that_did_not_get_its_cores_is_no_result() -> None:
+def test_a_run_that_was_disturbed_is_no_result() -> None:
     found = {"cores_per_node": 2, "dilation": 4.0, "measured_cores": [2.0, 1.3]}
-    with pytest.raises(UnsupportedError, match=r"a node of 2 cores got 1\.30 of them"):
-        measured.check_cores(found)
-    measured.check_cores(found | {"measured_cores": [2.0, 1.5]})
+    with pytest.raises(DisturbedError, match=r"core 0.*a node of 2 cores got 1\.30 of them"):
+        measured.check_cores(found | {"disturbed_by": SPINNER})
+    measured.check_cores(found)
+
+
+@pytest.mark.parametrize(("quota", "factor", "refused"), [
+    (None, 1, False), (0.5, 1, True), (0.5, 3, False), (0.75, 3, False), (2.0, 1, False),
+])  # fmt: skip
+def test_a_quota_that_a_node_can_never_have_its_cores_under_is_a_result(
+    quota: float | None, factor: float, refused: bool
+) -> None:
+    check = partial(measured.check_quota, quota, SPEC, Dilation(factor, 1))
+    if not refused:
+        return check()
+    with pytest.raises(UnsupportedError, match=r"gets 0\.25 of them under the CPU quota of 0\.5"):
+        check()
 
 
 @pytest.mark.parametrize(
@@ -122,16 +160,17 @@ def test_rates_of_the_same_links_are_measured_once_in_a_while(monkeypatch) -> No
     nodes = SimpleNamespace(count=2, tcp=dict)
     shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
 
-    def record(run: str, link: LinkSpec) -> dict[str, object]:
-        return measured.measure(run, link, 1, nodes, shares, dilation)  # type: ignore[arg-type]
+    def record(repeat: int, link: LinkSpec) -> dict[str, object]:
+        spec = replace(SPEC, world=replace(SPEC.world, link=link), repeat=repeat)
+        return measured.measure(spec, nodes, shares, dilation, print)  # type: ignore[arg-type]
 
     link = LinkSpec("fast", 100)
-    first, second = record("s/a/n2/r0", link), record("s/a/n2/r1", link)
+    first, second = record(0, link), record(1, link)
     assert measuring == ["cores", "rates", "cores"]
     assert first["measured_mbits"] == second["measured_mbits"] == [95.0, 96.0]
     assert "rates_measured_by" not in first
-    assert second["rates_measured_by"] == "s/a/n2/r0"
-    assert "rates_measured_by" not in record("s/b/n2/r0", LinkSpec("other", 99))
+    assert second["rates_measured_by"] == replace(SPEC, repeat=0).run_id
+    assert "rates_measured_by" not in record(2, LinkSpec("other", 99))
 
 
 def test_rates_that_were_not_reached_are_not_kept(monkeypatch, clock) -> None:
@@ -141,6 +180,6 @@ def test_rates_that_were_not_reached_are_not_kept(monkeypatch, clock) -> None:
     monkeypatch.setattr(measured, "_rates", lambda *_: [95.0, 20.0])
     nodes = SimpleNamespace(count=2, tcp=dict)
     shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
-    link = LinkSpec("slow", 100)
-    measured.measure("s/a/n2/r0", link, 1, nodes, shares, dilation)  # type: ignore[arg-type]
-    assert kept == {}
+    spec: RunSpec = replace(SPEC, world=replace(SPEC.world, link=LinkSpec("slow", 100)))
+    measured.measure(spec, nodes, shares, dilation, print)  # type: ignore[arg-type]
+    assert kept == {"busy": False}

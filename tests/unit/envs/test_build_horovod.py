@@ -47,7 +47,7 @@ def fake_nvcc(folder: Path) -> dict[str, str]:
 
 
 def test_the_installed_version_names_torch_kind_and_patches() -> None:
-    assert TARGET.full_version == "0.28.1+torch2.13.0.cpu.gloo.p1"
+    assert TARGET.full_version == "0.28.1+torch2.13.0.cpu.gloo.p2"
 
 
 def test_wheels_of_different_targets_never_share_a_folder(home: Path) -> None:
@@ -109,21 +109,22 @@ def test_the_compilation_does_not_inherit_an_outer_make(home: Path) -> None:
     assert variables["HOME"] == "h"
 
 
-def test_missing_build_tools_are_named_with_their_packages() -> None:
+def test_missing_build_tools_are_named_with_the_command_that_installs_them() -> None:
     with pytest.raises(BuildError) as caught:
         build_horovod.check_tools({"PATH": "", "CXX": "no-such-compiler"})
-    assert "package cmake" in str(caught.value)
-    assert "no-such-compiler (Debian package g++)" in str(caught.value)
+    assert "cmake, a C++ compiler (no-such-compiler)" in str(caught.value)
+    assert "apt-get install cmake g++" in str(caught.value)
     assert not caught.value.lasting
 
 
 def test_patches_replace_the_one_text_they_name(tmp_path: Path) -> None:
     for name, old, _ in PATCHES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"# before{old}after\n")
+        with (tmp_path / name).open("a") as stream:
+            stream.write(f"# before{old}after\n")
     build_horovod.patch(tmp_path)
     for name, _, new in PATCHES:
-        assert (tmp_path / name).read_text() == f"# before{new}after\n"
+        assert f"# before{new}after\n" in (tmp_path / name).read_text()
     with pytest.raises(BuildError, match="0 times, expected once"):
         build_horovod.patch(tmp_path)
 

@@ -52,3 +52,14 @@ def test_arguments_reach_snakemake_as_they_are(tmp_path: Path) -> None:
     done = run(tmp_path, "--configfile", "my study.yaml", "--cores", "1")
     assert done.returncode == 0
     assert done.stdout == "ran --configfile my study.yaml --cores 1 --rerun-incomplete\n"
+
+
+def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch) -> None:
+    flock = tmp_path / "bin" / "flock"
+    flock.parent.mkdir()
+    flock.write_text("#!/bin/sh\nexit 71\n")  # what util-linux says of ENOLCK
+    flock.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{flock.parent}:{os.environ['PATH']}")
+    done = run(tmp_path, "--cores", "1")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "cannot be locked" in done.stderr

@@ -1,5 +1,6 @@
 """The lock of timed runs lies where nobody else can put something in its place."""
 
+import errno
 import fcntl
 import os
 import re
@@ -125,3 +126,12 @@ def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, caps
         assert os.waitpid(pid, 0)[1] == 0
     watching.join(60)
     assert f"`kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it" in "".join(told)
+
+
+def test_a_file_system_without_locks_is_one_line(own: Path, monkeypatch) -> None:
+    def flock(stream: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(LaunchError, match=r"No locks available.*set TMPDIR"):
+        timed_alone("run").__enter__()

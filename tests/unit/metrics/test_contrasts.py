@@ -195,4 +195,5 @@ def test_the_largest_family_is_predicted_from_the_study(tmp_path: Path, changes:
 
 
 def test_six_repeats_decide_fifteen_pairs_and_five_do_not() -> None:
-    assert fewest_repeats(15) == 6 and fewest_repeats(1) == 4
+    # A single pair could be decided by four, which have no interval.
+    assert fewest_repeats(15) == fewest_repeats(1) == 6 and fewest_repeats(40) > 6

@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,8 @@ def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
     base, own = one(table, "single", 1, "step_seconds"), one(table, "dps", 4, "step_seconds")
     assert row["value"] == pytest.approx(base["value"] / own["value"])
     assert row["base"] == "single, 1 node"
-    assert row["low"] < row["value"] < row["high"]
+    # Three repeats have no interval, and no place shows one.
+    assert math.isnan(row["low"]) and math.isnan(row["high"])
     efficiency = one(table, "dps", 4, "efficiency")["value"]
     assert efficiency == pytest.approx(row["value"] / 4)
 
@@ -52,7 +54,7 @@ def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
 def test_without_single_the_base_is_the_cell_itself(table: pd.DataFrame) -> None:
     assert one(table, "dps-amp", 2, "speedup")["base"] == "dps-amp, 1 node"
     first = one(table, "dps-amp", 1, "speedup")
-    assert (first["low"], first["value"], first["high"]) == (1.0, 1.0, 1.0)
+    assert first["value"] == 1.0
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank(table: pd.DataFrame, runs: Path) -> None:
@@ -74,7 +76,7 @@ def test_untimed_steps_are_left_out_of_the_time(table: pd.DataFrame) -> None:
 def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Path) -> None:
     largest, mean = (one(table, "dps", 2, f"{of}_step_seconds") for of in ("largest", "mean"))
     assert one(table, "dps", 2, "step_seconds")["value"] < mean["value"] < largest["value"]
-    assert "which cover the median with 75 %" in largest["interval"]
+    assert largest["interval"] == "no interval: under 6 runs"
     # A run of 25 timed steps has no 95th percentile.
     assert pick(table, "run", "p95_step_seconds").empty
     record = read_record(runs / "dps" / "n2" / "r0")
@@ -229,7 +231,7 @@ def test_a_table_that_breaks_its_schema_is_not_written(
 ) -> None:
     broken = table.copy()
     place = broken.index[broken["metric"] == "speedup"][0]
-    broken.loc[place, column] = value
+    broken.loc[place, [column, "high"]] = value, 2e9
     with pytest.raises(RecordError, match=message):
         tidy.write(broken, tmp_path / "m.parquet")
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ def test_the_largest_share_of_exposed_communication_is_that_of_the_table(
     text = split_text(table, folder)
     # The same place as that of the largest world is not named twice.
     assert "Over all numbers of nodes" not in text
-    assert f"Single Parameter Server, {100 * top['value']:.0f} % \\[" in text
+    assert f"Single Parameter Server, {100 * top['value']:.0f} %, and" in text
     assert "medians over 8 steps of one run" in text
     assert "At 1 node" not in text
     assert "were those of the timed runs to the bit" in text

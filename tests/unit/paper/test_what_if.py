@@ -90,7 +90,7 @@ def test_others_are_told_and_where_intervals_overlap(table: pd.DataFrame, folder
 
 def test_the_abstract_is_of_the_link_without_conditions(table: pd.DataFrame, folder: Path) -> None:
     abstract = text_of(make_study(**CHANGES), table, folder).partition("# Introduction")[0]
-    assert "At 4 nodes over 1 Gbit/s, Distributed" in abstract
+    assert "At 4 nodes over 1 Gbit/s in fp32, " in abstract
 
 
 def test_links_that_have_commas_are_parted_by_semicolons(table: pd.DataFrame, folder: Path) -> None:

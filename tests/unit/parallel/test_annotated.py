@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from pipeline import strategies
 from pipeline.models.build import build_model
+from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.types import NOT_PROFILED, Parts, Phases
 from pipeline.precision import make_precision
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD
@@ -58,7 +59,9 @@ def step_of(variant: int, phases: Phases) -> None:
         1.0,
         phases,
     )
-    strategy.build(parts).step([(ids, ids)])
+    trainable = strategy.build(parts)
+    with heard_by(phases):
+        trainable.step([(ids, ids)])
 
 
 def test_collectives_within_operators_are_marked_where_somebody_listens(group) -> None:

@@ -14,6 +14,7 @@ from pipeline.planner.plan import GIBIBYTE, CellPlan, plan_study
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.profiling import profiled
+from tests.fake_records import make_study, write_records
 
 
 def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
@@ -104,7 +105,10 @@ def test_profiled_runs_are_planned_too(capsys) -> None:
     study = load_study(Path("workflow/config/smoke/study.yaml"))
     assert main(["plan", "--study", "smoke"]) == 0
     count = len(expand(study)) + len(profiled(study))
-    assert f"At most {count} runs, " in capsys.readouterr().out
+    assert (
+        f"Worst case (all runs reach their time limit): {count} runs, 21.0 hours"
+        in capsys.readouterr().out
+    )
 
 
 def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
@@ -120,3 +124,27 @@ def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
         shown = capsys.readouterr().out
         assert ("warning: 5 repeats cannot decide" in shown) == warned
         assert ("15 comparisons (pairs of 6 cells at 1 node) and needs 6" in shown) == warned
+
+
+def test_an_estimate_names_what_it_is_from(capsys, tmp_path, monkeypatch) -> None:
+    """Earlier records of this machine, else a bound by the device's peak, else none."""
+    content = make_study(study="fake", repeats=6)
+    file = tmp_path / "fake.json"
+    file.write_text(json.dumps(content))
+
+    def said(*more: str) -> str:
+        assert main(["plan", "--study", str(file), *more]) == 0
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    assert "No estimate: no earlier records of this study on this machine." in said()
+    write_records(tmp_path / "results/fake/runs", content)
+    record = json.loads((tmp_path / "results/fake/runs/dps/n2/r0/run.json").read_text())
+    assert "No estimate" in said()  # records of another machine
+    there = record["hardware"]
+    monkeypatch.setattr("pipeline.commands.plan.cpu_model", lambda: there["cpu_model"])
+    monkeypatch.setattr("pipeline.commands.plan.usable_cores", lambda: there["num_cores"])
+    shown = said()
+    assert "Estimate: " in shown and " earlier records in results/fake of this machine" in shown
+    assert main(["plan", "--study", "bai2022", "--device", "a100-80"]) == 0
+    assert "At least " in (bound := capsys.readouterr().out) and "A100 datasheet" in bound

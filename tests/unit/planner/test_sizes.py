@@ -13,7 +13,7 @@ from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.models import num_parameters
 from pipeline.planner.plan import GIBIBYTE, plan_study
-from pipeline.planner.sizes import ADAMW, layouts, sizes, world_of
+from pipeline.planner.sizes import ADAMW, layouts, size_of, sizes, world_of
 from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
 
 SIZES = {one.id: one for one in sizes()}
@@ -148,3 +148,31 @@ def test_the_command_shows_every_size_and_what_fits(capsys: pytest.CaptureFixtur
     assert "activations recomputed" in again and "zero_bubble" not in again
     assert "Within 10 % of 80 GiB is tight." in said
     assert main(["plan", "--model-sizes", "--devices", "12"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("1.3B", (24, 2048, 16)),
+        ("350M", (24, 1024, 16)),
+        ("1.5B", (48, 1600, 25)),
+        ("3B", (25, 3072, 24)),
+        ("40B", (64, 7168, 56)),
+    ],
+)
+def test_any_size_has_a_shape(name: str, shape: tuple[int, int, int]) -> None:
+    model = size_of(name).model
+    assert (model.num_layers, model.width, model.num_heads) == shape
+
+
+@pytest.mark.parametrize("size", [40, 60, 100, 200, 500, 900, 5000, 20_000, 1_000_000, 10_000_000])
+def test_the_parameters_are_near_the_size(size: int) -> None:
+    assert num_parameters(size_of(f"{size}M").model) == pytest.approx(size * 1e6, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "7", "1.3b", "0B", "1e3M", "-1B", "39M", "99999B", "٣B", "1.3 B"]
+)
+def test_what_is_no_size_is_refused(name: str) -> None:
+    with pytest.raises(StudyError, match=r"as 350M or 1\.3B"):
+        size_of(name)

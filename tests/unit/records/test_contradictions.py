@@ -110,6 +110,18 @@ def sent(ranks: int = 2, **more: int) -> dict[str, Any]:
     return {"steps": 4, "differing_steps": 0, "collectives": [one | sizes], **more}
 
 
+def unseen(record: RunRecord) -> RunRecord:
+    """Bytes were sent, and what they took was counted to the rest of the step."""
+
+    def unmarked(phases: dict[str, float]) -> dict[str, float]:
+        rest = phases["rest"] + phases["communication"]
+        return {**phases, "communication": 0.0, "rest": rest}
+
+    steps = [replace(step, phases=unmarked(dict(step.phases or {}))) for step in record.steps]
+    run = put("ranks.0.sent", sent())(record).run
+    return RunRecord({**run, "steps_sha256": steps_sha256(steps)}, steps)
+
+
 CASES: list[tuple[Rule, str, Edit, str]] = [
     (numbers, "timed", line(3, seconds=math.inf), "step 1 of rank 1 at ..seconds: inf"),
     (numbers, "timed", line(3, loss=math.nan), "loss: nan is no possible number"),
@@ -204,6 +216,12 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (step_rules.wall_time, "emulated", put("execution.emulation.dilation", 50), "the run took 30"),
     (step_rules.phases, "profiled", line(7, phases=None), "has no phases"),
     (step_rules.phases, "profiled", line(7, seconds=9.0), "together, the step is 9.0 s"),
+    (
+        step_rules.communication,
+        "profiled",
+        unseen,
+        r"ranks of strategy \w+ sent 8 bytes; .* inside phases.during.COMMUNICATION",
+    ),
     (step_rules.cpu_seconds, "emulated", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
     (step_rules.cpu_seconds, "timed", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
 ]

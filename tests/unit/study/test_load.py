@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from pipeline.errors import StudyError
 from pipeline.study.load import (
     CONFIG,
     check_study,
+    find_study,
     font_warning,
     load_study,
     results_folder,
@@ -65,7 +67,10 @@ def write(path: Path, **content: object) -> Path:
     return path
 
 
-def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> None:
+def test_a_study_states_what_differs_from_the_one_it_extends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     own = write(tmp_path / "own.yaml", extends="smoke", study="own", title="Own", repeats=7,
                 workload={"steps": 20}, profile=None)  # fmt: skip
     smoke, found = load_study(CONFIG / "smoke/study.yaml").to_dict(), load_study(own).to_dict()
@@ -87,10 +92,64 @@ def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path: Path) -> 
     assert results_folder(further) == Path("results/further")
 
 
+def test_title_and_claims_are_of_one_study_alone(tmp_path: Path) -> None:
+    """A text of one's own has no paper about another study's sentences."""
+    assert load_study(CONFIG / "smoke/study.yaml").claims == ("bai2022",)
+    own = load_study(write(tmp_path / "own.yaml", extends="smoke", study="own"))
+    assert (own.title, own.claims) == ("own", ())
+    assert not {"title", "claims"} & {*own.to_dict()}
+
+
+def test_paths_are_relative_to_the_file_that_states_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine/sets/a").mkdir(parents=True)
+    absolute = str(tmp_path / "b.txt")
+    corpus = {"source": "text", "paths": ["t.txt", "../u.txt", absolute], "document": "block"}
+    tokenizer = {"kind": "pretrained", "name": "none", "revision": None}
+    write(tmp_path / "mine/base.yaml", extends="smoke", study="base", corpus=corpus,
+          tokenizer=tokenizer)  # fmt: skip
+    found = load_study(write(tmp_path / "own.yaml", extends="mine/base.yaml", study="own"))
+    assert found.corpus["paths"] == ["mine/t.txt", "u.txt", absolute]
+    assert found.tokenizer["name"] == "mine/none"
+
+    def hub(name: str) -> str:
+        corpus = {"source": "hub", "name": name, "split": "a", "revision": "0" * 40, "column": "a"}
+        path = write(tmp_path / "mine/hub.yaml", extends="smoke", study="hub", corpus=corpus)
+        return str(load_study(path).corpus["name"])
+
+    assert (hub("sets/a"), hub("owner/name")) == ("mine/sets/a", "owner/name")
+    # What the workflow wrote is resolved, wherever it lies.
+    (tmp_path / "results/own").mkdir(parents=True)
+    whole = tmp_path / "results/own/study.json"
+    whole.write_text(json.dumps(found.to_dict()))
+    assert load_study(whole).to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("smok", "there is no study 'smok'; give a study file or one of smoke"),
+        ("as-published", "a study file or one of bai2022-as-published"),
+        ("xyzzy", "one of bai2022, .*, smoke, what-if"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_ones(given: str, said: str) -> None:
+    with pytest.raises(StudyError, match=said + "$"):
+        find_study(given)
+
+
+def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
+    assert find_study("smoke") == CONFIG / "smoke/study.yaml"
+    assert find_study("none/such") == Path("none/such")
+    assert find_study("a.yaml", tmp_path) == tmp_path / "a.yaml"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"extends": "smok", "study": "a"}, "no study 'smok'; give a file or one of .*smoke"),
+        ({"extends": "smok", "study": "a"}, "no study 'smok'; give a study file or one of smoke"),
         ({"extends": 3}, "extends 3 is no name"),
         ({"extends": "none.yaml", "study": "a"}, "none.yaml does not exist"),
         ({"extends": "smoke"}, "no name of its own"),
@@ -117,3 +176,22 @@ def test_a_wrong_extension_is_one_line(
     with pytest.raises(StudyError, match=said) as caught:
         load_study(write(tmp_path / "own.yaml", **content))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("optimiser: {learning_rate: 1e-3}", "write 1.0e-3"),
+        ("optimiser: {eps: 1.5e3}", r"write 1.5e\+3"),
+        ("optimiser: {max_grad_norm: one}", "is not of type 'number'"),
+        ("title: off", "truth value, as on, off, yes and no are; quote it"),
+        ("title: 12", "takes it for a number; quote it"),
+    ],
+)
+def test_a_word_that_yaml_reads_otherwise_is_told_how_to_write_it(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"extends: smoke\nstudy: own\n{line}\n")
+    with pytest.raises(StudyError, match=said):
+        load_study(own)

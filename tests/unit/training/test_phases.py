@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.tensor import DTensor
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
@@ -17,6 +21,7 @@ from pipeline.emulation.pacing import UNPACED, Pacer
 from pipeline.parallel.passes import Waits
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, Shards, StepResult, Trainable
 from pipeline.records import Step
+from pipeline.schemas import validate
 from pipeline.strategies.base import Strategy
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
 from pipeline.training.clock import Clock
@@ -349,6 +354,38 @@ def test_single_profiled_takes_the_same_steps_and_communicates_not_at_all(
         assert step.phases["communication"] == 0.0
         assert all(step.phases[name] > 0 for name in ("forward", "backward", "optimiser", "data"))
         assert sum(step.phases[name] for name in IN_STEP) == pytest.approx(step.seconds, rel=1e-9)
+
+
+def in_another_thread(*given: Any, **named: Any) -> None:
+    """The backward pass as on CUDA, where each device has a thread of its own for it."""
+    dispatcher: Any = DTensor._op_dispatcher
+    replicates = dispatcher._allow_implicit_replication  # torch hands this on to its threads
+
+    def backward() -> None:
+        dispatcher._allow_implicit_replication = replicates
+        real_backward(*given, **named)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(backward).result()
+
+
+real_backward = torch.autograd.backward
+ON_ONE_RANK: dict[str, dict[str, Any]] = {"hybrid": {"pipeline": 1, "tensor": 1}}
+TORCH_ALONE = [name for name in strategies.names() if not strategies.load(name, {}).requires]
+
+
+@pytest.mark.parametrize("name", TORCH_ALONE)
+def test_a_backward_pass_in_another_thread_gives_phases_that_the_schema_takes(
+    monkeypatch: pytest.MonkeyPatch, small_tokens: Path, name: str
+) -> None:
+    monkeypatch.setattr("torch.autograd.backward", in_another_thread)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        steps = train(small_tokens, strategies.load(name, ON_ONE_RANK.get(name, {})), profile=True)
+    finally:
+        dist.destroy_process_group()
+    for step in steps:
+        validate(step.to_dict(), "step", "a step")
 
 
 class Unmarked:

@@ -159,3 +159,16 @@ def test_a_stopped_process_of_the_workflow_is_named_once(tmp_path: Path, monkeyp
     pid = (tmp_path / "pid").read_text().strip()
     told = f"note: process {pid} is stopped; `kill -CONT {pid}` continues it"
     assert out.getvalue().splitlines().count(told) == 1
+
+
+def test_a_broken_pipe_leaves_no_orphan(tmp_path: Path) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            if "begun" in text:
+                raise BrokenPipeError
+            return len(text)
+
+    child = f"trap 'touch {tmp_path}/ended; exit 3' TERM; echo note: begun; "
+    with pytest.raises(BrokenPipeError):
+        run(tmp_path, f"{child} while :; do sleep 0.05; done", Gone())
+    assert (tmp_path / "ended").exists()

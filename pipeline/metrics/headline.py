@@ -1,0 +1,269 @@
+"""The result in sentences: on what it was measured, which cell wins, and why.
+
+Paper, page and README print these sentences and no others of their kind. A winner is named among
+cells of equal precision, and only where the test on the throughputs of six runs or more decides.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pandas as pd
+
+from pipeline.metrics.contrasts import FASTER, against_plain
+from pipeline.metrics.emulation import bias_sentence
+from pipeline.metrics.format import ratio_interval, with_interval
+from pipeline.metrics.labels import spoken
+from pipeline.metrics.select import cells, fact, listed, node_counts, pick, plural, records
+from pipeline.metrics.verdicts import Verdict, compared, faster_than_base
+from pipeline.study.profiling import COMMUNICATION
+
+_FAMILIES = {"gpt2": "GPT-2"}
+_SHARE = f"phase_share:{COMMUNICATION}"
+
+
+def measured_on(table: pd.DataFrame) -> str:
+    """`GPT-2 with 0.17 M parameters on 1, 2 and 4 nodes, emulated on 2 cores (Intel Xeon)`."""
+    runs = pick(table, "run", "status")
+    families = dict.fromkeys(str(model).split()[0] for model in runs["model"])
+    sizes = sorted({value / 1e6 for value in pick(table, "run", "num_parameters")["value"]})
+    with_size = f" with {listed(f'{one:.2f}' for one in sizes)} M parameters" if sizes else ""
+    model = listed(_FAMILIES.get(one, one) for one in families) + with_size
+    counts = node_counts(table)
+    nodes = f"{listed(counts)} node{'' if counts == [1] else 's'}"
+    cores = sorted({int(one) for one in pick(table, "run", "num_cores")["value"].dropna()})
+    shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({_processor(table)})"
+    gpus = sorted(set(fact(table, "gpus", "none").split(", ")) - {"none"})
+    ranks = f"up to {plural(int(runs['world_size'].max()), 'rank')}"
+    on_gpus = bool((runs["device"] == "cuda").any()) and gpus
+    places = {
+        "emulated": f"emulated on {shared}",
+        "loopback": f"{ranks} on {listed(gpus)}" if on_gpus else f"{ranks} that share {shared}",
+        "real": f"{ranks} on {listed(gpus)}" if on_gpus else f"{ranks} on nodes of {shared}",
+    }
+    networks = set(runs["network"])
+    return f"{model} on {nodes}, {listed(text for key, text in places.items() if key in networks)}"
+
+
+def _processor(table: pd.DataFrame) -> str:
+    """`Intel Xeon @ 2.80GHz`: the processor as the machine names it, without marks of trade."""
+    model = fact(table, "cpu_model")
+    return " ".join(re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b", " ", model).split()) or model
+
+
+def last_place(table: pd.DataFrame) -> pd.DataFrame:
+    """Throughputs of the cells at the most nodes, over the last link without conditions."""
+    rates = pick(table, "cell", "tokens_per_second")
+    most = rates[rates["nodes"] == rates["nodes"].max()]
+    plain = most[~most["link"].isin(set(against_plain(table)["link"]))]
+    links = plain["link"].where(plain["cell"] != plain["arm"]).dropna()
+    found: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
+    return found
+
+
+def place_name(rows: pd.DataFrame) -> str:
+    """`4 nodes over 1 Gbit/s`: where these cells ran; the link where the study compares several."""
+    if rows.empty:
+        return ""
+    first = rows.iloc[0]
+    over = f" over {first['link']}" if first["cell"] != first["arm"] else ""
+    return plural(int(first["nodes"]), "node") + over
+
+
+def headline(table: pd.DataFrame) -> dict[str, Any]:
+    """The sentences, by what each is about; an empty text where there is nothing to say.
+
+    `measured_on` is the phrase. `lead` begins with it and may stand in bold only where a comparison
+    is `decided`; else it says what was measured. `result` is the same without the phrase, `rest`
+    what is not decided. `precision`, `why` and `processor` are on lower precision, on what goes
+    with the order, and on whether it may be another elsewhere; `bias` says how far emulated times
+    may be off. `place`, `communication` (a range of shares) and `settings` are for tiles.
+    """
+    with_words = spoken(table)
+    place = last_place(with_words)
+    nodes = int(place["nodes"].iloc[0]) if len(place) else 0
+    same = _equal_precision(place)
+    winner, rest = _ranking(with_words, same, nodes)
+    where, lead = measured_on(table), winner or rest
+    lower, processor = _lower_precision(with_words, place, nodes)
+    costs = {row["arm_label"]: _cost(with_words, row["cell"], nodes) for row in records(place)}
+    # Of the study, which names no winner.
+    in_order = records(same.sort_values("cell_order")) if len(same) else []
+    shares = sorted(one["share"] for one in costs.values() if "share" in one)
+    return {
+        "measured_on": where,
+        "place": place_name(place),
+        "decided": bool(winner),
+        "lead": f"{where}: {lead[:1].lower()}{lead[1:]}" if lead else f"{where}.",
+        "result": lead,
+        "rest": rest if winner else "",
+        "precision": lower,
+        "why": _why([(row["arm_label"], costs[row["arm_label"]]) for row in in_order]),
+        "processor": processor,
+        "bias": bias_sentence(table),
+        "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in shares[:1] + shares[-1:])),
+        "settings": _settings(with_words),
+    }
+
+
+def _equal_precision(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells of one precision, best first: of fp32, or where that has under two, of the most."""
+    if rows.empty:
+        return rows
+    counts = rows["precision"].value_counts()
+    chosen = "fp32" if counts.get("fp32", 0) > 1 else counts.idxmax()
+    return rows[rows["precision"] == chosen].sort_values("value", ascending=False, kind="stable")
+
+
+def _verdicts(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> list[Verdict | None]:
+    """Whether the first of these cells is faster than each of the others."""
+    first, *others = list(same["cell"])
+    return [compared(table, (first, nodes), (other, nodes)) for other in others]
+
+
+def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
+    """Who wins, and what else was measured; no winner without a decided comparison."""
+    if same.empty:
+        return "", ""
+    first, *others = records(same)
+    answers = list(zip(others, _verdicts(table, same, nodes), strict=True))
+    beaten = [row for row, one in answers if one is not None and one.verdict == FASTER]
+    apart = [row for row, one in answers if one is None or not one.compared]
+    open_ones = [row for row in others if not any(row is one for one in [*beaten, *apart])]
+    where = f"At {place_name(same)} in {_type(first)}"
+    if not beaten:
+        # In the order of the study: the order of throughputs would name a winner.
+        rows = records(same.sort_values("cell_order"))
+        rates = listed(f"{row['arm_label']} trained {_rate(row)}" for row in rows)
+        undecided = "; the data do not decide which has more" if open_ones else ""
+        return "", f"{where}, {rates} tokens/s{undecided}.{_apart(apart)}"
+    ratios = listed(
+        f"{_ratio(one)} times as many as {row['arm_label']}"
+        for row, one in answers
+        if one is not None and row in beaten
+    )
+    base = _base(table, first["cell"], nodes)
+    against = faster_than_base(table, first["cell"], nodes, base)
+    if against is not None and against.decided:
+        cell, _, on = base.partition(", ")
+        labels = cells(table).set_index("cell")["arm_label"]
+        ratios += f", and {_ratio(against)} times as many as {labels[cell]} on {on}"
+    every = f"every other {_type(first)} cell" if len(beaten) == len(others) > 1 else ""
+    names = every or listed(row["arm_label"] for row in beaten)
+    winner = (
+        f"{where}, {first['arm_label']} was faster than {names}: {_rate(first)} tokens/s, {ratios}."
+    )
+    rest = ""
+    if open_ones:
+        names = listed(f"{row['arm_label']} ({_rate(row)} tokens/s)" for row in open_ones)
+        rest = f"The data do not decide between {first['arm_label']} and {names}."
+    return winner, (rest + _apart(apart)).strip()
+
+
+def _apart(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    names = listed(row["arm_label"] for row in rows)
+    return f" Not compared with {names}, because work or training were not the same."
+
+
+def _base(table: pd.DataFrame, cell: str, nodes: int) -> str:
+    rows = pick(table, "cell", "speedup")
+    found = rows.loc[(rows["cell"] == cell) & (rows["nodes"] == nodes), "base"]
+    return str(found.iloc[0]) if len(found) else ""
+
+
+def _rate(row: dict[str, Any]) -> str:
+    return with_interval(row["value"], row["low"], row["high"])
+
+
+def _ratio(one: Verdict) -> str:
+    return ratio_interval(one.ratio, one.low, one.high)
+
+
+def _type(row: dict[str, Any]) -> str:
+    """`bf16` of `torch amp O2, bf16`."""
+    return str(row["precision_ran"]).replace(",", "").split()[-1]
+
+
+def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tuple[str, str]:
+    """How cells of lower precision compare with the fp32 one of their strategy, and the rates."""
+    full = {row["strategy"]: row for row in records(place[place["precision"] == "fp32"])}
+    peaks = pick(table, "cell", "peak_flops_per_second")
+    rates = peaks[peaks["nodes"] == nodes].set_index("cell")["value"]
+    told, gains, types = [], [], set()
+    for row in records(place[place["precision"] != "fp32"].sort_values("cell_order")):
+        plain = full.get(row["strategy"])
+        if plain is None:
+            continue
+        one = compared(table, (row["cell"], nodes), (plain["cell"], nodes))
+        if one is None or not one.compared:
+            continue
+        than = f"{row['arm_label']} trained {_ratio(one)} times as many tokens/s as "
+        told.append(than + plain["arm_label"] + ("" if one.decided else " (undecided)"))
+        if row["cell"] in rates and plain["cell"] in rates:
+            gains.append(rates[row["cell"]] / rates[plain["cell"]])
+            types.add(_type(row))
+    lower = f"In lower precision at {place_name(place)}, {listed(told)}." if told else ""
+    if not gains:
+        return lower, ""
+    span = " to ".join(dict.fromkeys(f"{gain:.2f}" for gain in (min(gains), max(gains))))
+    where = "GPU" if (place["device"] == "cuda").any() else "processor"
+    return lower, (
+        f"Matrix products in {listed(sorted(types))} ran at {span} times the rate of fp32 on this "
+        f"{where}; the ratio differs from {where} to {where}, and the order of the cells may too."
+    )
+
+
+def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
+    """Per step: bytes and collectives of the rank that sends most, per cent of communication."""
+    share = pick(table, "cell", _SHARE)
+    share = share[(share["cell"] == cell) & (share["nodes"] == nodes) & (share["world_size"] > 1)]
+    found: dict[str, Any] = {} if share.empty else {"share": 100 * float(share["value"].iloc[0])}
+    rows = table[
+        (table["level"] == "profile") & (table["cell"] == cell) & (table["nodes"] == nodes)
+    ]
+    sent = rows[rows["metric"].astype(str).str.startswith("sent_bytes:")]
+    if len(sent):
+        total = sent.groupby("rank")["value"].sum()
+        calls = sent.loc[sent["rank"] == total.idxmax(), "text"].dropna()
+        found |= {"sent": float(total.max()), "calls": listed(calls)}
+    return found
+
+
+def _why(costs: list[tuple[str, dict[str, Any]]]) -> str:
+    """What goes with the order of these cells; empty without profiled runs."""
+    sent = [
+        f"{one['sent'] / 1e6:.2f} MB in {label}" + (f" ({one['calls']})" if one["calls"] else "")
+        for label, one in costs
+        if "sent" in one
+    ]
+    shares = [f"{one['share']:.0f} % in {label}" for label, one in costs if "share" in one]
+    told = [f"The rank that sends most sent {listed(sent)} in a step."] if sent else []
+    told += (
+        [f"Of a step, communication that no computing hides was {listed(shares)}."]
+        if shares
+        else []
+    )
+    return " ".join(told)
+
+
+def _settings(table: pd.DataFrame) -> str:
+    """In how many settings of nodes and link, at equal precision, one cell beats all others."""
+    rates = pick(table, "cell", "tokens_per_second")
+    rates = rates.assign(over=rates["link"].where(rates["cell"] != rates["arm"], "").fillna(""))
+    several, winners = 0, []
+    for (nodes, _), rows in rates.groupby(["nodes", "over"], sort=False):
+        same = _equal_precision(rows)
+        if len(same) < 2:
+            continue
+        several += 1
+        answers = _verdicts(table, same, int(str(nodes)))
+        if all(one is not None and one.verdict == FASTER for one in answers):
+            winners.append(str(same["arm_label"].iloc[0]))
+    if several < 2:
+        return ""
+    counts = listed(f"{name} in {winners.count(name)}" for name in dict.fromkeys(winners))
+    each = f"of {several} settings of nodes and link, one cell beat all others of its precision in"
+    return f"{each.capitalize()} {len(winners)}" + (f" ({counts})." if winners else ".")

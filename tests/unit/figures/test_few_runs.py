@@ -1,0 +1,66 @@
+"""Under six runs there is no interval and nothing is faster: over all figures and tables."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.container import ErrorbarContainer
+from matplotlib.text import Text
+
+from pipeline import figures, tables
+from pipeline.figures import theme
+from pipeline.figures.points import Point
+from pipeline.metrics.contrasts import FASTER, SLOWER
+from tests.fake_records import EMULATED, a_verdict, make_table
+
+BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
+VERDICTS: list[dict[str, Any]] = a_verdict()["verdicts"]
+VERDICTS[0]["effect"]["repeats"] = 1
+
+
+@pytest.fixture(scope="module", params=[1, 5])
+def table(request: pytest.FixtureRequest) -> pd.DataFrame:
+    return make_table(repeats=request.param, cluster=EMULATED, profile={"steps": 8})
+
+
+def asked(name: str, catalogue: Any) -> list[Any]:
+    return [VERDICTS] if name in catalogue.needing_verdicts() else []
+
+
+def test_the_table_of_metrics_bounds_nothing(table: pd.DataFrame) -> None:
+    over_runs = table[table["level"].isin(["cell", "comparison"])]
+    bounded = over_runs.dropna(subset=["low"])
+    assert bounded["metric"].unique().tolist() == []
+    verdicts = table.loc[table["metric"] == "speed_verdict", "text"]
+    assert not verdicts.isin([FASTER, SLOWER]).any() and len(verdicts)
+
+
+@pytest.mark.parametrize("name", tables.names())
+def test_no_table_prints_an_interval(name: str, table: pd.DataFrame) -> None:
+    module = importlib.import_module(f"pipeline.tables.{name}")
+    frame = module.show(module.build(table, *asked(name, tables)))
+    text = frame.to_csv()
+    assert not BRACKETS.search(text) and not re.search(r"\d [<>](,|$)", text), text
+
+
+@pytest.mark.parametrize("name", figures.names())
+def test_no_figure_draws_one(name: str, table: pd.DataFrame) -> None:
+    theme.apply()
+    module = importlib.import_module(f"pipeline.figures.{name}")
+    figure = module.draw(table, *asked(name, figures))
+    said = [one.get_text() for one in figure.findobj(Text)]
+    said += [one.text for one in figure.findobj(Point) if isinstance(one, Point)]
+    words = " ".join(said)
+    assert not BRACKETS.search(words) and "95 %" not in words, words
+    for axes in figure.axes:
+        for bar in (one for one in axes.containers if isinstance(one, ErrorbarContainer)):
+            lines = [line for line in bar.lines[2] if isinstance(line, LineCollection)]
+            # What has no ends is left out of a segment.
+            assert not any(len(part) > 1 for line in lines for part in line.get_segments())
+    plt.close(figure)

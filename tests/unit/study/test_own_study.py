@@ -1,0 +1,32 @@
+"""The page on a study of one's own: what it shows is copied, checked and planned as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+
+PAGE = Path("docs/own-study.md").read_text(encoding="utf-8")
+
+
+def test_the_page_s_study_meets_no_refusal(tmp_path: Path, monkeypatch, capsys) -> None:
+    (study,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/study.yaml").write_text(study)
+    Path("mine/text.txt").write_text("a text\n\nof two blocks\n")
+    shown = re.findall(r"^python -m pipeline (.*)$", PAGE, re.MULTILINE)
+    assert [line.split()[0] for line in shown] == ["check", "doctor", "plan"]
+    for line in shown:
+        assert main(line.split()) == 0
+        said = capsys.readouterr()
+        assert said.err == "" and "warning" not in said.out
+    assert "mine: Three strategies on my text" in said.out
+
+
+@pytest.mark.parametrize("cluster", re.findall(r"`(cluster: \{.*?\})`", PAGE))
+def test_what_the_page_says_besides_is_a_study(tmp_path: Path, cluster: str) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"extends: smoke\nstudy: own\n{cluster}\n")
+    assert main(["check", "--study", str(own)]) == 0
