@@ -6,7 +6,7 @@ from pipeline import strategies
 from pipeline.claims.load import files_of, load_claims
 from pipeline.corpus.sources import check_files
 from pipeline.errors import StudyError
-from pipeline.machine import inherited
+from pipeline.machine import inherited, limits
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -23,7 +23,11 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
             f"environment has {', '.join(names)}, which this project sets itself (threads by "
             "cluster.threads_per_rank, a strategy's knobs by its options); leave it out"
         )
-    strategies.check(expand(study))
+    runs = expand(study)
+    here = [run for run in runs if run.world.num_machines == 1]
+    if here:
+        limits.check(max(run.world.size for run in here))
+    strategies.check(runs)
     check_equal_work(study)
     load_claims(*files_of(study))
     if not has_tokens:
