@@ -70,7 +70,12 @@ _SIGNS = (
         "failed",
         "allow more processes and threads (`ulimit -u`, pids of the control group)",
     ),
-    (r"Network is unreachable|No route to host", "failed", "see `ip address` and `ip route`"),
+    (
+        # As an error: of a family of addresses that is not there torch merely warns.
+        r"^(?!.*\[W\d).*(Network is unreachable|No route to host)",
+        "failed",
+        "see `ip address` and `ip route`",
+    ),
     (
         r"error while loading shared libraries.*|cannot open shared object.*",
         "failed",
