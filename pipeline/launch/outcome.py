@@ -15,7 +15,7 @@ from pipeline.emulation import REPORT
 from pipeline.errors import LaunchError
 from pipeline.launch.log import cause
 from pipeline.launch.stalls import stalled
-from pipeline.launch.torchrun import Launch, RunPaths, in_a_job
+from pipeline.launch.torchrun import Launch, RunPaths, is_sent_again
 from pipeline.machine import processes
 from pipeline.machine.facts import hardware, loaded_versions, provenance
 from pipeline.machine.image import digest_from_within
@@ -213,11 +213,11 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         if (sign := cause(paths.log)) is None:
             reason = f"{codes} and no rank said why; see {paths.log.name}"
             # A scheduler's command says no more than that of a lost node.
-            return Verdict("failed", reason, lost=in_a_job())
+            return Verdict("failed", reason, lost=is_sent_again())
         if sign.kind == "error":
             raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
         reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
-        return Verdict(sign.kind, reason, lost=sign.kind == "failed" and in_a_job())
+        return Verdict(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
     return Verdict("ok", None)
 
 

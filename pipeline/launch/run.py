@@ -25,7 +25,7 @@ from pipeline.launch.torchrun import (
     Place,
     RunPaths,
     here,
-    in_a_job,
+    is_sent_again,
     network_of,
     network_text,
     plan,
@@ -269,7 +269,7 @@ def _lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> str | N
     if not verdict.lost or attempt >= ATTEMPTS:
         return None
     lost = f"{LOST} {attempt} of {ATTEMPTS} ({verdict.reason})"
-    if in_a_job():
+    if is_sent_again():
         raise LostError(
             f"{spec.run_id}: {lost}; no record is written, start it again and it resumes from its "
             "last checkpoint"

@@ -240,9 +240,12 @@ def here(
 
 def has_allocation(scheduler: tuple[str, ...]) -> bool:
     """Whether the scheduler's command has nodes to start on."""
-    return bool(scheduler) and in_a_job()
+    return bool(scheduler) and "SLURM_JOB_ID" in os.environ
 
 
-def in_a_job() -> bool:
-    """Whether a scheduler started this process, which sends a job again that was lost."""
-    return "SLURM_JOB_ID" in os.environ
+def is_sent_again() -> bool:
+    """Whether this is a job that who sent it sends again where it is lost.
+
+    An allocation alone is none: a shell inside of one is, too.
+    """
+    return inherited.SENT_AGAIN in os.environ

@@ -84,7 +84,7 @@ def run(stage: Stage) -> NoReturn:
     os.dup2(output, 2)
     sys.stderr = sys.stdout = os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ["TMPDIR"] = str(stage.temporary)
-    os.environ.pop("SLURM_JOB_ID", None)
+    os.environ.pop("SAMESTEP_SENT_AGAIN", None)
     tempfile.tempdir = None
     processes.start = start  # type: ignore[assignment]
     processes.stop = partial(processes.stop, grace_seconds=1)

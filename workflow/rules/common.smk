@@ -1,5 +1,6 @@
 # Paths, specs and small functions that the rules share; the logic is in pipeline/.
 import json
+import os
 import sys
 
 from snakemake.settings.types import DeploymentMethod
@@ -21,6 +22,9 @@ from pipeline.launch.slurm.request import request
 # Jobs take over what the stages of a run may; what is left out is said once.
 if workflow.is_main_process:
     inherited.clean()
+# Who sent this job sends it again where it is lost (`retries` of the profile).
+if workflow.remote_exec:
+    os.environ[inherited.SENT_AGAIN] = "yes"
 # Snakemake has read the file already, with a reader that takes the last of two equal keys.
 try:
     for path in workflow.configfiles:

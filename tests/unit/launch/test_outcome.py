@@ -9,6 +9,7 @@ import pytest
 from pipeline.errors import LaunchError
 from pipeline.launch.outcome import Ended, Verdict, judge
 from pipeline.launch.torchrun import RunPaths
+from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -124,7 +125,7 @@ def test_where_no_rank_had_a_word_what_the_system_refused_decides(
     run, paths, monkeypatch, line, status, fix
 ) -> None:
     """By the log of the last attempt; a timeout stays one, but is not to be raised."""
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
     paths.log.write_text(f"No space left on device\nlost in attempt 1 of 3\nnote\n{line}\n")
     verdict = judge(run, paths, ended(1))
     assert verdict.status == status and fix in str(verdict.reason)
@@ -146,7 +147,7 @@ def test_a_full_disk_makes_no_record(run, paths) -> None:
 def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(
     run, paths, monkeypatch
 ) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
     assert judge(run, paths, ended(1)).lost is False
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(SENT_AGAIN, "yes")
     assert judge(run, paths, ended(1)).lost is True
