@@ -3,13 +3,15 @@
 What comes through is plain and small: mappings with string keys, lists, strings, finite numbers,
 booleans and null, as JSON has them. Everything else is one line that names the file, the place, the
 value and the fix: what is no regular file, too large, not UTF-8, has a key twice, is nested too
-deep, or grows by aliases beyond measure.
+deep, or grows by aliases beyond measure. `python -m pipeline.documents FILE` says so of a study
+file, before a program reads it that takes thousands of lines.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,3 +169,10 @@ def _parse_yaml(text: str) -> Any:
         raise Refused(f"a number in it cannot be ({fault}); correct it") from None
     finally:
         loader.dispose()
+
+
+if __name__ == "__main__":
+    try:
+        read_document(Path(sys.argv[1]), "study file", SamestepError)
+    except SamestepError as error:
+        sys.exit(f"error: {' '.join(str(error).split())}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
+import tempfile
 from pathlib import Path
 
 from pipeline.errors import LaunchError
@@ -12,6 +14,7 @@ from pipeline.machine import control_groups
 FILES = 64
 """Open files of a rank besides its connections to others; torch and its store take about half."""
 
+ROOM = 1 << 20
 LOOPBACK = "127.0.0.1"
 SECONDS = 5
 KILLS = Path("/proc/vmstat")
@@ -32,6 +35,23 @@ def check(ranks: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     _meet(LOOPBACK)
+    _write()
+
+
+def _write() -> None:
+    """Raise LaunchError where no temporary file of `ROOM` bytes can be written.
+
+    Python would take the next of some folders without a word, and other programs end.
+    """
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108, where programs look
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+    except OSError as error:
+        raise LaunchError(
+            f"temporary files cannot be written in {folder} ({error.strerror or error}); free "
+            "space there, or set TMPDIR to a folder with room"
+        ) from error
 
 
 def free_port(address: str = LOOPBACK) -> int:

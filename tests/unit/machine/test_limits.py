@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from pipeline.errors import LaunchError
 from pipeline.machine import limits
 
 CHECK = """
@@ -35,6 +36,12 @@ def test_a_loopback_that_is_down_is_said_before_a_rank_waits_for_it() -> None:
     if "unshare" in done.stderr:
         pytest.skip(done.stderr)
     assert "does not reach itself at 127.0.0.1 (Network is unreachable)" in done.stderr
+
+
+def test_a_folder_that_takes_no_temporary_file_is_said(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(LaunchError, match=r"temporary files cannot be written in .*; free space"):
+        limits.check(1)
 
 
 def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch) -> None:
