@@ -5,7 +5,7 @@ import sys
 
 from snakemake.settings.types import DeploymentMethod
 
-from pipeline.accept import accept
+from pipeline.accept import accept, accept_to_run
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError, SamestepError, StudyError
 from pipeline.metrics.adaptive import run_files
@@ -34,9 +34,11 @@ try:
     config.update(resolved)
     STUDY = check_study(config, "configuration")
     if workflow.is_main_process:
-        # Tokens that are there are made from no corpus again, and an archive has none.
-        made = Path("results", STUDY.name, "tokens/manifest.json").is_file()
-        accept(STUDY, has_tokens=made or bool(UNDER))
+        # An archive has no corpus.
+        if UNDER:
+            accept(STUDY, has_tokens=True)
+        else:
+            accept_to_run(STUDY)
 except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
