@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.documents import MAX_MADE_BYTES, parse, read_made, read_text
+from pipeline.documents import MAX_MADE_BYTES, parse, read_document, read_made, read_text
 from pipeline.errors import CorpusError, RecordError, SamestepError
 from pipeline.files import sha256_of_file, write_text
 from pipeline.schemas import validate
