@@ -51,13 +51,24 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     for record in records:
         folder = f"runs/{record.spec.run_id.partition('/')[2]}"
         kept += [f"{folder}/{name}" for name in layout.RUN_FILES]
-    parts: dict[str, Path | bytes] = {name: results / name for name in kept}
+    parts: dict[str, Path | bytes] = {name: _own(results, name) for name in kept}
     parts |= layout.sources(study) | _image(records)
     facts = _facts(study, len(records), len(records) + len(missing))
     parts[layout.ARCHIVE_FILE] = _json(facts)
     parts[layout.README_FILE] = _readme(study, facts).encode()
     parts[layout.CRATE_FILE] = _json(metadata(study, records, facts, sorted(parts)))
     return parts
+
+
+def _own(results: Path, name: str) -> Path:
+    """A file of the results; raises ArchiveError where a symlink would lead to another's."""
+    path = results / name
+    if path.resolve() != results.resolve() / name:
+        raise ArchiveError(
+            f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
+            "from elsewhere; put the file itself in its place"
+        )
+    return path
 
 
 def _records(study: Study, runs: Path) -> tuple[list[RunRecord], list[Path]]:
