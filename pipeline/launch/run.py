@@ -68,6 +68,8 @@ def train(
     where no record can be made.
     """
     spec = load_spec(paths.spec)
+    if paths.yardstick and not spec.world.yardstick:
+        raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
     layout.check_batch(spec)
     limits.check(layout.processes_per_machine(spec.world))
