@@ -88,7 +88,8 @@ def extended(
 
 def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping `whole` with what `content` states in its place; null leaves a key out."""
-    schema = validator("config").schema["properties"]
+    whole_schema: Any = validator("config").schema
+    schema = whole_schema["properties"]
     made = {key: value for key, value in whole.items() if key not in OWN}
     for key, value in content.items():
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):

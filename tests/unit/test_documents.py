@@ -128,7 +128,7 @@ def test_a_study_that_passes_as_yaml_passes_as_the_json_that_is_made_of_it(tmp_p
         b'{"a": "; \\u0007"}',
         b'{"a": "\\ud800"}',
         b'{"a": ' + b"9" * 5000 + b"}",
-    ],  # fmt: skip
+    ],
 )
 def test_the_fix_of_a_file_that_a_stage_wrote_is_to_make_it_again(
     tmp_path: Path, content: bytes
