@@ -18,6 +18,7 @@ from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import write_verdicts
 from pipeline.errors import ArchiveError, LaunchError
+from pipeline.files import is_edited
 from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
@@ -61,12 +62,17 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
 
 
 def _own(results: Path, name: str) -> Path:
-    """A file of the results; raises ArchiveError where a symlink would lead to another's."""
+    """A file of the results; raises ArchiveError where it was edited, or a symlink leads away."""
     path = results / name
     if path.resolve() != results.resolve() / name:
         raise ArchiveError(
             f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
             "from elsewhere; put the file itself in its place"
+        )
+    if is_edited(path):
+        raise ArchiveError(
+            f"{path} is not what a stage has made, but was changed since; remove it and run "
+            "`make paper`"
         )
     return path
 

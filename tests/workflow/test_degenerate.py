@@ -153,3 +153,12 @@ def test_every_stage_ends_well(
     for command in stages(study, results):
         status = main([*command])
         assert status == 0, (command[0], capfd.readouterr().err[-3000:])
+    if name != "one cell, one run":
+        return
+    products = ("report.html", "figures/speedup.png", "tables/summary.md", "paper/paper.html")
+    for path in map(results.joinpath, products):
+        content = path.read_bytes()
+        path.write_bytes(content + b" ")
+        assert main([*command]) == 2, path  # the last one, `archive`
+        assert f"{path} is not what a stage has made" in capfd.readouterr().err
+        path.write_bytes(content)
