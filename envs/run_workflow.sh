@@ -7,25 +7,6 @@
 # who works in this folder; a left-over lock file is removed only when no Snakemake is alive here.
 set -eu
 
-# Of a study file that is missing Snakemake prints a traceback of its own, and for a FIFO it waits.
-previous=""
-for argument in "$@"; do
-    case $previous:$argument in
-        *:--configfile=* | *:--configfiles=*) file=${argument#*=} ;;
-        *:-*) file=/dev/null ;;
-        --configfile:* | --configfiles:*) file=$argument ;;
-        *) file=/dev/null ;;
-    esac
-    if [ "$file" != /dev/null ] && { [ ! -f "$file" ] || [ ! -r "$file" ]; }; then
-        echo "error: study file '$file' does not exist, or is no regular file that can be read;" \
-            "give --configfile the path of a study" | tr '\n' ' ' >&2
-        echo >&2
-        exit 2
-    fi
-    # All words up to the next option are study files to Snakemake.
-    case $argument in -*) previous=$argument ;; esac
-done
-
 # A person's profile is for another workflow, unless it is asked for; and Python finds the packages
 # of the lock, whatever the shell says.
 if [ -n "${SNAKEMAKE_PROFILE:-}" ]; then
@@ -34,6 +15,28 @@ fi
 unset SNAKEMAKE_PROFILE
 for name in $(env | sed -n 's/^\(PYTHON[A-Z0-9_]\{1,\}\)=.*/\1/p'); do
     unset "$name"
+done
+
+# Of a study file that is missing or no YAML Snakemake prints a traceback, and for a FIFO it waits.
+# All words after --configfile up to the next option are study files to it.
+files=false
+for argument in "$@"; do
+    case $argument in
+        --configfile=* | --configfiles=*) file=${argument#*=} ;;
+        --configfile | --configfiles) files=true && continue ;;
+        -*) files=false && continue ;;
+        *) "$files" && file=$argument || continue ;;
+    esac
+    .venv/bin/python -m pipeline.documents "$file" || exit 2
+done
+
+# Snakemake and its plugin for SLURM call these on every machine, and print a traceback without them.
+for program in flock which; do
+    if ! command -v "$program" >/dev/null; then
+        echo "error: the program '$program' is missing; install the package that has it (Debian:" \
+            "util-linux for flock, debianutils for which)" >&2
+        exit 2
+    fi
 done
 
 snakemake=.venv/bin/snakemake
@@ -62,6 +65,14 @@ has_locks() {
 }
 
 mkdir -p .snakemake
+# Snakemake asks for the user's name and keeps a cache; in a container there may be neither.
+id -un >/dev/null 2>&1 || export USER="${USER:-user$(id -u)}"
+cache=${XDG_CACHE_HOME:-${HOME-}/.cache}/snakemake
+if ! mkdir -p "$cache" 2>/dev/null || [ ! -w "$cache" ]; then
+    export XDG_CACHE_HOME="$here/.snakemake/cache"
+    mkdir -p "$XDG_CACHE_HOME"
+    echo "note: $cache cannot be written; caches go to $XDG_CACHE_HOME" >&2
+fi
 # Appending: who waits must not remove what the holder has written of itself.
 exec 9>>.snakemake/samestep.lock
 status=0

@@ -110,10 +110,21 @@ def main(argv: list[str] | None = None) -> int:
         return _fail("out of memory; give the command more, or a smaller study or file")
     except RecursionError as error:
         return _fail(f"nested too deep ({error}); give a plainer file;", _save(error))
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] == "pipeline":
+            return _bug(argv, error)
+        return _fail(
+            f"{error}: {sys.executable} is not the Python of this project, or set-up did not end; "
+            "use .venv/bin/python, which `make setup` makes"
+        )
     except Exception as error:
-        said = f"{type(error).__name__}: {str(error)[:300]}"
-        _fail(f"{argv[:1]} has a bug ({said}); please report it with", _save(error))
-        return BUG
+        return _bug(argv, error)
+
+
+def _bug(argv: list[str], error: Exception) -> int:
+    said = f"{type(error).__name__}: {str(error)[:300]}"
+    _fail(f"{argv[:1]} has a bug ({said}); please report it with", _save(error))
+    return BUG
 
 
 def _run(argv: list[str]) -> int:

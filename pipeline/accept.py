@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from pipeline import strategies
 from pipeline.claims.load import files_of, load_claims
+from pipeline.corpus.changes import changed
 from pipeline.corpus.sources import check_files
 from pipeline.errors import StudyError
-from pipeline.machine import inherited
+from pipeline.machine import inherited, limits
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -23,8 +27,30 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
             f"environment has {', '.join(names)}, which this project sets itself (threads by "
             "cluster.threads_per_rank, a strategy's knobs by its options); leave it out"
         )
-    strategies.check(expand(study))
+    runs = expand(study)
+    here = [run for run in runs if run.world.num_machines == 1]
+    if here:
+        limits.check(max(run.world.size for run in here))
+    strategies.check(runs)
     check_equal_work(study)
     load_claims(*files_of(study))
     if not has_tokens:
         check_files(study.corpus, study.tokenizer)
+
+
+def accept_to_run(study: Study) -> None:
+    """Accept a study that is to run in this folder, where it may have tokens.
+
+    A text that has changed since is a note on stderr: nothing is made again by itself.
+    """
+    results = Path("results", study.name)
+    others = changed(study.corpus, results / "tokens")
+    accept(study, has_tokens=others is not None)
+    if others:
+        print(
+            f"note: the text has changed since the tokens of these runs were made: {others[0]}"
+            f"{f' and {len(others) - 1} more' if others[1:] else ''}. What is in {results} is of "
+            "the former text; bring that back, or remove the folder (`make clean-results`) to "
+            "train on the present one",
+            file=sys.stderr,
+        )

@@ -3,13 +3,15 @@
 What comes through is plain and small: mappings with string keys, lists, strings, finite numbers,
 booleans and null, as JSON has them. Everything else is one line that names the file, the place, the
 value and the fix: what is no regular file, too large, not UTF-8, has a key twice, is nested too
-deep, or grows by aliases beyond measure.
+deep, or grows by aliases beyond measure. `python -m pipeline.documents FILE` says so of a study
+file, before a program reads it that takes thousands of lines.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,28 +119,36 @@ def read_lines(
 
 @contextmanager
 def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterator[None]:
-    """Turn whatever is wrong with a file into one line of `error`."""
+    """Turn whatever is wrong with a file into one line of `error`.
+
+    A `fix` is that of a file that a stage wrote, where nobody is to mend what is in it.
+    """
     try:
         yield
     except FileNotFoundError:
         raise error(f"{name} does not exist; {fix or 'give the path of a file'}") from None
     except OSError as fault:
         is_refused = isinstance(fault, PermissionError)
-        mend = "fix its permissions" if is_refused else f"give a file of {form}"
+        mend = "fix its permissions" if is_refused else fix or f"give a file of {form}"
         raise error(f"{name} cannot be read: {fault.strerror or fault}; {mend}") from None
     except UnicodeDecodeError as fault:
         byte = fault.object[fault.start]
-        raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; convert the file to UTF-8") from None
-    except Refused as fault:
-        raise error(f"{name}: {fault}") from None
-    except RecursionError:
-        raise error(f"{name}: {too_deep('$')}") from None
+        mend = fix or "convert the file to UTF-8"
+        raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; {mend}") from None
+    except (Refused, RecursionError) as fault:
+        said = str(fault) if isinstance(fault, Refused) else too_deep("$")
+        raise error(f"{name}: {_mended(said, fix)}") from None
     except MemoryError:
         raise error(f"{name} does not fit into memory; is it the right one?") from None
     except (yaml.YAMLError, ValueError) as fault:
         # ValueError: also dates that do not exist, and numbers too long for Python to read.
         said = " ".join(str(fault).split())[:300]
         raise error(f"{name} is not {form}: {said}; {fix or 'correct the file'}") from None
+
+
+def _mended(said: str, fix: str) -> str:
+    """What is said with `fix`, if there is one, in place of its last part."""
+    return f"{said.rpartition('; ')[0] or said}; {fix}" if fix else said
 
 
 def _size(num_bytes: int) -> str:
@@ -167,3 +177,10 @@ def _parse_yaml(text: str) -> Any:
         raise Refused(f"a number in it cannot be ({fault}); correct it") from None
     finally:
         loader.dispose()
+
+
+if __name__ == "__main__":
+    try:
+        read_document(Path(sys.argv[1]), "study file", SamestepError)
+    except SamestepError as error:
+        sys.exit(f"error: {' '.join(str(error).split())}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
 from pipeline.errors import SamestepError
 
+_MADE = ".made.json"
 _OTHER_KINDS = {
     stat.S_IFDIR: "folder",
     stat.S_IFIFO: "FIFO",
@@ -103,6 +105,29 @@ def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's bytes, read in blocks."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def note_made(files: Iterable[Path]) -> None:
+    """Note in their folders the hashes of files that a stage has made; see `is_edited`."""
+    made = list(files)
+    for folder in sorted({path.parent for path in made}):
+        hashes = {path.name: sha256_of_file(path) for path in made if path.parent == folder}
+        text = json.dumps(_made(folder) | hashes, indent=1, sort_keys=True)
+        write_text(folder / _MADE, f"{text}\n")
+
+
+def is_edited(path: Path) -> bool:
+    """Whether a file is another than a stage has made; what an earlier version made is none."""
+    noted = _made(path.parent).get(path.name)
+    return noted is not None and noted != sha256_of_file(path)
+
+
+def _made(folder: Path) -> dict[str, str]:
+    try:
+        content = json.loads((folder / _MADE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def replace_marked(path: Path, name: str, text: str) -> None:

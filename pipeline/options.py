@@ -41,22 +41,24 @@ class Once(argparse.Action):
 def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """The parser's error where what a stage would write is what it reads.
 
-    That is the same file or folder, or a file of a folder that is read.
+    That is the same file or folder, a file of a folder that is read, or anything in a folder that
+    stands without an option: two of those are compared, and stay as they are.
     """
     read = {
-        action.option_strings[0]: (action.type, _paths(args, action))
+        (action.option_strings or [str(action.metavar)])[0]: (action.type, _paths(args, action))
         for action in parser._actions
-        if action.type in (path, study, file, folder) and action.option_strings
+        if action.type in (path, study, file, folder)
     }
     for action in parser._actions:
         if action.type not in (new_file, new_folder):
             continue
         for out in _paths(args, action):
             for name, (kind, found) in read.items():
-                if any(_is_lost(out, one, action.type, kind) for one in found):
+                inside = not name.startswith("-")
+                if any(_is_lost(out, one, action.type, kind, inside=inside) for one in found):
                     parser.error(
                         f"argument {action.option_strings[0]}: {out} is read too, by {name}, and "
-                        "would be overwritten; give another name"
+                        "would be changed; give another name"
                     )
 
 
@@ -65,10 +67,12 @@ def _paths(args: argparse.Namespace, action: argparse.Action) -> list[Path]:
     return given if isinstance(given, list) else [given] if given is not None else []
 
 
-def _is_lost(out: Path, read: Path, writes: object, kind: object) -> bool:
+def _is_lost(out: Path, read: Path, writes: object, kind: object, *, inside: bool) -> bool:
+    place, source = out.resolve(), read.resolve()
+    if inside and kind is folder and place.is_relative_to(source):
+        return True
     if not out.exists():
         return False
-    place, source = out.resolve(), read.resolve()
     return place == source or (
         writes is new_file and kind is folder and place.is_relative_to(source)
     )

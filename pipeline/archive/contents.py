@@ -18,6 +18,7 @@ from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import write_verdicts
 from pipeline.errors import ArchiveError, LaunchError
+from pipeline.files import is_edited
 from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
@@ -51,13 +52,29 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     for record in records:
         folder = f"runs/{record.spec.run_id.partition('/')[2]}"
         kept += [f"{folder}/{name}" for name in layout.RUN_FILES]
-    parts: dict[str, Path | bytes] = {name: results / name for name in kept}
+    parts: dict[str, Path | bytes] = {name: _own(results, name) for name in kept}
     parts |= layout.sources(study) | _image(records)
     facts = _facts(study, len(records), len(records) + len(missing))
     parts[layout.ARCHIVE_FILE] = _json(facts)
     parts[layout.README_FILE] = _readme(study, facts).encode()
     parts[layout.CRATE_FILE] = _json(metadata(study, records, facts, sorted(parts)))
     return parts
+
+
+def _own(results: Path, name: str) -> Path:
+    """A file of the results; raises ArchiveError where it was edited, or a symlink leads away."""
+    path = results / name
+    if path.resolve() != results.resolve() / name:
+        raise ArchiveError(
+            f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
+            "from elsewhere; put the file itself in its place"
+        )
+    if is_edited(path):
+        raise ArchiveError(
+            f"{path} is not what a stage has made, but was changed since; remove it and run "
+            "`make paper`"
+        )
+    return path
 
 
 def _records(study: Study, runs: Path) -> tuple[list[RunRecord], list[Path]]:

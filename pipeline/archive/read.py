@@ -12,6 +12,7 @@ import re
 import stat
 import zipfile
 import zlib
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from typing import Any
 from pipeline.archive import layout
 from pipeline.archive.inputs import check_inputs
 from pipeline.documents import MAX_MADE_BYTES, read_document
-from pipeline.errors import ArchiveError
+from pipeline.errors import ArchiveError, SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics.collect import collect, collect_profiled
 from pipeline.metrics.emulation import load_bias, load_uncertainty
 from pipeline.schemas import validate
+from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
+from pipeline.study.profiling import profiled
 
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
@@ -42,13 +45,18 @@ def extract(archive: Path, folder: Path) -> None:
     try:
         with open_regular(archive) as stream, zipfile.ZipFile(stream) as opened:
             entries = _checked_entries(opened, archive)
-            for name, total in _checksums(opened, entries, archive).items():
+            sums = _checksums(opened, entries, archive)
+            first = (layout.ARCHIVE_FILE, layout.STUDY_FILE)
+            for name in (*first, *(sums.keys() - {*first})):
+                total = sums[name]
                 target = folder / name if layout.is_needed(name) else None
                 if _member(opened, entries[name], target, archive) != total:
                     raise ArchiveError(
                         f"{archive}: {name} is not the file that its {layout.SUMS_FILE} states; "
                         + _AGAIN
                     )
+                if name == layout.STUDY_FILE and not _are_of(folder / name, sums, archive):
+                    return
             _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE)
     except FileNotFoundError:
         raise ArchiveError(f"there is no archive {archive}; `make archive` writes one") from None
@@ -150,6 +158,23 @@ def _checksums(
             f"{archive} holds {min(unlisted)}, which its {layout.SUMS_FILE} does not list; {_AGAIN}"
         )
     return sums
+
+
+def _are_of(study_file: Path, names: Iterable[str], archive: Path) -> bool:
+    """Whether the study is good, of which `check_records` says more; raises for others' records."""
+    try:
+        study = load_study(study_file)
+    except (SamestepError, ValueError, RecursionError):
+        return False
+    # With adaptive repeats these are the most; the records say how many there have to be.
+    known = {spec.run_id.partition("/")[2] for spec in (*expand(study), *profiled(study))}
+    for name in names:
+        if name.startswith("runs/") and name[5:].rpartition("/")[0] not in known:
+            raise ArchiveError(
+                f"{archive}: the record {name.rpartition('/')[0]} belongs to no run of its study; "
+                + _AGAIN
+            )
+    return True
 
 
 def _member(

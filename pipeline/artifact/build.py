@@ -13,6 +13,8 @@ from pipeline.artifact.document import ROOT, render, time_analysis
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table
+from pipeline.metrics.collect import collect as collect_runs
+from pipeline.metrics.collect import collect_profiled
 from pipeline.metrics.emulation import load_validation
 from pipeline.paper.numbers import collect
 from pipeline.study.load import load_study
@@ -38,6 +40,9 @@ def build(results: Path, *, timed: bool) -> Artifact:
             f"{results} holds no metrics/metrics.parquet; run the study with make paper first"
         )
     study = load_study(results / "study.json")
+    # A study of which a record is missing is not complete, whatever its table says.
+    collect_runs(study, results / "runs")
+    collect_profiled(study, results / "runs")
     frame = table.read(metrics, study.name)
     verdicts_file = _there(results / "claims" / "verdicts.json")
     verdicts = read_verdicts(verdicts_file, study.name) if verdicts_file else []

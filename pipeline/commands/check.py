@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Everything that can be said before a first job; raises SamestepError."""
-    from pipeline.accept import accept
+    from pipeline.accept import accept_to_run
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
-    accept(study)
+    accept_to_run(study)
     print(Path("results", study.name))
     return 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipeline import options
 from pipeline.figures import NARROW, catalogue
+from pipeline.files import note_made
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,21 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check equal work, draw, and write all three formats."""
+    """Check equal work, draw, write all three formats, and note their hashes."""
+    _draw_all(args)
+    names = [f"{name}{suffix}.*" for name in args.names for suffix in ("", NARROW)]
+    note_made(path for name in names for path in args.out.glob(name))
+    return 0
+
+
+def _draw_all(args: argparse.Namespace) -> None:
     # All of them are forked at once, and Snakemake may give as many as it has no limit for.
     tasks = [(name, narrow) for name in args.names for narrow in (False, True)]
     processes = min(args.processes, len(tasks), os.cpu_count() or 1)
     if processes == 1:
         for name, narrow in tasks:
             _draw(args, name, narrow)
-        return 0
+        return
     # Loaded once, before the fork. (A table is read in each: its reader has threads.)
     from pipeline.figures import theme  # noqa: F401
 
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
         for drawn in [pool.submit(_draw, args, *task) for task in tasks]:
             drawn.result()
-    return 0
 
 
 def _draw(args: argparse.Namespace, name: str, narrow: bool) -> None:

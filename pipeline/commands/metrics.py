@@ -39,12 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the table; print each cell that is not ok or not equal, so that none hides."""
+    from pipeline.errors import StudyError
     from pipeline.metrics import table
     from pipeline.metrics.build import build
     from pipeline.metrics.emulation import load_bias
     from pipeline.study.load import load_study
 
-    frame = build(load_study(args.study), args.runs, load_bias(args.validation, args.yardstick))
+    study = load_study(args.study)
+    if args.yardstick and not study.cluster.yardstick:
+        raise StudyError(f"--yardstick: the study {study.name} has none; leave the option out")
+    frame = build(study, args.runs, load_bias(args.validation, args.yardstick))
     table.write(frame, args.out)
     unequal = _report(frame)
     return 1 if unequal and args.require_parity else 0

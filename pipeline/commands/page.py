@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Collect, fill the template, write the page."""
     from pipeline.claims.write import read_verdicts
-    from pipeline.files import write_text
+    from pipeline.files import note_made, write_text
     from pipeline.metrics import table
     from pipeline.page.page import Folders, render
     from pipeline.study.load import load_study
@@ -46,4 +46,5 @@ def run(args: argparse.Namespace) -> int:
     folders = Folders(args.figures, args.tables, args.runs, quote(Path(beside).as_posix()))
     page = render(study, table.read(args.metrics, study.name), verdicts, folders)
     write_text(args.out, page)
+    note_made([args.out])
     return 0

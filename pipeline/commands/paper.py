@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Collect the numbers, fill the manuscript, write all three formats."""
     from pipeline import schemas
     from pipeline.claims.write import read_verdicts
-    from pipeline.files import write_text
+    from pipeline.files import note_made, write_text
     from pipeline.metrics import table
     from pipeline.metrics.emulation import load_validation
     from pipeline.metrics.printed import printable_markdown
@@ -83,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         ]
     for one in writing:
         one.result()
+    note_made(out.glob("paper.*"))
     return 0
 
 

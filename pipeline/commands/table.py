@@ -15,7 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check equal work where cells are compared, and write all formats."""
+    """Check equal work where cells are compared, write all formats, and note their hashes."""
+    from pipeline.files import note_made
     from pipeline.metrics import table
     from pipeline.metrics.printed import short_names
     from pipeline.metrics.select import unchanged
@@ -26,4 +27,5 @@ def run(args: argparse.Namespace) -> int:
         for name, module, inputs in catalogue.load(args.names, frame, args.verdicts):
             raw = module.build(*inputs)
             write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(frame))
+    note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
     return 0

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.corpus.changes import contents
 from pipeline.corpus.environment import settings
 from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest, Shard
 from pipeline.corpus.shards import ShardWriter, smallest_dtype
@@ -93,18 +94,24 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
     dtype = smallest_dtype(tokeniser.vocab_size)
     with ShardWriter(work, dtype) as writer:
         encode(store, tokeniser, dtype, writer, work, num_proc)
-    manifest = _describe(source, survey, tokeniser, work, tuple(writer.shards))
+    manifest = _describe(spec, source, survey, tokeniser, work, tuple(writer.shards))
     _check_enough(manifest.num_tokens, spec)
     return manifest
 
 
 def _describe(
-    source: Source, survey: Survey, tokeniser: Tokeniser, work: Path, shards: tuple[Shard, ...]
+    spec: TokensSpec,
+    source: Source,
+    survey: Survey,
+    tokeniser: Tokeniser,
+    work: Path,
+    shards: tuple[Shard, ...],
 ) -> Manifest:
     """The manifest of what lies in `work`."""
+    paths = spec.corpus.get("paths", [])
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        source=source.describe(),
+        source=source.describe() | ({"contents": contents(paths)} if paths else {}),
         tokenizer={
             **tokeniser.description,
             "separator": tokeniser.separator,

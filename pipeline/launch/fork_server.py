@@ -27,7 +27,7 @@ ANSWER_SECONDS = 60.0
 """How long a guard may take to say that it has begun; a process that was stopped never does."""
 
 _LONGEST_REQUEST = 1 << 20
-_OTHER, _BEGUN = b"other settings", b"begun"
+_OTHER, _BEGUN, _NO_FORK = b"other settings", b"begun", b"no process more"
 Work = Callable[[], int]
 
 
@@ -63,11 +63,16 @@ def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int 
         "environment": {k: v for k, v in os.environ.items() if again or k != variable},
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST_REQUEST)
         connection.settimeout(ANSWER_SECONDS)
         try:
             connection.connect(_address(name))
             _check_user(connection)
-            answer = _sent(connection, json.dumps(request).encode())
+            # The outputs of this process go with it.
+            socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
+            answer = connection.recv(64)
+            if not answer:
+                raise ConnectionResetError("it ended before it began")
         except OSError as error:
             said = f"the preloaded process does not answer: the run loads for itself ({error})"
             print(said, file=sys.stderr)
@@ -75,7 +80,7 @@ def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int 
         if answer == _BEGUN:
             connection.settimeout(None)
             answer = _received(connection)
-    if answer == _OTHER:
+    if answer in (_OTHER, _NO_FORK):
         return None
     if not answer:
         raise ConnectionError("the preloaded process or its guard ended without an answer")
@@ -93,20 +98,6 @@ def _check_user(connection: socket.socket) -> None:
     _, user, _ = struct.unpack("3i", peer)
     if user != os.getuid():
         raise PermissionError(f"its socket is that of user {user}")
-
-
-def _sent(connection: socket.socket, request: bytes) -> bytes:
-    """The first answer to a request, which the outputs of this process go with.
-
-    Raises TimeoutError where none comes in time.
-    """
-    try:
-        socket.send_fds(connection, [request], [1, 2])
-        return connection.recv(64)
-    except TimeoutError:
-        raise
-    except OSError:
-        return b""
 
 
 def _received(connection: socket.socket) -> bytes:
@@ -131,7 +122,6 @@ def serve(name: str, load: Callable[[], Work], alike: Collection[str] = ()) -> N
     environment differs in one of `alike` is refused: libraries read those as they are loaded.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST_REQUEST)
         listener.bind(_address(name))
         listener.listen()
         work = load()
@@ -139,7 +129,11 @@ def serve(name: str, load: Callable[[], Work], alike: Collection[str] = ()) -> N
         while True:
             connection, _ = listener.accept()
             with connection:
-                if os.fork() == 0:
+                try:
+                    guard = os.fork()
+                except OSError:  # a process more is refused; who asked loads for itself
+                    continue
+                if guard == 0:
                     listener.close()
                     os._exit(_guard(connection, work, alike))
 
@@ -164,7 +158,11 @@ def _guard(connection: socket.socket, work: Work, alike: Collection[str]) -> int
     except OSError:
         return 0  # it has waited for too long and does the work itself
     os.setsid()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        connection.send(_NO_FORK)
+        return 0
     if child == 0:
         connection.close()
         _become(request, outputs, work)

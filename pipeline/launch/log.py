@@ -1,4 +1,4 @@
-"""What launchers said in the log of a run: which signals ended ranks, and whether a port was taken.
+"""What launchers said in the log of a run: which signals ended ranks, what was short, a taken port.
 
 torchrun's own exit code is 1 for all of it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 _OF_A_RANK = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
@@ -41,6 +42,61 @@ def signals_of_ranks(log: Path, begin: int, end: int) -> list[int]:
     found = {int(number) for number in _OF_A_RANK.findall(text)} - {signal.SIGTERM}
     first = _OF_THE_FIRST.findall(text) + _OF_TORCHRUN.findall(text)
     return sorted(found | {int(number) for number in first})
+
+
+LOST = "lost in attempt"
+"""Begins the line that ends an attempt in a log of several."""
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A line of a log that tells what a process was short of, the status that this is, the fix."""
+
+    kind: str
+    line: str
+    fix: str
+
+
+_SIGNS = (
+    (r"Too many open files", "failed", "raise the limit (`ulimit -n`)"),
+    (r"No space left on device|Disk quota exceeded", "error", "free space and start it again"),
+    (
+        r"Cannot allocate memory|[Oo]ut of memory|MemoryError|bad_alloc|failed to map segment",
+        "oom",
+        "give it more memory (`ulimit -v`, the job's request) or take a smaller study",
+    ),
+    (
+        r"Resource temporarily unavailable|can't start new thread|Thread creation failed",
+        "failed",
+        "allow more processes and threads (`ulimit -u`, pids of the control group)",
+    ),
+    (
+        # As an error: of a family of addresses that is not there torch merely warns.
+        r"^(?!.*\[W\d).*(Network is unreachable|No route to host)",
+        "failed",
+        "see `ip address` and `ip route`",
+    ),
+    (
+        r"error while loading shared libraries.*|cannot open shared object.*",
+        "failed",
+        "see the log",
+    ),
+)
+_CUT = 200
+
+
+def cause(log: Path) -> Sign | None:
+    """The first line of the last attempt in a log that names what the system refused, if any did.
+
+    For ends on which no rank had a word: the process that could have said it did not get so far.
+    """
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    for line in text.rpartition(LOST)[2].splitlines():
+        for pattern, kind, fix in _SIGNS:
+            if match := re.search(pattern, line):
+                begin = max(0, match.end() - _CUT)
+                return Sign(kind, " ".join(line[begin : match.end() + 30].split()), fix)
+    return None
 
 
 def port_was_taken(log: Path, port: int | str) -> bool:

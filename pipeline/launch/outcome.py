@@ -13,8 +13,9 @@ from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
 from pipeline.emulation import REPORT
 from pipeline.errors import LaunchError
+from pipeline.launch.log import cause
 from pipeline.launch.stalls import stalled
-from pipeline.launch.torchrun import Launch, RunPaths, in_a_job
+from pipeline.launch.torchrun import Launch, RunPaths, is_sent_again
 from pipeline.machine import processes
 from pipeline.machine.facts import hardware, loaded_versions, provenance
 from pipeline.machine.image import digest_from_within
@@ -30,7 +31,8 @@ class Ended:
 
     `exit_codes` are those of the launchers that ended by themselves (negative: a signal),
     `rank_signals` the signals that ended ranks below them, `stopped` processes that a signal
-    had stopped when time ran out.
+    had stopped when time ran out. `oom_kills` are those of the kernel's out-of-memory killer
+    meanwhile, None where it does not say.
     """
 
     exit_codes: Sequence[int]
@@ -39,6 +41,7 @@ class Ended:
     ended_at: str
     rank_signals: Sequence[int] = ()
     stopped: Sequence[int] = ()
+    oom_kills: int | None = None
 
     @property
     def killed_by(self) -> int | None:
@@ -181,7 +184,7 @@ class Verdict:
 
 
 def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
-    """The verdict on an ended run; raises LaunchError for an error of the input."""
+    """The verdict on an ended run, by what was seen; raises LaunchError for a wrong input."""
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
     killed = None if ended.timed_out else _killed(ended, paths)
     for kind in ("error", "disturbed", "unsupported", "oom", "failed", "lost"):
@@ -200,23 +203,31 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         if ended.stopped:
             who = ", ".join(map(str, ended.stopped))
             return Verdict("timeout", f"{late}: process {who} was stopped by a signal (SIGSTOP)")
+        if sign := cause(paths.log):
+            return Verdict("timeout", f"{late}; {paths.log.name} says: {sign.line}; {sign.fix}")
         return Verdict("timeout", f"{late}; raise it")
-    if any(code != 0 for code in ended.exit_codes):
-        codes = list(ended.exit_codes)
-        reason = (
-            f"launchers ended with exit codes {codes} and no rank said why; see {paths.log.name}"
-        )
-        # A scheduler's command says no more than that of a lost node.
-        return killed or Verdict("failed", reason, lost=in_a_job())
+    if any(ended.exit_codes):
+        if killed:
+            return killed
+        codes = f"launchers ended with exit codes {list(ended.exit_codes)}"
+        if (sign := cause(paths.log)) is None:
+            reason = f"{codes} and no rank said why; see {paths.log.name}"
+            # A scheduler's command says no more than that of a lost node.
+            return Verdict("failed", reason, lost=is_sent_again())
+        if sign.kind == "error":
+            raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
+        reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
+        return Verdict(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
     return Verdict("ok", None)
 
 
 def _killed(ended: Ended, paths: RunPaths) -> Verdict | None:
     """The verdict where a signal ended a launcher or a rank, None where there was none."""
-    number = ended.killed_by
+    number, who = ended.killed_by, ""
     if number is None:
         return None
-    who = " (by the kernel's out-of-memory killer or by somebody)" if number == SIGKILL else ""
+    if number == SIGKILL and ended.oom_kills is not None:
+        who = f" (the kernel counted {ended.oom_kills} kills for want of memory meanwhile)"
     return Verdict("failed", f"killed by signal {number}{who}; see {paths.log.name}", lost=True)
 
 

@@ -92,4 +92,4 @@ def load() -> fork_server.Work:
 
 if __name__ == "__main__":
     die_with_parent()
-    fork_server.serve(sys.argv[1], load, inherited.stated(os.environ))
+    fork_server.serve(sys.argv[1], load, [*inherited.stated(os.environ)])

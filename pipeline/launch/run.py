@@ -17,22 +17,22 @@ from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
 from pipeline.errors import CorpusError, LaunchError, LostError, StudyError
 from pipeline.launch.leftovers import clear
-from pipeline.launch.log import port_was_taken, signals_of_ranks, size_of
+from pipeline.launch.log import LOST, port_was_taken, signals_of_ranks, size_of
 from pipeline.launch.outcome import Ended, judge, make_record
 from pipeline.launch.progress import Progress
 from pipeline.launch.torchrun import (
     Launch,
     Place,
     RunPaths,
-    free_port,
     here,
-    in_a_job,
+    is_sent_again,
     network_of,
     network_text,
     plan,
 )
-from pipeline.machine import image, processes
+from pipeline.machine import image, limits, processes
 from pipeline.machine.facts import usable_cores
+from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
 from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
@@ -68,8 +68,11 @@ def train(
     where no record can be made.
     """
     spec = load_spec(paths.spec)
+    if paths.yardstick and not spec.world.yardstick:
+        raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
     layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
     layout.check_batch(spec)
+    limits.check(layout.processes_per_machine(spec.world))
     place = here(spec, usable_cores(), tuple(scheduler), image_file)
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
@@ -214,7 +217,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     deadline, next_look = begun + spec.timeout_seconds, begun
     progress = Progress(spec, path_of(paths.ranks, 0))
     signal.signal(signal.SIGTERM, _raise_interrupt)
-    said_before = size_of(paths.log)
+    said_before, kills_before = size_of(paths.log), limits.oom_kills()
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
     timed_out, stopped = False, list[int]()
     try:
@@ -239,7 +242,9 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     # Those that were stopped here say nothing about the run.
     exit_codes = [code for code in codes if code is not None]
     signals = signals_of_ranks(paths.log, said_before, said)
-    return Ended(exit_codes, timed_out, *_times(begun), signals, stopped)
+    kills = limits.oom_kills()
+    meanwhile = None if None in (kills, kills_before) else int(kills or 0) - int(kills_before or 0)
+    return Ended(exit_codes, timed_out, *_times(begun), signals, stopped, meanwhile)
 
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
@@ -265,8 +270,8 @@ def _lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> str | N
     verdict = judge(spec, paths, ended)
     if not verdict.lost or attempt >= ATTEMPTS:
         return None
-    lost = f"lost in attempt {attempt} of {ATTEMPTS} ({verdict.reason})"
-    if in_a_job():
+    lost = f"{LOST} {attempt} of {ATTEMPTS} ({verdict.reason})"
+    if is_sent_again():
         raise LostError(
             f"{spec.run_id}: {lost}; no record is written, start it again and it resumes from its "
             "last checkpoint"

@@ -8,7 +8,6 @@ launcher on every node. It is the same for every strategy.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,13 +19,12 @@ from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
 from pipeline.launch import preloaded, start
-from pipeline.machine import addresses, inherited
+from pipeline.machine import addresses, inherited, limits
 from pipeline.machine import image as container
 from pipeline.machine.control_groups import usable_cores
 from pipeline.parallel.mesh import Layout
 from pipeline.study.spec import RunSpec, WorldSpec
 
-LOOPBACK = "127.0.0.1"
 NODE = ("-m", "pipeline.launch.slurm.node")
 """torchrun too, which asks the scheduler for the node's place."""
 
@@ -47,7 +45,7 @@ class Place:
 
     num_cores: int
     port: int | str
-    address: str = LOOPBACK
+    address: str = limits.LOOPBACK
     scheduler: tuple[str, ...] = ()
     image: Path | None = None
     token: str = ""
@@ -184,7 +182,7 @@ def commands(
     meeting = (
         f"--nnodes={spec.world.nodes}",
         f"--nproc-per-node={layout.processes_per_node}",
-        f"--master-addr={place.address if several else LOOPBACK}",
+        f"--master-addr={place.address if several else limits.LOOPBACK}",
         f"--master-port={place.port}",
         # By itself torchrun leaves a folder in the temporary one for each start.
         f"--log-dir={paths.ranks / 'torchrun'}",
@@ -236,22 +234,18 @@ def here(
     """This machine as the first node, with a port that is free at this moment."""
     several = spec.world.num_machines > 1 and has_allocation(scheduler)
     chosen = {**os.environ, **spec.environment}.get(addresses.INTERFACE)
-    address = addresses.own_address(chosen) if several else LOOPBACK
-    return Place(num_cores, free_port(address), address, scheduler, image)
+    address = addresses.own_address(chosen) if several else limits.LOOPBACK
+    return Place(num_cores, limits.free_port(address), address, scheduler, image)
 
 
 def has_allocation(scheduler: tuple[str, ...]) -> bool:
     """Whether the scheduler's command has nodes to start on."""
-    return bool(scheduler) and in_a_job()
+    return bool(scheduler) and "SLURM_JOB_ID" in os.environ
 
 
-def in_a_job() -> bool:
-    """Whether a scheduler started this process, which sends a job again that was lost."""
-    return "SLURM_JOB_ID" in os.environ
+def is_sent_again() -> bool:
+    """Whether this is a job that who sent it sends again where it is lost.
 
-
-def free_port(address: str = LOOPBACK) -> int:
-    """A TCP port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
+    An allocation alone is none: a shell inside of one is, too.
+    """
+    return inherited.SENT_AGAIN in os.environ

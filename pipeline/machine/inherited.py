@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = str(Path(__file__).parents[2])
 STATED = "SAMESTEP_STATED"
+SENT_AGAIN = "SAMESTEP_SENT_AGAIN"
+"""Set in jobs that Snakemake has sent to a scheduler (`workflow/rules/common.smk`)."""
 
 OWN = {"PYTHONPATH": ROOT, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 """Python finds this project and its own packages, and none of the working folder or the user."""

@@ -231,7 +231,13 @@ def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> N
             *options,
         ]
         done = subprocess.run(
-            command, cwd=source.parent, capture_output=True, text=True, check=False
+            command,
+            cwd=source.parent,
+            env=os.environ | {"LC_ALL": "C.UTF-8"},  # names of files may hold any letter
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
         )
         if done.returncode:
             reason = " ".join(done.stderr.split())[:300]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import UnsupportedError
 from pipeline.precision.base import PrecisionInfo
 
 
@@ -33,8 +33,6 @@ class Faults:
                 f"optimiser_steps {self.optimiser_steps} cannot run with torch's loss scaling "
                 f"({precision.name}); use fp32, bf16 or apex_o1"
             )
-        if self.optimiser_steps < 1:
-            raise StudyError(f"optimiser_steps {self.optimiser_steps} is under 1; set it to 1")
         if self.empty_cache and device != "cuda":
             raise UnsupportedError(
                 f"empty_cache needs a CUDA device, given {device}; remove the option"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pipeline.study.spec import RunSpec, WorldSpec
 
 COMPRESSIONS = ("none", "fp16")
+MAX_FUSION_MB = 4096
+"""Over thirty times Horovod's own."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,14 @@ class Horovod(Strategy):
     clip_before_synchronise: bool = False
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; raises StudyError on an unknown compression."""
+        """One process per device; raises StudyError on a setting that no run can have."""
+        if self.optimiser_steps < 1:
+            raise StudyError(f"optimiser_steps {self.optimiser_steps} is under 1; set it to 1")
+        if self.fusion_threshold_mb > MAX_FUSION_MB:
+            raise StudyError(
+                f"horovod fusion_threshold_mb {self.fusion_threshold_mb} is over {MAX_FUSION_MB}, "
+                "and every rank has a buffer of that size; set it to that of the gradients or less"
+            )
         if self.compression not in COMPRESSIONS:
             raise StudyError(
                 f"horovod compression {self.compression!r} is unknown; use one of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +88,20 @@ def extended(
 
 def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping `whole` with what `content` states in its place; null leaves a key out."""
+    whole_schema: Any = validator("config").schema
+    schema = whole_schema["properties"]
     made = {key: value for key, value in whole.items() if key not in OWN}
     for key, value in content.items():
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
-            value = _without_nulls(whole[key] | value)
+            value = _without_nulls(whole[key] | value, schema[key]["properties"])
         made[key] = value
-    return {key: value for key, value in _without_nulls(made).items() if key != "extends"}
+    del made["extends"]
+    return _without_nulls(made, schema)
 
 
-def _without_nulls(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in mapping.items() if value is not None}
+def _without_nulls(mapping: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """What is not null; a misspelt key stays, so that validation names it."""
+    return {key: v for key, v in mapping.items() if v is not None or key not in known}
 
 
 def _from_here(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -92,6 +92,11 @@ class Follower:
             runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
             self._say(f"note: {runs} that other programs disturbed: tried again")
 
+    def tell_damaged(self, records: Sequence[Path]) -> None:
+        """Say which records were set aside."""
+        for path in records:
+            self._say(f"note: a disk emptied or cut a record, kept as {path}: its run is repeated")
+
     def close(self) -> None:
         """Take the line away on a terminal."""
         if self._terminal:
@@ -145,16 +150,19 @@ def follow(
 
     Its output goes to a new file below `logs/workflow` of the results folder. `retry`: records of
     runs that other programs disturbed are forced to be made again, at the start and, of those that
-    were disturbed in it, once more after the end. Raises SamestepError where the file cannot be
+    were disturbed in it, once more after the end; records that are damaged are set aside, so that
+    they are made again too. Raises SamestepError where the file cannot be
     written or the command cannot be started.
     """
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{getpid()}.txt"
     log = watched.results / "logs" / "workflow" / name
     watched.update()
+    damaged = watched.set_aside() if retry else []
     again = watched.take_back() if retry else []
     child = _start(command, again, log)
     shown = Follower(watched, log, out)
     try:
+        shown.tell_damaged(damaged)
         shown.tell_again(again)
         status = _wait(child, shown)
         if status == 0 and retry and (again := watched.take_back()):

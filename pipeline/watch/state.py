@@ -96,6 +96,17 @@ class Watched:
         runs = zip(self._runs, self._files, strict=True)
         return [file for spec, file in runs if spec.run_id in disturbed]
 
+    def set_aside(self) -> list[Path]:
+        """Rename records that a disk has emptied or cut, so that their runs are made again.
+
+        Returns their new names. Snakemake knows a record by its name alone.
+        """
+        kept = []
+        for spec, file in zip(self._runs, self._files, strict=True):
+            if spec.run_id not in self.ended and _is_damaged(file):
+                kept.append(file.replace(file.with_name(f"{file.name}.damaged")))
+        return kept
+
     def seconds_left(self) -> float | None:
         """Wall time until the last planned run ends; None before any run has ended.
 
@@ -187,6 +198,19 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
     except (RecordError, StudyError, KeyError, TypeError, ValueError):
         return None
     return Ended(spec, status, start, end, seconds)
+
+
+def _is_damaged(file: Path) -> bool:
+    """Whether a record is there and is no JSON, or is of steps that are not there any more."""
+    if not file.is_file():
+        return False
+    try:
+        run = read_made(file, "", RecordError, "snakemake")
+    except RecordError:
+        return True
+    steps = file.with_name(STEPS_FILE)
+    is_ok = isinstance(run, dict) and run.get("status") == "ok"
+    return is_ok and not (steps.is_file() and steps.stat().st_size)
 
 
 def _median_step(path: Path) -> float:

@@ -166,10 +166,17 @@ def test_what_is_written_is_none_of_what_is_read(laid: Laid, here: Path) -> None
         written = both / "below/kept" if out.type is new_file and kind == "folder" else both
         given = {out.dest: [str(written)], read.dest: [str(both)]}
         status, said = call(here, stage, *line_of(laid, stage, given))
-        if status != 2 or "would be overwritten" not in said:
+        if status != 2 or "would be changed" not in said:
             wrong.append((stage, out.dest, read.dest, status, said))
         shutil.rmtree(both) if both.is_dir() else both.unlink()
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("out", ["a", "a/new", "b/tables"])
+def test_what_is_compared_stays_as_it_is(laid: Laid, here: Path, out: str) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(laid.results, here / name)
+    assert "would be changed" in refusal(here, "compare", "a", "b", "--out", out)
 
 
 FILES = {"empty": b"", "text": b"text", "PAR1": b"PAR1" * 9, "zip": b"PK\x05\x06" + b"\0" * 18}

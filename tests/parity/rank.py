@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.launch.emulated.ranks import Rank, fork
-from pipeline.launch.torchrun import free_port
+from pipeline.machine.limits import free_port
 from pipeline.parallel import counted, state, tensor
 from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.mesh import Layout

@@ -84,7 +84,7 @@ def run(stage: Stage) -> NoReturn:
     os.dup2(output, 2)
     sys.stderr = sys.stdout = os.fdopen(2, "w", buffering=1, closefd=False)
     os.environ["TMPDIR"] = str(stage.temporary)
-    os.environ.pop("SLURM_JOB_ID", None)
+    os.environ.pop("SAMESTEP_SENT_AGAIN", None)
     tempfile.tempdir = None
     processes.start = start  # type: ignore[assignment]
     processes.stop = partial(processes.stop, grace_seconds=1)
@@ -239,15 +239,15 @@ def _at_the_record(error: OSError) -> Callable[[Stage], None]:
 
 
 def _port_is_taken(stage: Stage) -> None:
-    from pipeline.launch import torchrun
+    from pipeline.machine import limits
 
-    listener = socket.create_server((torchrun.LOOPBACK, 0))
+    listener = socket.create_server((limits.LOOPBACK, 0))
     port = int(listener.getsockname()[1])
 
     def taken(address: str = "") -> int:
         return port
 
-    torchrun.free_port = taken
+    limits.free_port = taken
     stage.marker.touch()
 
 

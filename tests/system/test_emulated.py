@@ -22,6 +22,7 @@ from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
 from pipeline.launch.emulated import yardstick
 from pipeline.machine.facts import hardware
+from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -329,7 +330,7 @@ def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
             command(spec, small_tokens, tmp_path / "out"),
             cwd=ROOT,
             # In a job the scheduler starts a killed run again, not the stage.
-            env=os.environ | {"SLURM_JOB_ID": "1"},
+            env=os.environ | {SENT_AGAIN: "yes"},
             stdout=said,
             stderr=said,
         )

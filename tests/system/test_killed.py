@@ -224,7 +224,7 @@ def test_a_third_kill_is_the_result(small_tokens, tmp_path) -> None:
         stage.kill("torch.distributed.run")
     record, said = stage.end()
     assert record["status"] == "failed"
-    assert "killed by signal 9" in record["reason"] and "out-of-memory" in record["reason"]
+    assert "killed by signal 9" in record["reason"]
     assert said.count("lost in attempt") == 2
 
 

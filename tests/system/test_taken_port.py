@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.launch import torchrun as launcher
+from pipeline.machine import limits
 from pipeline.records import read_record
 from tests.parity.cases import Case
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture
 def taken() -> Iterator[int]:
     """A port of the loopback on which this test listens."""
-    with socket.create_server((launcher.LOOPBACK, 0)) as listener:
+    with socket.create_server((limits.LOOPBACK, 0)) as listener:
         yield int(listener.getsockname()[1])
 
 
@@ -33,8 +33,8 @@ def test_a_run_whose_port_was_taken_starts_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ports, free_port = iter([taken]), launcher.free_port
-    monkeypatch.setattr(launcher, "free_port", lambda at: next(ports, 0) or free_port(at))
+    ports, free_port = iter([taken]), limits.free_port
+    monkeypatch.setattr(limits, "free_port", lambda at: next(ports, 0) or free_port(at))
     run = Case("ddp").spec(nodes)
     world = replace(run.world, nodes=nodes, ranks_per_node=1)
     run = replace(run, world=world, workload=replace(run.workload, steps=3))

@@ -116,6 +116,7 @@ READERS = {
     "pipeline.machine.facts": "the kernel's files",
     "pipeline.machine.image": "a file of the image",
     "pipeline.claims.readme": "the file between whose marks it writes",
+    "pipeline.machine.limits": "the kernel's files",
     "pipeline.machine.lock": "the lock",
     "pipeline.machine.others": "the kernel's files",
     "pipeline.machine.session": "what forks of this process keep",

@@ -73,6 +73,8 @@ def fail_with(monkeypatch, error: BaseException) -> int:
         (OSError(28, "No space left", "a\nb"), 2, "error: a b: No space left; fix the path"),
         (PermissionError(13, "Permission denied", "x"), 2, "error: x: Permission denied"),
         (MemoryError(), 2, "error: out of memory"),
+        (ImportError("No module named x", name="x"), 2, "error: No module named x: /"),
+        (ImportError("no", name="pipeline.x"), 70, "error: ['strategies'] has a bug (Imp"),
         (RecursionError("depth"), 2, "error: nested too deep (depth)"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (KeyboardInterrupt("by signal 15"), 143, "interrupted by signal 15"),

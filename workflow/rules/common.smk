@@ -1,10 +1,11 @@
 # Paths, specs and small functions that the rules share; the logic is in pipeline/.
 import json
+import os
 import sys
 
 from snakemake.settings.types import DeploymentMethod
 
-from pipeline.accept import accept
+from pipeline.accept import accept, accept_to_run
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError, SamestepError, StudyError
 from pipeline.metrics.adaptive import run_files
@@ -21,6 +22,9 @@ from pipeline.launch.slurm.request import request
 # Jobs take over what the stages of a run may; what is left out is said once.
 if workflow.is_main_process:
     inherited.clean()
+# Who sent this job sends it again where it is lost (`retries` of the profile).
+if workflow.remote_exec:
+    os.environ[inherited.SENT_AGAIN] = "yes"
 # Snakemake has read the file already, with a reader that takes the last of two equal keys.
 try:
     for path in workflow.configfiles:
@@ -30,9 +34,11 @@ try:
     config.update(resolved)
     STUDY = check_study(config, "configuration")
     if workflow.is_main_process:
-        # Tokens that are there are made from no corpus again, and an archive has none.
-        made = Path("results", STUDY.name, "tokens/manifest.json").is_file()
-        accept(STUDY, has_tokens=made or bool(UNDER))
+        # An archive has no corpus.
+        if UNDER:
+            accept(STUDY, has_tokens=True)
+        else:
+            accept_to_run(STUDY)
 except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)

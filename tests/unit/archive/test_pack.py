@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -84,6 +85,19 @@ def test_a_partial_archive_holds_the_records_that_are_there_and_no_results(resul
     )
     facts = json.loads(bytes(parts["archive.json"]))
     assert facts["num_recorded"] == 1 and facts["num_runs"] == 2
+
+
+@pytest.mark.parametrize("name", ["report.html", "paper", "tokens/manifest.json", "runs/single"])
+def test_what_a_symlink_leads_to_is_not_packed(results: Path, tmp_path: Path, name: str) -> None:
+    (results / "report.html").write_text("page")
+    elsewhere = Path(shutil.move(results / name, tmp_path / "elsewhere"))
+    (results / name).symlink_to(elsewhere)
+    with pytest.raises(ArchiveError, match=r"symlink to .*; put the file itself"):
+        contents(results, partial=False)
+    (tmp_path / "link").symlink_to(results)  # the whole of it may lie where there is room
+    (results / name).unlink()
+    elsewhere.rename(results / name)
+    assert contents(tmp_path / "link", partial=False)
 
 
 def test_without_a_record_there_is_no_archive(results: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.archive import read
 from pipeline.archive.contents import contents
 from pipeline.archive.layout import PRODUCT
 from pipeline.archive.pack import write_zip
@@ -205,6 +206,20 @@ def test_records_that_do_not_hold(
     archive: Path, tmp_path: Path, change: Callable[[Files], object], message: str
 ) -> None:
     refused(repack(archive, change), tmp_path / "into", message)
+
+
+def test_records_of_another_study_are_refused_before_one_is_written(
+    archive: Path, tmp_path: Path, monkeypatch
+) -> None:
+    written, copy = list[str](), read._copy
+
+    def noted(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None) -> str:
+        written.append(entry.filename)
+        return copy(opened, entry, target)
+
+    monkeypatch.setattr(read, "_copy", noted)
+    refused(repack(archive, _stray), tmp_path / "into", "runs/stray/n1/r0 belongs to no run")
+    assert written == ["archive.json", "study.json"]
 
 
 def test_a_partial_archive_has_nothing_to_rebuild_from(results: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pipeline.errors import SamestepError
 from pipeline.metrics.select import seconds_of_runs
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
-from tests.fake_records import make_study, make_table, write_table
+from tests.fake_records import make_study, make_table, write_records, write_table
 
 SUM, OTHER = "ab" * 32, "cd" * 32
 LOCK = f"""# made by pip-compile
@@ -158,6 +158,7 @@ def test_the_command_writes_both_files_and_prints_what_is_unmet(
     (tmp_path / "metrics").mkdir()
     write_table(table, tmp_path / "metrics")
     (tmp_path / "study.json").write_text(json.dumps(make_study(repeats=2)))
+    write_records(tmp_path / "runs", make_study(repeats=2))
     assert main(["artifact", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "unmet  available" in said and "unmet  reproduced" in said
@@ -165,3 +166,6 @@ def test_the_command_writes_both_files_and_prints_what_is_unmet(
     assert "Time to analyse: not measured" in text and "## Paper checklist (NeurIPS)" in text
     found = json.loads((tmp_path / "artifact" / "sbom.spdx.json").read_text(encoding="utf-8"))
     schemas.validate(found, "sbom", "sbom.spdx.json")
+    (tmp_path / "runs/dps/n2/r1/run.json").unlink()
+    assert main(["artifact", "--results", str(tmp_path)]) == 2
+    assert "runs/dps/n2/r1/run.json does not exist" in capsys.readouterr().err

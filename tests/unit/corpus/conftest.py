@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ def make_shards(tmp_path: Path) -> MakeShards:
     def make(num_tokens: int, shard_tokens: int = 2**24, dtype: str = "uint16") -> Path:
         folder = tmp_path / f"tokens-{num_tokens}-{shard_tokens}-{dtype}"
         folder.mkdir()
-        (folder / TOKENIZER_FILE).write_text("{}")
+        vocab = {"<|endoftext|>": 0, "last": num_tokens - 1}
+        (folder / TOKENIZER_FILE).write_text(
+            json.dumps({"model": {"vocab": vocab}, "added_tokens": []})
+        )
         with ShardWriter(folder, dtype, shard_tokens) as writer:
             writer.append(np.arange(num_tokens, dtype=dtype))
         tokenizer = {

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,14 @@ def test_what_was_verified_is_not_read_again(make_shards: MakeShards, monkeypatc
     os.utime(shard, ns=(0, 0))
     one_line(folder, shard.name, "SHA-256", verify=True)
     assert read == [shard]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("vocab_size", 301), ("separator_id", 1), ("num_documents", 7)]
+)
+def test_a_number_that_is_not_that_of_the_tokens(small_tokens, tmp_path, name, value) -> None:
+    """Also where the tokens were found right before."""
+    folder = Path(shutil.copytree(small_tokens, tmp_path / "tokens"))
+    Manifest.load(folder, verify=True)
+    edit(folder, **{name: value})
+    one_line(folder, f"at $.{name}: {value} is not", verify=True)

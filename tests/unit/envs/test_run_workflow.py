@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "envs" / "run_workflow.sh"
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "envs" / "run_workflow.sh"
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = folder / ".venv/bin/snakemake"
-    program.parent.mkdir(parents=True)
-    program.write_text('#!/bin/sh\necho ran "$@"\n')
+def put(program: Path, words: str) -> None:
+    """A program of the shell."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{words}\n")
     program.chmod(0o755)
+
+
+def run(
+    folder: Path, *arguments: str, snakemake: str = 'echo ran "$@"'
+) -> subprocess.CompletedProcess[str]:
+    for name, words in (
+        ("snakemake", snakemake),
+        ("python", f'PYTHONPATH={ROOT} exec {sys.executable} "$@"'),
+    ):
+        put(folder / ".venv/bin" / name, words)
     return subprocess.run(
         ["/bin/sh", str(SCRIPT), *arguments],
         cwd=folder,
@@ -37,13 +50,16 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("--configfile", __file__, "none.yaml"),
         ("--configfile", "a\nb"),
         ("--configfile", "$(touch made)"),
+        ("--configfile", "no.yaml"),
+        ("--configfile=no.yaml", "--cores", "1"),
     ],
 )
 def test_a_study_file_that_is_none_is_one_line(tmp_path: Path, given: tuple[str, ...]) -> None:
     os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "no.yaml").write_text("a: [\n" * 4000)
     done = run(tmp_path, *given)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: study file '") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: study file ") and done.stderr.count("\n") == 1
     assert not (tmp_path / "made").exists() and not (tmp_path / ".snakemake").exists()
 
 
@@ -63,3 +79,28 @@ def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch) ->
     done = run(tmp_path, "--cores", "1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "cannot be locked" in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["flock", "which"])
+def test_a_program_that_is_missing_is_one_line(tmp_path: Path, monkeypatch, missing: str) -> None:
+    programs = {"sh", "env", "sed", "flock", "which", "find", "mkdir", "tail"} - {missing}
+    (tmp_path / "bin").mkdir()
+    for name in programs:
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: the program '{missing}' is missing; install")
+
+
+def test_a_user_without_a_name_or_a_folder_for_caches_gets_both(
+    tmp_path: Path, monkeypatch
+) -> None:
+    put(tmp_path / "bin/id", '[ "$1" = -u ] && echo 54321')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", "/dev/null")
+    for name in ("XDG_CACHE_HOME", "USER"):
+        monkeypatch.delenv(name, raising=False)
+    done = run(tmp_path, snakemake='echo "$USER" "$XDG_CACHE_HOME"')
+    assert done.stdout == f"user54321 {tmp_path}/.snakemake/cache\n"
+    assert "note: /dev/null/.cache/snakemake cannot be written; caches go to" in done.stderr

@@ -9,6 +9,7 @@ import pytest
 from pipeline.errors import LaunchError
 from pipeline.launch.outcome import Ended, Verdict, judge
 from pipeline.launch.torchrun import RunPaths
+from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -92,15 +93,61 @@ def test_a_kill_is_named_also_where_a_peer_says_that_it_lost_it(run, paths, code
     for _ in range(2):
         verdict = judge(run, paths, replace(ended(*codes), rank_signals=signals))
         assert (verdict.status, verdict.lost) == ("failed", True)
-        assert verdict.reason is not None and "killed by signal 9 " in verdict.reason
-        assert "out-of-memory" in verdict.reason
+        assert verdict.reason is not None and "killed by signal 9;" in verdict.reason
         leave(paths, 1, "lost", "connection closed by peer")
+
+
+def test_a_kill_says_what_the_kernel_counted_and_guesses_no_killer(run, paths) -> None:
+    for kills, said in ((2, "counted 2 kills for want of memory"), (0, "counted 0 "), (None, "9;")):
+        assert said in str(judge(run, paths, replace(ended(-9), oom_kills=kills)).reason)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "fix"),
+    [
+        ("socket (errno: 24 - Too many open files).", "failed", "ulimit -n"),
+        ("OSError: [Errno 12] Cannot allocate memory", "oom", "more memory"),
+        ("terminate called after ... 'std::bad_alloc'", "oom", "more memory"),
+        ("MemoryError", "oom", "more memory"),
+        ("ImportError: libtorch.so: failed to map segment from shared object", "oom", "memory"),
+        (
+            "libgomp: Thread creation failed: Resource temporarily unavailable",
+            "failed",
+            "ulimit -u",
+        ),
+        ("RuntimeError: can't start new thread", "failed", "ulimit -u"),
+        ("(errno: 101 - Network is unreachable)", "failed", "ip route"),
+        ("ImportError: libx.so.1: cannot open shared object file", "failed", "see the log"),
+        ("something else", "failed", "no rank said why"),
+    ],
+)
+def test_where_no_rank_had_a_word_what_the_system_refused_decides(
+    run, paths, monkeypatch, line, status, fix
+) -> None:
+    """By the log of the last attempt; a timeout stays one, but is not to be raised."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
+    paths.log.write_text(f"No space left on device\nlost in attempt 1 of 3\nnote\n{line}\n")
+    verdict = judge(run, paths, ended(1))
+    assert verdict.status == status and fix in str(verdict.reason)
+    assert "exit codes [1]" in str(verdict.reason)
+    late = judge(run, paths, ended(timed_out=True))
+    assert late.status == "timeout"
+    assert (fix in str(late.reason)) == (line != "something else")
+    assert ("raise it" in str(late.reason)) == (line == "something else")
+    leave(paths, 1, "failed", "its own")
+    assert judge(run, paths, ended(1)).reason == "SomeError: its own"
+
+
+def test_a_full_disk_makes_no_record(run, paths) -> None:
+    paths.log.write_text("OSError: [Errno 28] No space left on device: 'x'\n")
+    with pytest.raises(LaunchError, match=r"No space left on device.*; free space"):
+        judge(run, paths, ended(1))
 
 
 def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(
     run, paths, monkeypatch
 ) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
     assert judge(run, paths, ended(1)).lost is False
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(SENT_AGAIN, "yes")
     assert judge(run, paths, ended(1)).lost is True

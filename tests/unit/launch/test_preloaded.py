@@ -156,6 +156,12 @@ def test_a_process_that_is_gone_is_not_waited_for(monkeypatch, capsys) -> None:
     assert "does not answer: the run loads for itself" in capsys.readouterr().err
 
 
+def test_an_environment_too_long_for_the_socket_is_no_kill(server, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("LONG", "x" * (1 << 21))
+    assert preloaded.ask("rank", ["x", "0"]) is None
+    assert "the run loads for itself ([Errno 90] Message too long)" in capsys.readouterr().err
+
+
 def test_other_threads_than_torch_was_loaded_with_are_refused(server, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "63")
     monkeypatch.setenv(preloaded.variable(63), os.environ[ONE_THREAD])

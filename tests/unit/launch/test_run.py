@@ -20,6 +20,7 @@ from pipeline.launch import run as cli
 from pipeline.launch import torchrun
 from pipeline.launch.outcome import Ended
 from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
+from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
@@ -116,7 +117,7 @@ KILLED = Ended([-9], False, NOW, NOW)
 
 def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(paths, monkeypatch) -> None:
     """On one node as on several."""
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv(SENT_AGAIN, "yes")
     with pytest.raises(LostError, match="lost in attempt 2 of 3"):
         cli._lost(RUN, paths, KILLED, 2)
     assert cli._lost(RUN, paths, KILLED, 3) is None
@@ -129,7 +130,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
     A start leaves a checkpoint of step 3 with its steps. Returns the steps that each start was
     told to resume from.
     """
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
 
     def run(spec: RunSpec, *ends: Ended | str, tokens: Path = small_tokens) -> list[str]:
         told: list[str] = []

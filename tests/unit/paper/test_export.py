@@ -1,12 +1,14 @@
 """What the export makes of what pandoc writes."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pypandoc
 import pytest
 
+from pipeline.paper import export
 from pipeline.paper.export import TYPST, _table_lines
 from pipeline.paper.manuscript import SOURCES
 from tests.unit.paper.papers import make_paper
@@ -74,3 +76,13 @@ def _pipe_table(rows: list[list[str]]) -> str:
 def test_the_class_is_named_once_and_loads_what_it_has_itself(latex: str) -> None:
     assert latex.count("\\documentclass") == 1
     assert latex.index("\\@ifclassloaded{acmart}") < latex.index("{hyperref}")
+
+
+def test_pandoc_takes_any_letter_of_a_path_in_any_locale(tmp_path: Path, monkeypatch) -> None:
+    sources = tmp_path / "M\u00fcller" / "paper"
+    shutil.copytree(SOURCES, sources)
+    monkeypatch.setattr(export, "SOURCES", sources)
+    monkeypatch.setenv("LC_ALL", "C")
+    (sources / "a.md").write_text("A text.\n")
+    export._pandoc(sources / "a.md", sources / "a.html", [], images="svg")
+    assert "A text." in (sources / "a.html").read_text()

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
-from pipeline.launch.torchrun import free_port
+from pipeline.machine.limits import free_port
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
 # Each strategy has one rank in a process of its own, which joins what its strategy joins. One that

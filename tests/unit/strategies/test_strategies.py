@@ -95,11 +95,22 @@ def test_a_missing_package_is_unsupported(monkeypatch) -> None:
 def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
     with pytest.raises(UnsupportedError, match="empty_cache needs a CUDA device"):
         Faults(empty_cache=True).check("cpu", FP32)
-    with pytest.raises(StudyError, match="optimiser_steps 0 is under 1"):
-        Faults(optimiser_steps=0).check("cpu", FP32)
     scaled = replace(FP32, name="fp16", loss_scaling=True)
     with pytest.raises(UnsupportedError, match="cannot run with torch's loss scaling"):
         Faults(optimiser_steps=2).check("cpu", scaled)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimiser_steps": 0}, "optimiser_steps 0 is under 1"),
+        ({"fusion_threshold_mb": 1_000_000}, "fusion_threshold_mb 1000000 is over 4096"),
+        ({"compression": "zip"}, "compression 'zip' is unknown"),
+    ],
+)
+def test_what_no_run_of_horovod_can_have_is_refused_before_one(options, words) -> None:
+    with pytest.raises(StudyError, match=words):
+        strategies.load("horovod", options).layout(WORLD)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:

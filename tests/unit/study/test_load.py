@@ -195,3 +195,12 @@ def test_a_word_that_yaml_reads_otherwise_is_told_how_to_write_it(
     own.write_text(f"extends: smoke\nstudy: own\n{line}\n")
     with pytest.raises(StudyError, match=said):
         load_study(own)
+
+
+@pytest.mark.parametrize(
+    "line", ["profle: null", "cluster: {yardstik: null}", "model: {wdth: null}"]
+)
+def test_a_misspelt_key_is_not_removed_without_a_word(tmp_path: Path, line: str) -> None:
+    (tmp_path / "mine.yaml").write_text(f"study: mine\nextends: smoke\n{line}\n")
+    with pytest.raises(StudyError, match=r"unknown keys '(profle|yardstik|wdth)'"):
+        load_study(tmp_path / "mine.yaml")

@@ -69,7 +69,7 @@ def test_a_study_of_one_rank_has_no_rows(tmp_path: Path) -> None:
     frame = sends.build(alone[alone["nodes"] == 1])
     assert frame.empty and list(sends.show(frame).columns)[-1] == "Calls"
     write_all(frame, sends.show(frame), sends.CAPTION, tmp_path, "sends")
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.glob("[!.]*"))) == 4
 
 
 def test_the_caption_explains_every_symbol() -> None:

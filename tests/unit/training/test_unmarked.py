@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.launch.torchrun import free_port
+from pipeline.machine.limits import free_port
 
 RANKS = """
 import json, os, sys

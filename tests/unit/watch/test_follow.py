@@ -177,3 +177,17 @@ def test_a_broken_pipe_leaves_no_orphan(tmp_path: Path) -> None:
     with pytest.raises(BrokenPipeError):
         run(tmp_path, f"{child} while :; do sleep 0.05; done", Gone())
     assert (tmp_path / "ended").exists()
+
+
+def test_a_record_that_a_disk_emptied_is_set_aside_and_named(tmp_path: Path) -> None:
+    write_records(tmp_path / "runs", STUDY)
+    emptied, cut, steps = (tmp_path / "runs/dps" / name / "r0" for name in ("n1", "n2", "n4"))
+    (emptied / "run.json").write_text("")
+    (cut / "run.json").write_bytes((cut / "run.json").read_bytes()[:99])
+    (steps / "steps.jsonl").write_text("")
+    watched, out = Watched(Study.of(STUDY), tmp_path), io.StringIO()
+    assert follow(watched, ["sh", "-c", "exit 0"], out, retry=True) == 0
+    damaged = {emptied, cut, steps}
+    assert {path.parent for path in tmp_path.rglob("run.json.damaged")} == damaged
+    assert not any((folder / "run.json").exists() for folder in damaged)
+    assert all(f"kept as {folder}/run.json.damaged: its" in out.getvalue() for folder in damaged)

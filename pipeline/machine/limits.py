@@ -1,0 +1,92 @@
+"""What ranks on this machine need of it before any of them starts, and what ended them later."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import tempfile
+from pathlib import Path
+
+from pipeline.errors import LaunchError
+from pipeline.machine import control_groups
+
+FILES = 64
+"""Open files of a rank besides its connections to others; torch and its store take about half."""
+
+ROOM = 1 << 20
+LOOPBACK = "127.0.0.1"
+SECONDS = 5
+KILLS = Path("/proc/vmstat")
+
+
+def check(ranks: int) -> None:
+    """Raise LaunchError where `ranks` on this machine could not start or never meet.
+
+    Where they may, the soft limit of open files is raised to the hard one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = FILES + 4 * ranks
+    if resource.RLIM_INFINITY not in (soft, hard) and hard < needed:
+        raise LaunchError(
+            f"a process may open {hard} files here, {ranks} ranks need {needed} each; raise the "
+            "limit (`ulimit -n`)"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _meet(LOOPBACK)
+    _write()
+
+
+def _write() -> None:
+    """Raise LaunchError where no temporary file of `ROOM` bytes can be written.
+
+    Python would take the next of some folders without a word, and other programs end.
+    """
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108, where programs look
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+    except OSError as error:
+        raise LaunchError(
+            f"temporary files cannot be written in {folder} ({error.strerror or error}); free "
+            "space there, or set TMPDIR to a folder with room"
+        ) from error
+
+
+def free_port(address: str = LOOPBACK) -> int:
+    """A TCP port that nobody listens on and that can be reached at this moment."""
+    return _meet(address)
+
+
+def _meet(address: str) -> int:
+    """Connect to a port of one's own, which is returned; raises LaunchError where that fails."""
+    try:
+        with socket.socket() as listener:
+            listener.bind((address, 0))
+            listener.listen()
+            socket.create_connection(listener.getsockname(), SECONDS).close()
+            return int(listener.getsockname()[1])
+    except OSError as error:
+        fix = "`ip link set lo up`" if address == LOOPBACK else "see `ip address`"
+        raise LaunchError(
+            f"this machine does not reach itself at {address} ({error.strerror or error}), so its "
+            f"ranks would never meet; {fix}"
+        ) from error
+
+
+def oom_kills() -> int | None:
+    """Processes that the kernel's out-of-memory killer has ended; None where it does not say.
+
+    Those of the nearest control group that counts them, else of the whole machine.
+    """
+    groups = [group.path / "memory.events" for group in control_groups.lineage()]
+    for path in (*groups, KILLS):
+        try:
+            lines = path.read_text(encoding="ascii").splitlines()
+        except OSError:
+            continue
+        for name, _, count in (line.partition(" ") for line in lines):
+            if name == "oom_kill":
+                return int(count)
+    return None

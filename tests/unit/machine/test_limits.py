@@ -1,0 +1,53 @@
+"""What is known before ranks start."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.errors import LaunchError
+from pipeline.machine import limits
+
+CHECK = """
+import resource, sys
+from pipeline.machine import limits
+resource.setrlimit(resource.RLIMIT_NOFILE, (12, int(sys.argv[1])))
+limits.check(2)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def test_too_few_open_files_are_said_at_once_and_a_soft_limit_is_raised() -> None:
+    results = [
+        subprocess.run([sys.executable, "-c", CHECK, hard], capture_output=True, text=True)
+        for hard in ("12", "500")
+    ]
+    assert "may open 12 files here, 2 ranks need 72 each; raise" in results[0].stderr
+    assert results[1].stdout == "500\n", results[1].stderr
+
+
+def test_a_loopback_that_is_down_is_said_before_a_rank_waits_for_it() -> None:
+    code = "from pipeline.machine import limits; limits.check(2)"
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert "does not reach itself at 127.0.0.1 (Network is unreachable)" in done.stderr
+
+
+def test_a_folder_that_takes_no_temporary_file_is_said(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(LaunchError, match=r"temporary files cannot be written in .*; free space"):
+        limits.check(1)
+
+
+def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("pipeline.machine.control_groups.lineage", lambda: [])
+    file = tmp_path / "vmstat"
+    monkeypatch.setattr(limits, "KILLS", file)
+    assert limits.oom_kills() is None
+    file.write_text("nr_free 7\noom_kill 3\n")
+    assert limits.oom_kills() == 3

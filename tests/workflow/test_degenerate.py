@@ -1,0 +1,164 @@
+"""Studies that came out as nobody hopes go through every stage after training, by its command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import figures, tables
+from pipeline.__main__ import main
+from pipeline.archive.layout import MANIFEST_FILE, METRICS_FILE, REPORT_FILE, STUDY_FILE
+from pipeline.figures import theme
+from pipeline.files import sha256_of_file, write_text
+from pipeline.metrics.collect import run_folder
+from pipeline.records import RunRecord, write_record
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
+from tests.fake_records import make_manifest, make_record, make_study
+
+pytestmark = pytest.mark.slow
+
+Failure = Callable[[RunSpec], tuple[str, str] | None]
+
+
+def every(status: str, reason: str) -> Failure:
+    """Each run ended so."""
+    return lambda spec: (status, reason)
+
+
+def in_turn(spec: RunSpec) -> tuple[str, str]:
+    """Each in its way, one diverged."""
+    diverged = "FloatingPointError: the loss of step 3 is nan"
+    status = ("failed", "oom", "timeout", "disturbed")[int(spec.cell[1:]) + spec.world.nodes - 1]
+    return status, diverged if status == "failed" else "because"
+
+
+def none(spec: RunSpec) -> None:
+    """Each run is ok."""
+
+
+def but_the_base(spec: RunSpec) -> tuple[str, str] | None:
+    """No run that others are compared with."""
+    return ("failed", "it was killed") if spec.cell == "c0" else None
+
+
+def cell(number: int, label: str = "", **more: Any) -> dict[str, Any]:
+    """A cell of plain DDP."""
+    name = f"c{number}"
+    plain = {"name": name, "label": label or name, "strategy": "ddp", "precision": "fp32"}
+    return plain | more
+
+
+SMALL = {"workload": {"global_batch": 16, "accumulation_steps": 1, "steps": 8, "untimed_steps": 2,
+                      "scaling": "strong", "checkpoint_every": 0}}  # fmt: skip
+LONG = ("Wörter & <b>$x_1$</b> # 100 % | " * 40)[:990]
+THREE = {"cells": [cell(0, strategy="single", nodes=[1]), cell(1), cell(2)], "repeats": 1,
+         "cluster": {"nodes": [1, 2]}}  # fmt: skip
+ONE = {"cells": [cell(0)], "repeats": 1, "claims": [], "cluster": {"nodes": [1]}}
+
+STUDIES: dict[str, tuple[dict[str, Any], Failure]] = {
+    "none finished, each in its way": (THREE, in_turn),
+    "all unsupported": (THREE, every("unsupported", "there is no CUDA device")),
+    "all timed out": (THREE, every("timeout", "not done after timeout_seconds = 300")),
+    "no base": (THREE, but_the_base),
+    "one cell, one run": (ONE, none),
+    "long labels and reasons": (
+        {"cells": [cell(n, f"{n} {LONG}{n}", nodes=[2**n]) for n in range(3)], "repeats": 1,
+         "title": LONG, "claims": [], "cluster": {"nodes": [1, 2, 4]}},
+        lambda spec: ("failed", "a " * 4000) if spec.cell == "c1" else None,
+    ),
+    "sixty cells": (
+        {"cells": [cell(n) for n in range(60)], "repeats": 1, "claims": [], "profile": None,
+         "cluster": {"nodes": [1]}},
+        none,
+    ),
+}  # fmt: skip
+"""Changes to a good study, and how its runs ended."""
+
+
+def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
+    """Records of every run of the changed study below `results`."""
+    study = make_study(
+        **{"repeats": 2, "claims": ["bai2022"], "profile": {"steps": 4}, **SMALL, **changes}
+    )
+    study = {key: value for key, value in study.items() if value is not None}
+    study["cluster"] = make_study()["cluster"] | changes.get("cluster", {})
+    write_text(results / STUDY_FILE, json.dumps(study) + "\n")
+    write_text(results / MANIFEST_FILE, json.dumps(make_manifest()))
+    tokens = sha256_of_file(results / MANIFEST_FILE)
+    made = Study.of(study)
+    for place, spec in enumerate([*expand(made), *profiled(made)]):
+        folder, ended = run_folder(results / "runs", spec), failure(spec)
+        run = make_record(spec, ended, place).run
+        run = {**run, "data": {**run["data"], "manifest_sha256": tokens}}
+        # What a run did before it ended stays in its record.
+        steps = [] if ended and ended[0] == "unsupported" else make_record(spec, None, place).steps
+        write_record(folder, RunRecord(run, steps[: spec.world.size * 3] if ended else steps))
+        write_text(folder / "spec.json", spec.to_json())
+        write_text(folder / "log.txt", "a line\n" * 30)
+    return made
+
+
+def stages(study: Study, results: Path) -> list[tuple[str, ...]]:
+    """The commands of the stages after training, as the rules call them."""
+    of_study = ("--study", str(results / STUDY_FILE))
+    metrics = ("--metrics", str(results / METRICS_FILE))
+    verdicts = results / "claims/verdicts.json"
+    judged = ("--verdicts", str(verdicts)) if study.claims else ()
+    runs = ("--runs", str(results / "runs"))
+    made = ("--figures", str(results / "figures"), "--tables", str(results / "tables"))
+    drawn, tabled = figures.catalogue.shown(study), tables.catalogue.shown(study)
+    paper = ("--generated", str(results.parent / "generated"), "--out", str(results / "paper"))
+    manifest = ("--manifest", str(results / MANIFEST_FILE))
+    page = ("--out", str(results / REPORT_FILE))
+    archive = ("--results", str(results), "--out", str(results.parent / "fake.zip"))
+    return [
+        ("metrics", *of_study, *runs, "--out", str(results / METRICS_FILE)),
+        *([("claims", *of_study, *metrics, "--out", str(verdicts))] if study.claims else []),
+        ("figure", *drawn, *metrics, *judged, "--out", str(results / "figures")),
+        ("table", *tabled, *metrics, *judged, "--out", str(results / "tables")),
+        ("paper", *of_study, *metrics, *judged, *made, *manifest, *paper),
+        ("page", *of_study, *metrics, *judged, *made, *runs, *page),
+        ("artifact", "--results", str(results)),
+        ("archive", *archive),
+    ]
+
+
+@pytest.fixture
+def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures as SVG, with stand-ins for the others: embedding fonts takes half of the time."""
+    save = theme.save
+
+    def draw(figure: Any, folder: Path, name: str, formats: Sequence[str] = theme.FORMATS) -> None:
+        save(figure, folder, name, ["svg"])
+        for kind in {*formats} - {"svg"}:
+            (folder / f"{name}.{kind}").write_bytes(b"%PDF-1.4\n")
+
+    monkeypatch.setattr(theme, "save", draw)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.usefixtures("one_format")
+def test_every_stage_ends_well(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    results = tmp_path / "fake"
+    study = finish(results, *STUDIES[name])
+    for command in stages(study, results):
+        status = main([*command])
+        assert status == 0, (command[0], capfd.readouterr().err[-3000:])
+    if name != "one cell, one run":
+        return
+    products = ("report.html", "figures/speedup.png", "tables/summary.md", "paper/paper.html")
+    for path in map(results.joinpath, products):
+        content = path.read_bytes()
+        path.write_bytes(content + b" ")
+        assert main([*command]) == 2, path  # the last one, `archive`
+        assert f"{path} is not what a stage has made" in capfd.readouterr().err
+        path.write_bytes(content)
