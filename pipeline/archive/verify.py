@@ -18,14 +18,6 @@ def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
     ]
 
 
-def unlisted(listed: Mapping[str, str], results: Path) -> list[str]:
-    """Products of the study in `results` of which the archive states no checksum."""
-    from pipeline.archive.layout import STUDY_FILE, products
-    from pipeline.study.load import load_study
-
-    return [name for name in products(load_study(results / STUDY_FILE)) if name not in listed]
-
-
 def reason(listed: Mapping[str, str], results: Path) -> str:
     """What in this checkout is not as it was when the archive was made."""
     from pipeline.archive.layout import ARCHIVE_FILE, LOCK_FILE, ROOT

@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import options
-from pipeline.figures import NARROW, catalogue
+from pipeline.figures import catalogue
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUMMARY = "figures as PDF, PNG and SVG, for a wide and a narrow screen, from the table of metrics"
+SUMMARY = "figures as PDF, PNG and SVG, from the table of metrics"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,34 +30,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check equal work, draw, and write all three formats."""
     # All of them are forked at once, and Snakemake may give as many as it has no limit for.
-    tasks = [(name, narrow) for name in args.names for narrow in (False, True)]
-    processes = min(args.processes, len(tasks), os.cpu_count() or 1)
+    processes = min(args.processes, len(args.names), os.cpu_count() or 1)
     if processes == 1:
-        for name, narrow in tasks:
-            _draw(args, name, narrow)
+        for name in args.names:
+            _draw(args, name)
         return 0
     # Loaded once, before the fork. (A table is read in each: its reader has threads.)
     from pipeline.figures import theme  # noqa: F401
 
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        for drawn in [pool.submit(_draw, args, *task) for task in tasks]:
+        for drawn in [pool.submit(_draw, args, name) for name in args.names]:
             drawn.result()
     return 0
 
 
-def _draw(args: argparse.Namespace, name: str, narrow: bool) -> None:
-    from pipeline.figures import sheets, theme
+def _draw(args: argparse.Namespace, name: str) -> None:
+    from pipeline.figures import theme
     from pipeline.metrics.select import unchanged
 
     theme.apply()
     frame, shown = _frames(args.metrics)
     for _, module, (_, *verdicts) in catalogue.load([name], frame, args.verdicts):
-        with unchanged(shown), sheets.narrow() if narrow else nullcontext():
-            figure = module.draw(shown, *verdicts)
-            if narrow:
-                theme.save(figure, args.out, name + NARROW, formats=["svg"])
-            else:
-                theme.save(figure, args.out, name)
+        with unchanged(shown):
+            theme.save(module.draw(shown, *verdicts), args.out, name)
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline import options
 
-SUMMARY = "the manuscript with all its generated parts as PDF, LaTeX and HTML"
+SUMMARY = "the manuscript with all its generated parts as PDF and LaTeX"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
     )
     parser.add_argument(
-        "--out", type=options.new_folder, required=True, help="folder for paper.{pdf,tex,html}"
+        "--out", type=options.new_folder, required=True, help="folder for paper.{pdf,tex}"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Collect the numbers, fill the manuscript, write all three formats."""
+    """Collect the numbers, fill the manuscript, write both formats."""
     from pipeline import schemas
     from pipeline.claims.write import read_verdicts
     from pipeline.files import write_text
@@ -78,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
     with ThreadPoolExecutor() as pool:
         writing = [
             pool.submit(export.write_pdf, generated, out / "paper.pdf", stored["date"]),
-            pool.submit(export.write_html, generated, out / "paper.html"),
             pool.submit(export.write_latex, generated, out / "paper.tex", args.figures),
         ]
     for one in writing:

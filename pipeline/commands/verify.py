@@ -21,17 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the verdict; exit with status 1 and name what differs, and probably why, if not."""
-    from pipeline.archive.layout import PRODUCT, SUMS_FILE
+    from pipeline.archive.layout import PRODUCT, STUDY_FILE, SUMS_FILE, products
     from pipeline.archive.read import parse_sums
-    from pipeline.archive.verify import differing, reason, unlisted
+    from pipeline.archive.verify import differing, reason
     from pipeline.documents import MAX_MADE_BYTES, read_text
     from pipeline.errors import ArchiveError
+    from pipeline.study.load import load_study
 
     sums = args.results / SUMS_FILE
     fix = "give a folder that `python -m pipeline unpack` made"
     listed = parse_sums(read_text(sums, "", ArchiveError, fix, MAX_MADE_BYTES), str(sums))
-    products = {name: total for name, total in listed.items() if PRODUCT.fullmatch(name)}
-    if missing := unlisted(listed, args.results):
+    made = products(load_study(args.results / STUDY_FILE))
+    if missing := [name for name in made if name not in listed]:
         print(
             f"the archive states no checksum of {len(missing)} products of its study "
             f"({shown(missing)}), so they cannot be verified; pack it anew or use the commit that "
@@ -39,16 +40,19 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 1
-    if not any(map(Path.is_file, map(args.results.joinpath, products))):
+    if former := [name for name in listed if PRODUCT.fullmatch(name) and name not in made]:
+        print(f"not compared, as this version does not make them: {shown(former)}")
+    expected = {name: listed[name] for name in made}
+    if not any(map(Path.is_file, map(args.results.joinpath, expected))):
         raise ArchiveError(
             f"nothing was rebuilt below {args.results}; run `make paper FROM=archive.zip` first"
         )
-    others = differing(products, args.results)
+    others = differing(expected, args.results)
     if not others:
-        print(f"{len(products)} files rebuilt, every one byte-identical to the archive")
+        print(f"{len(expected)} files rebuilt, every one byte-identical to the archive")
         return 0
     print(
-        f"{len(others)} of {len(products)} rebuilt files differ from the archive: {shown(others)}; "
+        f"{len(others)} of {len(expected)} rebuilt files differ from the archive: {shown(others)}; "
         + reason(listed, args.results),
         file=sys.stderr,
     )

@@ -22,8 +22,6 @@ from tests.fake_records import make_study, make_table
 from tests.unit.paper.papers import collected, make_paper, shared_results, text_of
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
-ON_THE_PAGE = ("overview",)
-"""Figures of the page alone: the paper has their parts."""
 TABLES_ON_THE_PAGE = ("claims", "experiments", "memory")
 """Long tables of which the paper has the sums."""
 
@@ -35,7 +33,7 @@ def test_the_paper_is_the_same_bytes_twice(folder: Path, tmp_path: Path) -> None
         assert make_paper(folder, tmp_path / run) == 0
     # What a machine can check of PDF/UA-1 typst has checked; it writes the part of the standard.
     assert b"<pdfuaid:part>1<" in (tmp_path / "a" / "paper" / "paper.pdf").read_bytes()
-    for kind in ("pdf", "tex", "html"):
+    for kind in ("pdf", "tex"):
         one, other = (tmp_path / run / "paper" / f"paper.{kind}" for run in ("a", "b"))
         size = len(one.read_bytes())
         assert size > 10_000
@@ -47,20 +45,15 @@ def test_the_paper_is_the_same_bytes_twice(folder: Path, tmp_path: Path) -> None
             assert one.read_bytes() == other.read_bytes()
 
 
-def test_latex_finds_its_figures_and_html_needs_none(
-    study: dict[str, Any], folder: Path, tmp_path: Path
-) -> None:
+def test_latex_finds_its_figures(study: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "results"
     shutil.copytree(folder, root)
     assert make_paper(root, root) == 0
     latex = (root / "paper" / "paper.tex").read_text()
     included = re.findall(r"\{([^{}]*\.pdf)\}", latex)
-    shown = [name for name in figures.catalogue.shown(Study.of(study)) if name not in ON_THE_PAGE]
+    shown = figures.catalogue.shown(Study.of(study))
     assert sorted(Path(path).stem for path in included) == shown
     assert all((root / "paper" / path).is_file() for path in included)
-    html = (root / "paper" / "paper.html").read_text()
-    assert not re.search(r'(src|href)="(?!data:|#|https://)', html)
-    assert "Hoefler" in html
 
 
 def test_no_number_is_typed_by_hand() -> None:
@@ -72,9 +65,8 @@ def test_no_number_is_typed_by_hand() -> None:
 
 
 def test_every_figure_and_table_is_shown_once_and_referred_to() -> None:
-    in_paper = [name for name in figures.names() if name not in ON_THE_PAGE]
     in_tables = [name for name in tables.names() if name not in TABLES_ON_THE_PAGE]
-    for kind, names in (("figure", in_paper), ("table", in_tables)):
+    for kind, names in (("figure", figures.names()), ("table", in_tables)):
         assert sorted(re.findall(rf'\b{kind}\("(\w+)"\)', SOURCE)) == names
         own = re.findall(r'\bcaption\("(\w+)"', SOURCE) if kind == "table" else []
         assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == {*names, *own}
