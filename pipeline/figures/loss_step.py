@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -61,9 +62,9 @@ def _curves(axes: Axes, steps: pd.DataFrame, table: pd.DataFrame) -> None:
         markersize=4.5, markeredgewidth=0.4, linewidth=1.2, **theme.semantics(table, "cell"),
     )  # fmt: skip
     # Equal work makes equal curves: staggered along the line, each cell still shows its markers.
-    drawn = [line for line in axes.lines if len(line.get_xydata())]
+    drawn = [line for line in axes.lines if np.size(line.get_xdata())]
     for place, line in enumerate(drawn):
-        every = max(len(line.get_xydata()) // 6, 1)
+        every = max(np.size(line.get_xdata()) // 6, 1)
         line.set_markevery((place * every // len(drawn), every))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     axes.set_xlabel("Optimiser step")

@@ -30,9 +30,10 @@ def draw(table: pd.DataFrame) -> Figure:
     arms, looks = panels.arms_of(table, peaks), theme.styles(table)
     figure, places = panels.of_places(table, peaks, 0.6 + 0.2 * len(arms), sharex=True, sharey=True)
     for panel in places:
-        for (cell, arm), rows in panel.rows.groupby(["cell", "arm"], sort=False):
+        for cell, rows in panel.rows.groupby("cell", sort=False):
+            arm = str(rows["arm"].iloc[0])
             rows = rows.sort_values("rank", ascending=False)
-            look, row, largest = looks[cell], arms.index(arm), rows["mebibytes"].max()
+            look, row, largest = looks[str(cell)], arms.index(arm), rows["mebibytes"].max()
             # Ranks of one cell are spread a little, so that equal ones are all seen.
             y = row + (rows["rank"] - (len(rows) - 1) / 2) * 0.66 / max(len(rows), 4)
             fills = [look.colour if rank == 0 else "white" for rank in rows["rank"]]

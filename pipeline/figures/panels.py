@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
@@ -105,7 +106,7 @@ def rows_axis(axes: Axes, names: Sequence[str]) -> None:
 
 def log_axis(axis: Axis, low: float, high: float, most: int = 7) -> None:
     """Logarithmic axis from `low` to `high`, both positive, with round ticks in plain digits."""
-    name = axis.axis_name
+    name = "x" if isinstance(axis, XAxis) else "y"
     axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     choices = [
@@ -123,8 +124,8 @@ def log_axis(axis: Axis, low: float, high: float, most: int = 7) -> None:
 
 def extent(values: pd.DataFrame) -> tuple[float, float]:
     """The smallest and the largest number of points and of the intervals that some have."""
-    numbers = values[["value", "low", "high"]]
-    return float(numbers.min(axis=None)), float(numbers.max(axis=None))
+    numbers = values[["value", "low", "high"]].to_numpy(float)
+    return float(np.nanmin(numbers)), float(np.nanmax(numbers))
 
 
 def mark(axes: Axes, x: float, y: float, ends: tuple[float, float], look: Style, text: str) -> None:

@@ -50,7 +50,7 @@ def draw(table: pd.DataFrame) -> Figure:
 def _words(steps: pd.DataFrame) -> str:
     """Median and middle half of the steps that a box holds, over it."""
     low, middle, high = (
-        significant(1000 * steps["value"].quantile(at)) for at in (0.25, 0.5, 0.75)
+        significant(1000 * float(steps["value"].quantile(at))) for at in (0.25, 0.5, 0.75)
     )
     runs = plural(steps["repeat"].nunique(), "run")
     return (

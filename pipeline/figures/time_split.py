@@ -65,11 +65,11 @@ def draw(table: pd.DataFrame) -> Figure:
         axes = panel.axes
         for row in records(panel.rows.drop_duplicates("cell")):
             place, y = (panel.nodes, row["cell"]), arms.index(row["arm"])
-            own = spent.loc[place, list(IN_STEP)]
-            whole, left, begins = float(own.sum()), 0.0, 0.0
+            own = {name: float(spent[name][place]) for name in IN_STEP}
+            whole, left, begins = sum(own.values()), 0.0, 0.0
             for name in IN_STEP:
                 begins = left if name == COMMUNICATION else begins
-                width = 100 * float(own[name]) / whole
+                width = 100 * own[name] / whole
                 axes.barh(y, width, left=left, height=0.66, **_LOOK[name], **_EDGE)
                 left += width
             share = 100 * float(shares.loc[place, "value"])
@@ -93,7 +93,7 @@ def draw(table: pd.DataFrame) -> Figure:
     return theme.finish(figure, table, set(means["cell"]), remark, named=True, extra=entries)
 
 
-def _words(row: dict[str, Any], own: pd.Series) -> str:
+def _words(row: dict[str, Any], own: dict[str, float]) -> str:
     """Milliseconds of every part of the step, over its bar."""
     parts = ", ".join(f"{_LOOK[name]['label']} {significant(own[name])} ms" for name in IN_STEP)
     nodes, steps = plural(int(row["nodes"]), "node"), plural(int(row["n"]), "step")

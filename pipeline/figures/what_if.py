@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.figures import panels, theme
 from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import significant, with_interval
-from pipeline.metrics.select import cells, interval_notes, listed, plural, records
+from pipeline.metrics.select import interval_notes, listed, plural, records
 
 CAPTION = (
     "Step time under a condition over the step time of the same cell, on as many nodes, over the "

@@ -331,7 +331,7 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
     # The table of cells is the manuscript's own; the figure of memory is in the appendix.
     environment = len({*tables.catalogue.shown(Study.of(study))} - {*TABLES_ON_THE_PAGE}) + 1
     assert f"the commit in Table {environment}" in text
-    last = len(figures.catalogue.shown(Study.of(study))) - len(ON_THE_PAGE) - 1
+    last = len(figures.catalogue.shown(Study.of(study))) - 1
     assert f"Figure {last} shows the measured" in text
     plain = text_of(study, table, folder)
     assert f"the commit in Table {environment}" in plain and "Published claims" not in plain
