@@ -42,7 +42,6 @@ CALLED = (
     "yardstick",
     "train",
     "follow",
-    "repeats",
     "metrics",
     "figure",
     "table",

@@ -269,7 +269,7 @@ def _repeats_note(study: Study) -> list[str]:
     from pipeline.metrics.contrasts import fewest_repeats, largest_family
 
     pairs, what = largest_family(study)
-    most = study.repeats.at_most
+    most = study.repeats
     if pairs == 0 or most >= (needed := fewest_repeats(pairs)):
         return []
     return [

@@ -14,7 +14,7 @@ import pandas as pd
 
 from pipeline.catalogue import has_layouts
 from pipeline.errors import SamestepError
-from pipeline.metrics.adaptive import COVERAGE
+from pipeline.figures.left_out import left_out
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
 from pipeline.metrics.format import NONE
@@ -36,11 +36,9 @@ from pipeline.metrics.select import (
 from pipeline.paper.appendix import appendix
 from pipeline.paper.claim_facts import claim_facts
 from pipeline.paper.emulation_facts import emulation_facts
-from pipeline.paper.findings import findings
-from pipeline.paper.measurement import measurement
+from pipeline.paper.measurement import loss, measurement, split
 from pipeline.paper.parity_facts import parity_facts
-from pipeline.paper.split_facts import split_facts
-from pipeline.paper.what_if_facts import what_if_facts
+from pipeline.study.expansion import compares_conditions
 from pipeline.study.study import Cell, Study
 from pipeline.tables import status
 from pipeline.text import markdown_code
@@ -64,8 +62,7 @@ def collect(
     """
     said = spoken(table)
     with unchanged(said):
-        told = {"findings": findings(said), "what_if": what_if_facts(said)}
-        told["split"] = split_facts(said)
+        told = {"split": split(said)}
     with unchanged(table):
         return _collected(study, table, verdicts, manifest, validation, told)
 
@@ -90,6 +87,8 @@ def _collected(
         "measurement": measurement(table),
         "environment": _environment(table),
         "parity": parity_facts(table),
+        "loss": loss(table),
+        "even_memory": left_out(table).get("memory", ""),
         **told,
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, manifest),
@@ -126,8 +125,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "title": study.title,
         "command": "make paper" if name == "smoke" else snakemake,
         "snakemake": snakemake,
-        "repeats": _repeats(study),
-        "adaptive": "" if study.repeats.within is None else COVERAGE,
+        "repeats": plural(study.repeats, "repeat"),
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
@@ -135,19 +133,10 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
         "layouts": study.profile_steps is not None and has_layouts(study),
+        "conditions": compares_conditions(study),
         "any_links": bool(names["link"].notna().any()),
         "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
     }
-
-
-def _repeats(study: Study) -> str:
-    repeats = study.repeats
-    if repeats.within is None:
-        return plural(repeats.at_most, "repeat")
-    return (
-        f"{repeats.at_least} to {repeats.at_most} repeats (until the interval of the median "
-        f"step time lies within {100 * repeats.within:g} % of it)"
-    )
 
 
 def _own_settings(cell: Cell) -> str:

@@ -62,22 +62,11 @@ class Watched:
     def __init__(self, study: Study, results: Path) -> None:
         self.study, self.results = study, results
         self.ended: dict[str, Ended] = {}
-        self._runs = [*expand(study), *profiled(study)]
+        self.planned = [*expand(study), *profiled(study)]
         # Asked each second while runs are timed: 252 records take less than a millisecond.
-        folders = (results / "runs" / spec.run_id.partition("/")[2] for spec in self._runs)
+        folders = (results / "runs" / spec.run_id.partition("/")[2] for spec in self.planned)
         self._files = [folder / RUN_FILE for folder in folders]
-        self._seen: list[tuple[int, int] | None] = [None] * len(self._runs)
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether repeats may be added to what is planned now."""
-        return self.study.repeats.within is not None
-
-    @property
-    def planned(self) -> list[RunSpec]:
-        """Every run that is called for by now; rounds of adaptive repeats add some."""
-        least, called = self.study.repeats.at_least, self._called()
-        return [run for run in self._runs if run.repeat < least or run.run_id in called]
+        self._seen: list[tuple[int, int] | None] = [None] * len(self.planned)
 
     def update(self) -> list[Ended]:
         """Read what is new; returns the runs that have ended since the last call, in that order."""
@@ -86,7 +75,7 @@ class Watched:
             stamp = _stamp(file)
             if stamp == self._seen[place]:
                 continue
-            self._seen[place], spec = stamp, self._runs[place]
+            self._seen[place], spec = stamp, self.planned[place]
             self.ended.pop(spec.run_id, None)
             if stamp is not None and (found := _read(file.parent, spec)) is not None:
                 self.ended[spec.run_id] = found
@@ -97,7 +86,7 @@ class Watched:
         """Count the runs that other programs disturbed as not ended; their records."""
         disturbed = {key for key, run in self.ended.items() if run.status == "disturbed"}
         self.ended = {key: run for key, run in self.ended.items() if key not in disturbed}
-        runs = zip(self._runs, self._files, strict=True)
+        runs = zip(self.planned, self._files, strict=True)
         return [file for spec, file in runs if spec.run_id in disturbed]
 
     def seconds_left(self) -> float | None:
@@ -131,13 +120,6 @@ class Watched:
                 return name
             newest = max(times)
         return None
-
-    def _called(self) -> set[str]:
-        """Ids in the lists that rounds of adaptive repeats have written so far."""
-        found: set[str] = set()
-        for path in self.results.glob("rounds/*.json") if self.adaptive else ():
-            found |= set(read_made(path, "", RecordError, "snakemake"))
-        return found
 
 
 def medians(ended: Iterable[Ended]) -> dict[tuple[str, int], float]:

@@ -7,7 +7,6 @@ from snakemake.settings.types import DeploymentMethod
 from pipeline.accept import accept
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError, SamestepError, StudyError
-from pipeline.metrics.adaptive import run_files
 from pipeline.study.profiling import profiled
 from pipeline.study.expansion import expand as expand_study
 from pipeline.study.expansion import run_order, tokens_spec
@@ -75,11 +74,6 @@ if UNMET and workflow.is_main_process:
     )
 
 
-def of_all_runs(name):
-    """Path of `name` for every run requested so far; adaptive repeats add runs."""
-    return lambda _: run_files(STUDY, RESULTS, None, name, checkpoints.round.get)
-
-
 def files(pattern):
     """Files of this checkout that match the pattern: the code that a job depends on."""
     return [str(path) for path in sorted(Path().glob(pattern)) if path.is_file()]
@@ -108,10 +102,8 @@ def asked(name):
 
 
 def to_train():
-    """The runs that jobs of this start train; a round of adaptive repeats may ask for any."""
+    """The runs that jobs of this start train."""
     jobs = [*workflow.dag.needrun_jobs()]
-    if any(job.rule.name == "round" for job in jobs):
-        return [*RUNS.values()]
     return [RUNS[job.wildcards.run] for job in jobs if job.rule.name == "train"]
 
 

@@ -178,21 +178,6 @@ def test_no_winner_and_no_interval_come_of_one_run(
     assert not collected(study, table)["headline"]["decided"]
 
 
-@pytest.mark.parametrize(("verdict", "said"), [
-    ("faster", "More nodes paid for Horovod."),
-    ("slower", "More nodes did not pay for Horovod."),
-    ("undecided", "More nodes made no difference that the data decide."),
-    ("too few repeats to decide", "With so few repeats no difference"),
-])  # fmt: skip
-def test_a_speedup_is_claimed_only_where_the_test_decides(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path, verdict: str, said: str
-) -> None:
-    others = (table["metric"] == "speedup") & (table["cell"] != "horovod")
-    against = (table["level"] == "comparison") & (table["base"] == "single, 1 node")
-    chosen = with_verdict(table, against & (table["cell"] == "horovod"), verdict)[~others]
-    assert said in results_of(study, chosen, folder)
-
-
 def test_the_first_page_says_on_what_it_was_measured_before_it_says_what(
     study: dict[str, Any], table: pd.DataFrame, folder: Path
 ) -> None:
