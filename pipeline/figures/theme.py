@@ -8,10 +8,14 @@ and Ito, which stays apart under the common kinds of colour blindness.
 from __future__ import annotations
 
 import logging
+import os
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +31,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from pipeline.figures import points
+from pipeline.figures import catalogue, points
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
-from pipeline.metrics.select import cells, missing_cells, mixed_notes, records, repeats, setting
+from pipeline.metrics import table as tidy
+from pipeline.metrics.printed import printable
+from pipeline.metrics.select import (
+    cells,
+    missing_cells,
+    mixed_notes,
+    records,
+    repeats,
+    setting,
+    unchanged,
+)
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
@@ -241,3 +255,35 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         written.append(final)
     plt.close(figure)
     return written
+
+
+def draw_all(
+    names: Sequence[str], metrics: Path, verdicts: Path | None, out: Path, processes: int
+) -> None:
+    """Check equal work, draw these figures and write all formats, some of them at once."""
+    draw = partial(_draw, metrics, verdicts, out)
+    # All of them are forked at once, and Snakemake may give as many as it has no limit for.
+    processes = min(processes, len(names), os.cpu_count() or 1)
+    if processes == 1:
+        for name in names:
+            draw(name)
+        return
+    # (A table is read in each: its reader has threads.)
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        for drawn in [pool.submit(draw, name) for name in names]:
+            drawn.result()
+
+
+def _draw(metrics: Path, verdicts: Path | None, out: Path, name: str) -> None:
+    apply()
+    frame, shown = _frames(metrics)
+    for _, module, (_, *given) in catalogue.load([name], frame, verdicts):
+        with unchanged(shown):
+            save(module.draw(shown, *given), out, name)
+
+
+@lru_cache(maxsize=1)
+def _frames(metrics: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table, and as figures show it; read once in each process."""
+    frame = tidy.read(metrics)
+    return frame, printable(frame)
