@@ -234,15 +234,13 @@ def table(args: argparse.Namespace) -> int:
     """
     from pipeline.metrics import table
     from pipeline.metrics.printed import short_names
-    from pipeline.metrics.select import unchanged
     from pipeline.tables import captions, catalogue
     from pipeline.tables.write import write_all
 
     frame = table.read(args.metrics)
-    with unchanged(frame):
-        for name, module, inputs in catalogue.load(args.names, frame, args.verdicts):
-            raw = module.build(*inputs)
-            write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(frame))
+    for name, module, inputs in catalogue.load(args.names, frame, args.verdicts):
+        raw = module.build(*inputs)
+        write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(frame))
     return 0
 
 

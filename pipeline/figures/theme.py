@@ -43,7 +43,6 @@ from pipeline.metrics.select import (
     records,
     repeats,
     setting,
-    unchanged,
 )
 from pipeline.text import one_line
 
@@ -278,8 +277,7 @@ def _draw(metrics: Path, verdicts: Path | None, out: Path, name: str) -> None:
     apply()
     frame, shown = _frames(metrics)
     for _, module, (_, *given) in catalogue.load([name], frame, verdicts):
-        with unchanged(shown):
-            save(module.draw(shown, *given), out, name)
+        save(module.draw(shown, *given), out, name)
 
 
 @lru_cache(maxsize=1)

@@ -31,7 +31,6 @@ from pipeline.metrics.select import (
     plural,
     records,
     speedup_name,
-    unchanged,
 )
 from pipeline.paper.appendix import appendix
 from pipeline.paper.claim_facts import claim_facts
@@ -60,21 +59,6 @@ def collect(
 
     `manifest` is that of the token shards, `validation` what the bench of the emulation wrote.
     """
-    said = spoken(table)
-    with unchanged(said):
-        told = {"split": split(said)}
-    with unchanged(table):
-        return _collected(study, table, verdicts, manifest, validation, told)
-
-
-def _collected(
-    study: Study,
-    table: pd.DataFrame,
-    verdicts: Sequence[dict[str, Any]],
-    manifest: Mapping[str, Any] | None,
-    validation: Mapping[str, Any] | None,
-    told: Mapping[str, Any],
-) -> dict[str, Any]:
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -89,7 +73,7 @@ def _collected(
         "parity": parity_facts(table),
         "loss": loss(table),
         "even_memory": left_out(table).get("memory", ""),
-        **told,
+        "split": split(spoken(table)),
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, manifest),
         "date": _date(table),
