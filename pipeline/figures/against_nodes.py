@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -25,6 +28,9 @@ from pipeline.metrics.select import (
     plural,
     records,
 )
+
+_LINE_POINTS = 9.0
+"""From one short name to the next."""
 
 _IDEAL: dict[str, Any] = {"color": theme.GREY, "lw": 1.0, "ls": (0, (6, 3)), "zorder": 1}
 
@@ -70,7 +76,43 @@ def draw(
     ideal = "ideal scaling from each base" if slopes > 1 else "ideal scaling"
     extra = [Line2D([], [], label=ideal, **_IDEAL)] if slopes else []
     extra += [Line2D([], [], label=source, **theme.PUBLISHED)] if published else []
-    return theme.finish(figure, table, set(values["cell"]), remark, extra=extra)
+    for link, axes in zip(links(table), axes_of, strict=True):
+        _name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
+    return theme.finish(figure, table, set(values["cell"]), remark, named=True, extra=extra)
+
+
+def _name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
+    """Write each arm's short name beside the end of its line, apart where lines end close together.
+
+    A line that ends before the last number of nodes has it above the points there. The y axis is
+    settled before.
+    """
+    looks, last, lowest = theme.styles(table), values["nodes"].max(), -math.inf
+    above: Counter[int] = Counter()
+    ends = values.sort_values("nodes").drop_duplicates("arm", keep="last")
+    for row in records(ends.sort_values("value")):
+        colour = _darker(looks[row["cell"]].colour)
+        nodes, end, arrow = int(row["nodes"]), row["value"], None
+        if nodes == last:
+            height = float(axes.transData.transform((1, end))[1]) * 72 / axes.figure.dpi
+            lowest = max(height, lowest + _LINE_POINTS)
+            x, offset, side = axes.get_xlim()[1], (8.0, lowest - height), "left"
+            if lowest - height > _LINE_POINTS / 3:
+                arrow = {"arrowstyle": "-", "lw": 0.5, "color": colour, "shrinkA": 1, "shrinkB": 0}
+        else:
+            end = panels.extent(values[values["nodes"] == nodes])[1]
+            x, offset, side = nodes, (0.0, 8 + _LINE_POINTS * above[nodes]), "center"
+            above[nodes] += 1
+        axes.annotate(
+            row["arm"], (x, end), offset, textcoords="offset points", ha=side, va="center",
+            fontsize=theme.LEAST_POINTS, color=colour, arrowprops=arrow, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _darker(colour: str) -> str:
+    """The colour for words, which stand out from white by 4.5 to 1 (WCAG 1.4.3)."""
+    red, green, blue = (0.62 * shade for shade in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def _lines(
