@@ -174,11 +174,7 @@ def follow(args: argparse.Namespace) -> int:
     _out(options.new_file, "metrics.parquet to write"),
     option("--validation", type=options.file, help="emulation.json that `make bench` wrote"),
     option("--yardstick", type=options.file, help="yardstick.json by which the runs counted"),
-    option(
-        "--require-parity", action="store_true",
-        help="exit with status 1 when a cell did not compute the same training",
-    ),
-)  # fmt: skip
+)
 def metrics(args: argparse.Namespace) -> int:
     """Run records -> one validated tidy table (Parquet).
 
@@ -193,8 +189,8 @@ def metrics(args: argparse.Namespace) -> int:
 
     frame = build(load_study(args.study), args.runs, load_bias(args.validation, args.yardstick))
     table.write(frame, args.out)
-    unequal = report(frame)
-    return 1 if unequal and args.require_parity else 0
+    report(frame)
+    return 0
 
 
 def _figures(parser: argparse.ArgumentParser) -> None:

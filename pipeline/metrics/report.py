@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 import pandas as pd
 
@@ -13,7 +12,7 @@ from pipeline.metrics.runs import TIMER_SHARE
 from pipeline.metrics.select import mixed_notes, records
 
 
-def report(frame: pd.DataFrame) -> Sequence[str]:
+def report(frame: pd.DataFrame) -> None:
     """Lines on stderr for what a reader must not miss; returns the cells that are not equal."""
     status = frame[frame.level.isin(["run", "profile"]) & (frame.metric == "status")]
     for row in records(status[status.status != "ok"]):
@@ -38,11 +37,9 @@ def report(frame: pd.DataFrame) -> Sequence[str]:
     for note in mixed_notes(frame):
         print(f"mixed: {note}", file=sys.stderr)
     verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
-    unequal = [
-        f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its training "
-        f"against {row['base']}"
-        for row in records(verdicts)
-    ]
-    for line in unequal:
-        print(line, file=sys.stderr)
-    return unequal
+    for row in records(verdicts):
+        print(
+            f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its "
+            f"training against {row['base']}",
+            file=sys.stderr,
+        )

@@ -365,7 +365,8 @@ def test_tables_are_sorted_and_filtered(page: Page) -> None:
 
 def test_points_of_a_figure_say_their_value(page: Page, results: Path) -> None:
     """By pointer and by keys, each where the figure shows it; the figure's file has a title."""
-    found = page.evaluate("""Array.from(document.querySelectorAll("#figure-throughput .plate i")).map(
+    found = page.evaluate("""Array.from(
+        document.querySelectorAll("#figure-throughput .plate i"),
         e => [e.dataset.says, e.offsetLeft, e.offsetTop, e.parentElement.clientWidth])""")
     drawn = (results / "figures/throughput.svg").read_text()
     assert len(found) > 10 and drawn.count('<circle class="point"') == len(found)

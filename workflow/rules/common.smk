@@ -52,6 +52,8 @@ RUNS = {
     for run in [*run_order(expand_study(STUDY)), *profiled(STUDY)]
 }
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
+RECORDS = [f"{RESULTS}/runs/{run}/run.json" for run in RUNS]
+STEPS = [f"{RESULTS}/runs/{run}/steps.jsonl" for run in RUNS]
 REQUESTS = {run: request(spec) for run, spec in RUNS.items()}
 # Runs of one machine are jobs of the rule `train`, the others of `train_on_nodes`.
 ON_NODES = [run for run in RUNS if REQUESTS[run].nodes > 1]

@@ -6,8 +6,8 @@ METRICS = f"{RESULTS}/metrics/metrics.parquet"
 rule metrics:
     input:
         study=STUDY_FILE,
-        records=expand(f"{RESULTS}/runs/{{run}}/run.json", run=RUNS),
-        steps=expand(f"{RESULTS}/runs/{{run}}/steps.jsonl", run=RUNS),
+        records=RECORDS,
+        steps=STEPS,
         validation=VALIDATION if VALIDATED else [],
         yardstick=YARDSTICK,
         code=[

@@ -15,7 +15,6 @@ from pipeline.metrics.ranks import holm, kruskal_wallis
 from pipeline.metrics.statistics import (
     Floats,
     Interval,
-    extremes_coverage,
     interpolated_bounds,
     interval_of_ratio,
     median_interval,
@@ -33,6 +32,11 @@ BETWEEN: dict[str, Callable[[np.random.Generator, tuple[int, int]], Floats]] = {
         rng.normal(0, 0.007, size) + 0.04 * (rng.random(size) < 0.3)
     ),
 }
+
+
+def extremes_coverage(n: int) -> float:
+    """How often the smallest and largest of `n` values enclose the median of what they are from."""
+    return 1.0 - 2.0 * 0.5**n
 
 
 def run_medians(kind: str, repeats: int, studies: int, seed: int) -> Floats:
