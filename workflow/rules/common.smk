@@ -119,7 +119,6 @@ wildcard_constraints:
 
 # What takes seconds is not sent to a cluster's queue.
 localrules:
-    round,
     metrics,
     claims,
     manuscript,

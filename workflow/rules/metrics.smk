@@ -29,7 +29,7 @@ rule metrics:
     log:
         f"{RESULTS}/logs/metrics.txt",
     params:
-        runs=f"{RESULTS}/runs",
+        runs=lambda wildcards, input: str(Path(input.records[0]).parents[3]),
         validation=option("validation"),
         yardstick=option("yardstick"),
     shell:
