@@ -269,8 +269,9 @@ def claims(args: argparse.Namespace) -> int:
     files = args.claims or files_of(study)
     if not files:
         raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
+    known = load_claims(*files)
     frame = table.read(args.metrics, study.name)
-    verdicts = judge_all(load_claims(*files), Evidence(study, frame, bias_of(frame)))
+    verdicts = judge_all(known, Evidence(study, frame, bias_of(frame)))
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
