@@ -10,11 +10,10 @@ from pipeline.figures.overlay import legend_label, published_step_seconds
 from pipeline.metrics.select import pick
 
 CAPTION = (
-    "Training throughput: the tokens of one step divided by the median step time, with its "
-    "interval; the line below says how that was made and what it covers. Where cells ran at "
-    "several numbers of nodes, both axes are logarithmic, dashed grey lines show ideal scaling "
-    "from each base, points are moved sideways a little so that none hides another, and between "
-    "the points that a line joins nothing was measured."
+    "Training throughput: the tokens of one step over the median step time, with its interval. "
+    "Where cells ran at several numbers of nodes, both axes are logarithmic, dashed lines show "
+    "ideal scaling from each base, points are moved sideways a little so that none hides another, "
+    "and nothing was measured between the points that a line joins."
 )
 COMPARES = {"precision"}
 
