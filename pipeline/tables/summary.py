@@ -11,9 +11,9 @@ from pipeline.study.profiling import COMMUNICATION
 from pipeline.tables.write import PLACE, places, with_measures
 
 CAPTION = (
-    "Every cell at the largest world, the fastest first. Efficiency: speedup over the ratio of "
-    "ranks. Exposed: share of a step that is communication which no computing hides. Memory: peak "
-    "of the largest rank. The table of scaling has every link and node count."
+    "Every cell at the largest world, the highest throughput first. Efficiency: speedup over the "
+    "ratio of ranks. Exposed: share of a step that is communication which no computing hides. "
+    "Memory: peak of the largest rank. The table of scaling has every link and node count."
 )
 COMPARES = {"precision"}
 _SHARE = f"phase_share:{COMMUNICATION}"
