@@ -30,7 +30,7 @@ rule all:
     default_target: True
     input:
         # Snakemake ignores a missing intermediate file, so `all` requests every record.
-        of_all_runs("run.json"),
+        RECORDS,
         rules.figures.output,
         rules.tables.output,
         rules.paper.input,

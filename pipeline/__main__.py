@@ -1,6 +1,6 @@
 """The only command line of Samestep: `python -m pipeline COMMAND ...`, or `samestep COMMAND ...`.
 
-Only the command that is called is imported, so `figure` never pays for torch. The exit status is 0,
+What a command needs is imported when it runs: `figure` never pays for torch. The exit status is 0,
 1 where one found a difference or an unmet requirement, 2 for an error of the input or the machine,
 70 for a bug of this program, and 128 and the signal's number for a signal.
 """
@@ -9,55 +9,21 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import os
 import signal
 import sys
 import tempfile
 import traceback
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, NoReturn
 
 from pipeline import options
+from pipeline.commands.people import COMMANDS
+from pipeline.commands.stages import STAGES
 from pipeline.errors import SamestepError
 from pipeline.machine import inherited
 
-COMMANDS = (
-    "doctor",
-    "strategies",
-    "check",
-    "plan",
-    "placements",
-    "commands",
-    "watch",
-    "compare",
-    "artifact",
-    "archive",
-    "verify",
-)
-"""What a person types, in the order of a study."""
-
-CALLED = (
-    "tokens",
-    "yardstick",
-    "train",
-    "follow",
-    "repeats",
-    "metrics",
-    "figure",
-    "table",
-    "claims",
-    "paper",
-    "page",
-    "unpack",
-    "clean",
-)
-"""What the workflow and the Makefile call."""
-
-STAGES = (*COMMANDS, *CALLED)
-"""Each is a file of `pipeline.commands`, whose text begins with an example."""
-
-
+ALL = {**COMMANDS, **STAGES}
 BUG = 70
 """Exit status of an internal error (EX_SOFTWARE of sysexits.h)."""
 
@@ -131,20 +97,20 @@ def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "--help-stages"):
         of_workflow = argv[:1] == ["--help-stages"]
         print("usage: python -m pipeline COMMAND ... (or samestep COMMAND ...)\n")
-        for name in CALLED if of_workflow else COMMANDS:
-            print(f"  {name:10s} {_stage(name).SUMMARY}")
+        for name, one in (STAGES if of_workflow else COMMANDS).items():
+            print(f"  {name:10s} {one.summary}")
         other = "--help lists what people type" if of_workflow else "--help-stages lists the rest"
         print(f"\nCOMMAND --help has its options and an example; {other}.")
         return 0
     name, *rest = argv
-    if name not in STAGES:
-        near = difflib.get_close_matches(name, STAGES) or COMMANDS
+    if name not in ALL:
+        near = difflib.get_close_matches(name, ALL) or COMMANDS
         raise SamestepError(f"unknown command {name[:60]!r}; use one of {', '.join(near)}")
-    stage = _stage(name)
+    stage = ALL[name]
     parser = _Parser(
         prog=f"python -m pipeline {name}",
-        description=stage.SUMMARY,
-        epilog=f"example: {str(stage.__doc__).split('`')[1]}",
+        description=stage.summary,
+        epilog=f"example: {stage.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -175,10 +141,6 @@ def _save(error: BaseException) -> str:
     except OSError as fault:
         return f"its traceback, which could not be saved ({fault.strerror})"
     return f"its traceback in {file.name}"
-
-
-def _stage(name: str) -> ModuleType:
-    return importlib.import_module(f"pipeline.commands.{name}")
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

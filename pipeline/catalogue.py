@@ -27,7 +27,7 @@ profile is that of its profiled runs; layouts are profiled cells of which one ha
 that of the data.
 """
 
-WANTED = ("CAPTION", "NEEDS", "USES")
+WANTED = ("CAPTION", "NEEDS")
 """Constants of a file that are read."""
 
 
@@ -51,11 +51,6 @@ class Catalogue:
         """Names of those that are about claims, which get the verdicts too."""
         needs = literals(self.folder, "NEEDS")
         return [name for name, what in needs.items() if what == VERDICTS]
-
-    def taking_verdicts(self) -> list[str]:
-        """Names of those that show verdicts where there are some, as `USES` says."""
-        uses = literals(self.folder, "USES")
-        return [name for name, what in uses.items() if what == VERDICTS]
 
     def shown(self, study: Study) -> list[str]:
         """Names of those that a study has: all whose need it meets."""
@@ -92,7 +87,7 @@ class Catalogue:
             module = importlib.import_module(f"{self.package}.{name}")
             require_equal_work(frame, module.COMPARES, f"{self.kind} {name}")
             study = str(frame["study"].iloc[0])
-            wanted = [*self.needing_verdicts(), *(self.taking_verdicts() if verdicts else ())]
+            wanted = self.needing_verdicts()
             yield name, module, [frame, *verdicts_for(name, verdicts, wanted, study)]
 
 

@@ -8,6 +8,7 @@ only named here: `pipeline.documents` opens it, and says what is wrong with it.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,29 @@ def count(least: int, most: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def share(text: str) -> float:
+    """A share over 0 and under 1."""
+    if not 0 < (value := _number(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is no share over 0 and under 1; give one")
+    return value
+
+
+def tolerance(text: str) -> float:
+    """A relative difference from 0 to 1; 0 for `bit`."""
+    if not 0 <= (value := 0.0 if text == "bit" else _number(text)) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r} is neither `bit` nor a relative difference from 0 to 1, as 1e-5"
+        )
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _check_parents(found: Path) -> None:

@@ -13,7 +13,6 @@ LONGEST = (
     "workflow/test_workflow.py",
     "parity/test_parity.py",
     "workflow/test_archive.py",
-    "workflow/test_adaptive.py",
     "parity/test_suite.py",
     "golden/test_golden.py",
 )

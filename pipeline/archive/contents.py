@@ -22,12 +22,12 @@ from pipeline.files import is_edited
 from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
-from pipeline.metrics.adaptive import called_for
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_run, run_folder
 from pipeline.metrics.emulation import load_bias
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
+from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
@@ -79,7 +79,7 @@ def _own(results: Path, name: str) -> Path:
 
 def _records(study: Study, runs: Path) -> tuple[list[RunRecord], list[Path]]:
     """The records of the study, each validated, and the files of those that are missing."""
-    specs = [*called_for(study, runs), *profiled(study)]
+    specs = [*expand(study), *profiled(study)]
     files = [run_folder(runs, spec) / "run.json" for spec in specs]
     records = [
         read_run(runs, spec) for spec, file in zip(specs, files, strict=True) if file.is_file()

@@ -24,7 +24,7 @@ LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json
 WORKFLOW_FILE = "source/Snakefile"
 RUN_FILES = ("spec.json", "run.json", "steps.jsonl")
 FIGURE_KINDS, TABLE_KINDS = ("pdf", "svg", "png"), ("tex", "md", "csv", "html")
-PAPER_FILES = tuple(f"paper/paper.{kind}" for kind in ("pdf", "tex", "html"))
+PAPER_FILES = ("paper/paper.pdf", "paper/paper.tex")
 
 # More than any study that is trained by this project leaves; a guard against zip bombs.
 MAX_BYTES = 4 << 30

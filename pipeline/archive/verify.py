@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from pipeline.archive.layout import (
+    ARCHIVE_FILE,
+    LOCK_FILE,
+    PRODUCT,
+    ROOT,
+    STUDY_FILE,
+    SUMS_FILE,
+    products,
+)
+from pipeline.archive.read import parse_sums
+from pipeline.documents import MAX_MADE_BYTES, read_text
+from pipeline.errors import ArchiveError
+from pipeline.files import sha256_of_file
+from pipeline.machine.facts import provenance
+from pipeline.schemas import read
+from pipeline.study.load import load_study
+
+
+def verify(results: Path) -> int:
+    """Print whether the products below `results`, which `unpack` made, have the archived bytes.
+
+    Exit status 1 where not, with what differs, and probably why.
+    """
+    sums = results / SUMS_FILE
+    fix = "give a folder that `python -m pipeline unpack` made"
+    listed = parse_sums(read_text(sums, "", ArchiveError, fix, MAX_MADE_BYTES), str(sums))
+    made = products(load_study(results / STUDY_FILE))
+    if missing := [name for name in made if name not in listed]:
+        print(
+            f"the archive states no checksum of {len(missing)} products of its study "
+            f"({shown(missing)}), so they cannot be verified; pack it anew or use the commit that "
+            "made it",
+            file=sys.stderr,
+        )
+        return 1
+    if former := [name for name in listed if PRODUCT.fullmatch(name) and name not in made]:
+        print(f"not compared, as this version does not make them: {shown(former)}")
+    expected = {name: listed[name] for name in made}
+    if not any(map(Path.is_file, map(results.joinpath, expected))):
+        raise ArchiveError(
+            f"nothing was rebuilt below {results}; run `make paper FROM=archive.zip` first"
+        )
+    others = differing(expected, results)
+    if not others:
+        print(f"{len(expected)} files rebuilt, every one byte-identical to the archive")
+        return 0
+    print(
+        f"{len(others)} of {len(expected)} rebuilt files differ from the archive: {shown(others)}; "
+        + reason(listed, results),
+        file=sys.stderr,
+    )
+    return 1
 
 
 def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
     """Names of `expected` (name -> SHA-256) that are missing below `folder` or are others."""
-    from pipeline.files import sha256_of_file
-
     files = {name: folder / name for name in expected}
     return [
         name
@@ -18,20 +70,8 @@ def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
     ]
 
 
-def unlisted(listed: Mapping[str, str], results: Path) -> list[str]:
-    """Products of the study in `results` of which the archive states no checksum."""
-    from pipeline.archive.layout import STUDY_FILE, products
-    from pipeline.study.load import load_study
-
-    return [name for name in products(load_study(results / STUDY_FILE)) if name not in listed]
-
-
 def reason(listed: Mapping[str, str], results: Path) -> str:
     """What in this checkout is not as it was when the archive was made."""
-    from pipeline.archive.layout import ARCHIVE_FILE, LOCK_FILE, ROOT
-    from pipeline.machine.facts import provenance
-    from pipeline.schemas import read
-
     inside = {
         "envs/requirements.lock" if name == LOCK_FILE else name.removeprefix("source/"): total
         for name, total in listed.items()
@@ -47,3 +87,8 @@ def reason(listed: Mapping[str, str], results: Path) -> str:
     return "the code is the same, so compare the installed versions with environment/" + (
         "requirements.lock of the archive"
     )
+
+
+def shown(names: Sequence[str]) -> str:
+    """The first names, and that there are more."""
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

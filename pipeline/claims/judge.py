@@ -26,7 +26,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, differences
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import listed, pick, plural, unchanged
+from pipeline.metrics.select import listed, pick, plural
 
 # A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
@@ -48,8 +48,7 @@ class _Judged:
 
 def judge_all(claims: Iterable[Claim], evidence: Evidence) -> list[Verdict]:
     """The verdict on every claim, in their order; together they keep one error rate."""
-    with unchanged(evidence.table):
-        return corrected([judge(claim, evidence) for claim in claims])
+    return corrected([judge(claim, evidence) for claim in claims])
 
 
 def judge(claim: Claim, evidence: Evidence) -> Verdict:

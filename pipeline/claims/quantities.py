@@ -28,8 +28,6 @@ from pipeline.metrics.select import pick
 from pipeline.metrics.statistics import Interval, interval_of_ratio, values_interval
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
-_OF_A_RUN = ("step_seconds", "tokens_per_second", "peak_memory_bytes", "model_flops_utilisation")
-
 
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""

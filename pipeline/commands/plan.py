@@ -1,4 +1,4 @@
-"""`python -m pipeline plan --study smoke --device-memory 16GiB`: what a study will need.
+"""The command `plan`: what a study will need.
 
 For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
 and the time: the worst case, and an estimate by earlier records. `--model-sizes --devices 64
@@ -34,7 +34,6 @@ from pipeline.study.spec import PRECISIONS, RunSpec
 from pipeline.study.study import Study
 from pipeline.watch.state import Watched
 
-SUMMARY = "what a study will need: memory of every cell, runs, time and GPU hours"
 # Memory in GiB as the makers' data sheets name it; the driver keeps some of it.
 DEVICES = {
     "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
@@ -269,7 +268,7 @@ def _repeats_note(study: Study) -> list[str]:
     from pipeline.metrics.contrasts import fewest_repeats, largest_family
 
     pairs, what = largest_family(study)
-    most = study.repeats.at_most
+    most = study.repeats
     if pairs == 0 or most >= (needed := fewest_repeats(pairs)):
         return []
     return [

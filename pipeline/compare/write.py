@@ -196,11 +196,12 @@ def write_all(found: Comparison, times: str, folder: Path) -> None:
 
 def _figure(found: Comparison, folder: Path) -> None:
     """Ratio of step times with its interval, and the largest deviation of each series."""
-    from pipeline.figures import scales, sheets, theme
+    from pipeline.figures import panels, theme
+    from pipeline.figures.loss_step import plain_powers
 
     theme.apply()
     names = [_name(match.place) for match in found.matches]
-    figure, [[left, right]] = sheets.grid(2, 0.9 + 0.3 * len(names), sharey=True)
+    figure, (left, right) = panels.grid(2, 0.9 + 0.3 * len(names), sharey=True)
     for y, match in enumerate(found.matches):
         times = found.times.get(match.place)
         if times is not None and (r := times.ratio) is not None:
@@ -215,10 +216,9 @@ def _figure(found: Comparison, folder: Path) -> None:
         largest = table[f"{series}_largest"].clip(lower=_SMALLEST).replace(np.inf, np.nan)
         right.plot(largest, range(len(names)), marker, mfc="white", label=name)
     right.set_xscale("log")
-    scales.plain_powers(right.xaxis)
+    plain_powers(right, "x")
     right.set_xlim(_SMALLEST / 2, max(1e-3, right.get_xlim()[1]))
     right.set_xlabel(f"Largest relative difference ({_SMALLEST:g} or less: left)")
     right.legend(frameon=False, loc="best")
-    scales.cell_axis(left, names)
-    left.set_ylim(len(names) - 0.5, -0.5)
+    panels.rows_axis(left, names)
     theme.save(figure, folder, "compare")

@@ -2,56 +2,152 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
 
-from pipeline.figures import marks, points, scales, theme
-from pipeline.metrics.format import with_interval
-from pipeline.metrics.select import cells, interval_notes, node_counts, plural, records
+from pipeline.figures import panels, theme
+from pipeline.figures.points import Point
+from pipeline.metrics.format import significant, with_interval
+from pipeline.metrics.select import (
+    interval_notes,
+    links,
+    node_counts,
+    over,
+    over_link,
+    pick,
+    plural,
+    records,
+)
 
-_GREY = "#8A8A8A"
-_LINE_POINTS = 11.0
-"""From one short name to the next; panels become a little lower when titles are laid out."""
-_ABOVE_POINTS = 9.0
+_LINE_POINTS = 9.0
+"""From one short name to the next."""
+
+_IDEAL: dict[str, Any] = {"color": theme.GREY, "lw": 1.0, "ls": (0, (6, 3)), "zorder": 1}
 
 
-def draw_arms(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Draw each arm's line and intervals, dodged on the log axis; returns the arms drawn.
+def draw(
+    table: pd.DataFrame,
+    values: pd.DataFrame,
+    label: str,
+    remark: str = "",
+    scale: Mapping[str, float] | None = None,
+    published: Mapping[tuple[str, int], float] | None = None,
+    source: str = "",
+) -> Figure:
+    """A panel for each link with a line for each arm, beside ideal scaling from each base.
 
-    `values` are over one link, where an arm has one cell, and one for its one node at most: over
-    every link the line begins with the same point.
+    `label` names `values`; ideal scaling is proportional to the number of ranks, and `scale`
+    multiplies it by the absolute figure of a base. `published` are values of (cell, nodes) from
+    `source`. Where no cell ran at several numbers of nodes there is a ranking instead.
     """
-    look, shown = theme.styles(table), _arms(values, table)
-    for place, arm in enumerate(shown):
-        rows = values[values["arm"] == arm].sort_values("nodes")
-        style = look[rows["cell"].iloc[0]]
-        x = theme.dodge([int(n) for n in rows["nodes"]], place, len(shown))
-        y = rows["value"].to_numpy()
-        spread = [y - rows["low"].to_numpy(), rows["high"].to_numpy() - y]
-        marks.line(
-            axes, x, y, color=style.colour, marker=style.marker, markersize=7,
-            markeredgewidth=0.5, linewidth=1.4, linestyle=style.dashes, zorder=5,
+    if values.empty:
+        return theme.nothing(table)
+    remark = f"{remark}Bars: {interval_notes(values)}."
+    counts = values.groupby("arm")["nodes"].nunique()
+    if len(counts) > 1 and counts.max() == 1 and not published:
+        return _ranking(table, values, label, remark)
+    figure, axes_of = panels.grid(len(links(table)), 2.2, sharey=True)
+    ideals = pick(table, "cell", "ideal_speedup")
+    low, high = panels.extent(values)
+    high = max(high, *(published or {}).values(), high)
+    slopes = 0
+    for link, axes in zip(links(table), axes_of, strict=True):
+        panels.name_panel(axes, over(link))
+        axes.set_xscale("log", base=2)
+        own = over_link(table, link)
+        _lines(axes, values[values["cell"].isin(own)], table, published or {})
+        slopes = max(slopes, _ideal(axes, ideals[ideals["cell"].isin(own)], scale))
+        axes.xaxis.set_major_locator(FixedLocator(node_counts(table)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter("{x:g}")
+    # The ideal may lie far above everything measured; the measurements set the scale.
+    panels.log_axis(axes_of[0].yaxis, low / 1.2, high * 1.2)
+    panels.label(axes_of, "Nodes", label)
+    ideal = "ideal scaling from each base" if slopes > 1 else "ideal scaling"
+    extra = [Line2D([], [], label=ideal, **_IDEAL)] if slopes else []
+    extra += [Line2D([], [], label=source, **theme.PUBLISHED)] if published else []
+    for link, axes in zip(links(table), axes_of, strict=True):
+        _name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
+    return theme.finish(figure, table, set(values["cell"]), remark, named=True, extra=extra)
+
+
+def _name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
+    """Write each arm's short name beside the end of its line, apart where lines end close together.
+
+    A line that ends before the last number of nodes has it above the points there. The y axis is
+    settled before.
+    """
+    looks, last, lowest = theme.styles(table), values["nodes"].max(), -math.inf
+    above: Counter[int] = Counter()
+    ends = values.sort_values("nodes").drop_duplicates("arm", keep="last")
+    for row in records(ends.sort_values("value")):
+        colour = _darker(looks[row["cell"]].colour)
+        nodes, end, arrow = int(row["nodes"]), row["value"], None
+        if nodes == last:
+            height = float(axes.transData.transform((1, end))[1]) * 72 / axes.figure.dpi
+            lowest = max(height, lowest + _LINE_POINTS)
+            x, offset, side = axes.get_xlim()[1], (8.0, lowest - height), "left"
+            if lowest - height > _LINE_POINTS / 3:
+                arrow = {"arrowstyle": "-", "lw": 0.5, "color": colour, "shrinkA": 1, "shrinkB": 0}
+        else:
+            end = panels.extent(values[values["nodes"] == nodes])[1]
+            x, offset, side = nodes, (0.0, 8 + _LINE_POINTS * above[nodes]), "center"
+            above[nodes] += 1
+        axes.annotate(
+            row["arm"], (x, end), offset, textcoords="offset points", ha=side, va="center",
+            fontsize=theme.LEAST_POINTS, color=colour, arrowprops=arrow, annotation_clip=False,
         )  # fmt: skip
+
+
+def _darker(colour: str) -> str:
+    """The colour for words, which stand out from white by 4.5 to 1 (WCAG 1.4.3)."""
+    red, green, blue = (0.62 * shade for shade in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+def _lines(
+    axes: Axes,
+    values: pd.DataFrame,
+    table: pd.DataFrame,
+    published: Mapping[tuple[str, int], float],
+) -> None:
+    """Lines and intervals, moved sideways a little so that no point hides another.
+
+    `values` are over one link: over each the line of an arm begins with the point of its one node.
+    """
+    looks = theme.styles(table)
+    arms = panels.arms_of(table, values)
+    step = min(0.05, 0.36 / max(len(arms), 1))
+    aside = 2 ** (step * (values["arm"].map(arms.index) - (len(arms) - 1) / 2))
+    values = values.assign(x=values["nodes"].astype(float) * aside)
+    sns.lineplot(
+        values, x="x", y="value", ax=axes, legend=False, errorbar=None,
+        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(table, "arm"),
+    )  # fmt: skip
+    for cell, rows in values.groupby("cell", sort=False):
+        spread = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
         axes.errorbar(
-            x, y, yerr=spread, fmt="none", ecolor=style.colour, elinewidth=1.3, capsize=3, zorder=4
-        )
-        for place_x, row in zip(x, records(rows), strict=True):
-            axes.add_artist(points.Point(place_x, float(row["value"]), words(row)))
-    scales.node_axis(axes, node_counts(table))
-    return shown
+            rows["x"], rows["value"], spread, fmt="none", ecolor=looks[str(cell)].colour,
+            elinewidth=1.3, capsize=3, zorder=4,
+        )  # fmt: skip
+    for row in records(values):
+        axes.add_artist(Point(row["x"], row["value"], _words(row)))
+        if (place := (row["cell"], int(row["nodes"]))) in published:
+            colour = looks[row["cell"]].colour
+            axes.plot(row["x"], published[place], mec=colour, zorder=7, **theme.PUBLISHED)
 
 
-def _arms(values: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """The arms that are drawn; their order is that in which they are moved sideways."""
-    return [arm for arm in cells(table)["arm"].unique() if arm in set(values["arm"])]
-
-
-def words(row: Mapping[str, Any]) -> str:
+def _words(row: Mapping[str, Any]) -> str:
     """Cell, nodes, value with its interval and the number of runs, as a title over the point."""
     unit = "" if row["unit"] == "1" else f" {row['unit']}"
     value = with_interval(row["value"], row["low"], row["high"])
@@ -59,103 +155,44 @@ def words(row: Mapping[str, Any]) -> str:
     return f"{place}: {value}{unit}, {plural(int(row['n']), 'run')}"
 
 
-def name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
-    """Write each arm's short name at the end of its line; call it when the y axis is settled.
-
-    Names beside the last number of nodes stand outside of the panel, moved apart where lines end
-    close together, each by as little as can be and then joined to its end by a thin line.
-    """
-    look, last = theme.styles(table), int(values["nodes"].max())
-    ends = records(values.sort_values("nodes").drop_duplicates("arm", keep="last"))
-    to_axes = axes.transScale + axes.transLimits
-    beside = []
-    before = []
-    for row in ends:
-        if int(row["nodes"]) == last:
-            height = float(to_axes.transform((float(last), float(row["value"])))[1])
-            beside.append((height, row))
-        else:
-            before.append(row)
-    _name_above(axes, before, values, table)
-    beside.sort(key=lambda one: one[0])
-    height_points = axes.bbox.height / axes.figure.dpi * 72
-    heights = _apart([height for height, _ in beside], _LINE_POINTS / height_points)
-    for (end, row), height in zip(beside, heights, strict=True):
-        colour = theme.ink(look[row["cell"]].colour)
-        if abs(height - end) > _LINE_POINTS / height_points / 4:
-            axes.plot(
-                [0.945, 1.01], [end, height], transform=axes.transAxes, color=colour, lw=0.5,
-                clip_on=False, zorder=2,
-            )  # fmt: skip
-        axes.text(
-            1.02, height, row["arm"], transform=axes.transAxes, fontsize=7, va="center",
-            color=colour,
-        )  # fmt: skip
+def _ideal(axes: Axes, ideals: pd.DataFrame, scale: Mapping[str, float] | None) -> int:
+    """Draw the distinct lines of ideal scaling of these cells; returns how many there are."""
+    slopes: dict[float, list[float]] = {}
+    for base, rows in ideals.groupby("base", sort=False):
+        nodes = rows["nodes"].astype(float)
+        per_node = float((rows["value"] / nodes).max()) * (scale[str(base)] if scale else 1.0)
+        slopes[round(per_node, 6)] = [nodes.min(), nodes.max()]
+    for slope, ends in slopes.items():
+        axes.plot(ends, [slope * nodes for nodes in ends], **_IDEAL)
+    return len(slopes)
 
 
-def _name_above(
-    axes: Axes, ends: Sequence[Mapping[str, Any]], values: pd.DataFrame, table: pd.DataFrame
-) -> None:
-    """Name lines that end before the last number of nodes above all points there, one over another.
-
-    A thin line leads from a name to its point where another point is between them.
-    """
-    look, shown = theme.styles(table), _arms(values, table)
-    for place, row in enumerate(ends):
-        colour, nodes = theme.ink(look[row["cell"]].colour), int(row["nodes"])
-        [x] = theme.dodge([nodes], shown.index(row["arm"]), len(shown))
-        there = values[values["nodes"] == nodes]
-        above = scales.extent(there)[1]
-        lower = sum(int(other["nodes"]) == nodes for other in ends[:place])
-        axes.annotate(
-            row["arm"], (x, above), (0, 5 + _ABOVE_POINTS * lower), ha="center",
-            textcoords="offset points", fontsize=7, color=colour,
-        )  # fmt: skip
-        if (top := scales.extent(pd.DataFrame([row]))[1]) < above:
-            axes.vlines(x, top, above, color=colour, lw=0.5, zorder=2)
-
-
-def _apart(heights: list[float], gap: float) -> list[float]:
-    """Ascending heights, from 0 to 1 where they fit, each at least `gap` above the one before.
-
-    They are those nearest to the given ones by least squares: isotonic regression of what is left
-    of each height without the gaps below it, by pooling neighbours that are in the wrong order.
-    """
-    pools: list[tuple[float, int]] = []
-    for place, height in enumerate(heights):
-        mean, number = height - place * gap, 1
-        while pools and pools[-1][0] > mean:
-            below, many = pools.pop()
-            mean, number = (mean * number + below * many) / (number + many), number + many
-        pools.append((mean, number))
-    most = max(1.0 - (len(heights) - 1) * gap, 0.0)
-    flat = [min(max(mean, 0.0), most) for mean, number in pools for _ in range(number)]
-    return [height + place * gap for place, height in enumerate(flat)]
-
-
-def bars(values: pd.DataFrame) -> str:
-    """How the intervals of these points were made, and why some are not seen."""
-    made = interval_notes(values)
-    hidden = "" if values["low"].isna().all() else "; the marker hides a shorter one"
-    return f"Bars: {made}{hidden}."
-
-
-def ideal_lines(
-    axes: Axes, ideal: pd.DataFrame, scale: Mapping[str, float] | None = None
-) -> Sequence[Line2D]:
-    """Grey curves of ideal scaling, one for each distinct one among the cells; for the legend.
-
-    `scale` multiplies a base's curve by its absolute figure (tokens/s); without it the curve is
-    the speedup itself. Ideal means proportional to the number of ranks.
-    """
-    drawn = set()
-    for base, rows in ideal.groupby("base", sort=False):
-        last = records(rows.sort_values("nodes"))[-1]
-        ranks_per_node = float(last["value"]) / float(last["nodes"])
-        slope = ranks_per_node * (1.0 if scale is None else scale[str(base)])
-        nodes = np.geomspace(float(rows["nodes"].min()), float(last["nodes"]), 60)
-        if len(nodes) and round(slope, 6) not in drawn:
-            axes.plot(nodes, slope * nodes, color=_GREY, lw=1.0, ls=(0, (6, 3)), zorder=1)
-            drawn.add(round(slope, 6))
-    label = "ideal scaling from each base" if len(drawn) > 1 else "ideal scaling"
-    return [Line2D([], [], color=_GREY, lw=1.0, ls=(0, (6, 3)), label=label)] if drawn else []
+def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str) -> Figure:
+    """A panel for each link with a row for each cell, the largest of `values` first."""
+    height = 0.5 + 0.17 * values["arm"].nunique()
+    figure, axes_of = panels.grid(len(links(table)), height, per_line=2)
+    looks, top = theme.styles(table), panels.extent(values)[1]
+    most = int(values["nodes"].max())
+    for link, axes in zip(links(table), axes_of, strict=True):
+        own: Sequence[dict[str, Any]] = records(
+            values[values["cell"].isin(over_link(table, link))].sort_values(
+                "value", ascending=False
+            )
+        )
+        for place, row in enumerate(own):
+            ends = (row["low"], row["high"])
+            panels.mark(axes, row["value"], place, ends, looks[row["cell"]], _words(row))
+            text = significant(row["value"])
+            axes.text(1.03 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
+        names = [
+            row["arm"] + ("" if row["nodes"] == most else f", {plural(int(row['nodes']), 'node')}")
+            for row in own
+        ]
+        panels.rows_axis(axes, names)
+        # From zero, so that lengths compare; room for the numbers at the right.
+        axes.set_xlim(0, 1.15 * top)
+        axes.locator_params(axis="x", nbins=4)
+        axes.xaxis.set_major_formatter("{x:,.10g}")
+        panels.name_panel(axes, over(link))
+    panels.label(axes_of, f"{label} on {plural(most, 'node')}")
+    return theme.finish(figure, table, set(values["cell"]), remark, named=True)

@@ -1,19 +1,27 @@
-"""Shared by figures with a panel for each number of nodes and each link: which are there."""
+"""The panels of a figure: one for each number of nodes and link, their axes and their points."""
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipeline.figures import scales, sheets
-from pipeline.figures.loss_curves import panel_title
-from pipeline.metrics.select import cells, links, node_counts, over_link
+from pipeline.figures.points import Point
+from pipeline.figures.theme import WIDTH_INCHES, Style
+from pipeline.metrics.select import cells, links, node_counts, over_link, plural
+
+_TITLE_LETTERS = 92
+"""Of a title as wide as the figure."""
 
 
 @dataclass(frozen=True)
@@ -22,80 +30,106 @@ class Panel:
 
     axes: Axes
     nodes: int
-    link: str
     rows: pd.DataFrame
 
 
-def panels(
+def grid(count: int, height: float, per_line: int = 4, **share: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, each `height` inches high, at most `per_line` side by side."""
+    lines = -(-count // per_line)
+    columns = -(-count // lines)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(WIDTH_INCHES, height * lines), squeeze=False,
+        layout="constrained", **share,
+    )  # fmt: skip
+    for spare in axes.flat[count:]:
+        spare.set_visible(False)
+    for one in axes.flat[:count]:
+        one.tick_params(labelbottom=True)
+    return figure, list(axes.flat[:count])
+
+
+def of_places(
     table: pd.DataFrame, frame: pd.DataFrame, height: float, **share: Any
 ) -> tuple[Figure, list[Panel]]:
-    """The figure and its titled panels, each `height` inches high; `frame` has `cell` and `nodes`.
+    """A titled panel for each number of nodes and link of which `frame` has rows.
 
-    A row is of one link, where these are not more than the node counts. Runs on one node,
-    which use no link, are shown with the first link only.
+    Runs on one node, which use no link, are shown with the first link only.
     """
-    nodes, compared = node_counts(table), links(table)
-    places, shown = [], set[str]()
-    for link in compared:
+    places, shown, on_link = [], set[str](), cells(table).set_index("cell")["link"]
+    for link in links(table):
         own = frame[frame["cell"].isin(set(over_link(table, link)) - shown)]
-        places += [(count, link, own[own["nodes"] == count]) for count in nodes]
+        for nodes in node_counts(table):
+            rows = own[own["nodes"] == nodes]
+            if not rows.empty:
+                over = f", {link}" if link and (on_link[rows["cell"]] == link).any() else ""
+                places.append((nodes, plural(nodes, "node") + over, rows))
         shown |= set(own["cell"])
-    if len(compared) > len(nodes):
-        places = [place for place in places if not place[-1].empty]
-        figure, blocks = sheets.grid(len(places), height, **share)
-    else:
-        figure, blocks = sheets.grid(len(nodes), height, rows=len(compared), **share)
-    on_link, found = cells(table).set_index("cell")["link"], []
-    for axes, (count, link, rows) in zip(chain.from_iterable(blocks), places, strict=True):
-        axes.set_visible(not rows.empty)
-        if not rows.empty:
-            panel_title(axes, count, link if (on_link[rows["cell"]] == link).any() else "")
-            found.append(Panel(axes, count, link, rows))
-    return figure, found
-
-
-def outer(found: Sequence[Panel]) -> tuple[list[Axes], list[Axes]]:
-    """The leftmost panel of each row, and the lowest of each column; some may be left out."""
-    leftmost: dict[int, Axes] = {}
-    lowest: dict[int, Axes] = {}
-    for panel in found:
-        place = panel.axes.get_subplotspec()
-        assert place is not None
-        leftmost.setdefault(place.rowspan.start, panel.axes)
-        lowest[place.colspan.start] = panel.axes
-    return list(leftmost.values()), list(lowest.values())
-
-
-def name_cells(found: Sequence[Panel], arms: Sequence[str]) -> None:
-    """Short names of the cells beside the leftmost panel of each row; all panels share the axis.
-
-    Beside a row that begins with an empty place they stand in that, and take no room of the panels.
-    """
-    scales.cell_axis(found[0].axes, arms)
-    leftmost = [axes for axes in outer(found)[0] if not in_first_column(axes)]
-    for panel in found[1:]:
-        for arm in dict.fromkeys(panel.rows["arm"]) if panel.axes in leftmost else ():
-            panel.axes.text(
-                -0.05, arms.index(arm), arm, ha="right", va="center", fontsize=7.5, in_layout=False,
-                transform=panel.axes.get_yaxis_transform(),
-            )  # fmt: skip
-
-
-def in_first_column(axes: Axes) -> bool:
-    """Whether the name of a y axis that all panels share stands beside this one."""
-    place = axes.get_subplotspec()
-    assert place is not None
-    return place.is_first_col()
-
-
-def in_last_row(axes: Axes) -> bool:
-    """Whether the name of an x axis that all panels share stands below this one."""
-    place = axes.get_subplotspec()
-    assert place is not None
-    return place.is_last_row()
+    figure, axes = grid(len(places), height, **share)
+    panels = []
+    for one, (nodes, title, rows) in zip(axes, places, strict=True):
+        name_panel(one, title)
+        panels.append(Panel(one, nodes, rows))
+    return figure, panels
 
 
 def arms_of(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    """Short names of the arms that `frame` has, in the order of the study: lines of a panel."""
+    """Short names of the arms that `frame` has, in the order of the study: rows of a panel."""
     names = cells(table)
     return list(dict.fromkeys(names.loc[names["cell"].isin(frame["cell"]), "arm"]))
+
+
+def name_panel(axes: Axes, text: str) -> None:
+    """Title of a panel, on several lines where it is too long for one."""
+    place = axes.get_subplotspec()
+    assert place is not None
+    axes.set_title(textwrap.fill(text, _TITLE_LETTERS // place.get_gridspec().ncols))
+
+
+def label(axes_of: Sequence[Axes], x: str, y: str = "") -> None:
+    """Name the axes that all panels share: below the lowest and beside the leftmost ones."""
+    place = axes_of[0].get_subplotspec()
+    assert place is not None
+    columns = place.get_gridspec().ncols
+    for number, axes in enumerate(axes_of):
+        axes.set_xlabel(x if number + columns >= len(axes_of) else "")
+        axes.set_ylabel(y if number % columns == 0 else "")
+
+
+def rows_axis(axes: Axes, names: Sequence[str]) -> None:
+    """Vertical axis with a row for each name, the first on top; lines of the grid stand upright."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", left=False)
+    axes.grid(False, axis="y")
+    axes.grid(True, axis="x")
+
+
+def log_axis(axis: Axis, low: float, high: float, most: int = 7) -> None:
+    """Logarithmic axis from `low` to `high`, both positive, with round ticks in plain digits."""
+    name = "x" if isinstance(axis, XAxis) else "y"
+    axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    choices = [
+        [digit * 10.0**power for power in powers for digit in digits]
+        for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,))
+    ]
+    if high < 3 * low:
+        choices.insert(0, list(MaxNLocator(most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)))
+    inside = [[tick for tick in ticks if low <= tick <= high] for ticks in choices]
+    ticks = next((ticks for ticks in inside if len(ticks) <= most), inside[-1])
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def extent(values: pd.DataFrame) -> tuple[float, float]:
+    """The smallest and the largest number of points and of the intervals that some have."""
+    numbers = values[["value", "low", "high"]].to_numpy(float)
+    return float(np.nanmin(numbers)), float(np.nanmax(numbers))
+
+
+def mark(axes: Axes, x: float, y: float, ends: tuple[float, float], look: Style, text: str) -> None:
+    """A point with its horizontal interval, if `ends` are finite, and its words."""
+    axes.plot(ends, [y, y], color=look.colour, lw=1.3, marker="|", ms=5.5, zorder=4)
+    axes.plot([x], [y], color=look.colour, marker=look.marker, ms=5, zorder=5)
+    axes.add_artist(Point(x, y, text))

@@ -8,10 +8,14 @@ and Ito, which stays apart under the common kinds of colour blindness.
 from __future__ import annotations
 
 import logging
+import os
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +23,54 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import MatplotlibDeprecationWarning, font_manager
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from pipeline.figures import lettering, points, sheets
-from pipeline.figures.slim import slim
+from pipeline.figures import catalogue, points
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
-from pipeline.metrics.select import cells, missing_cells, mixed_notes, records, repeats, setting
+from pipeline.metrics import table as tidy
+from pipeline.metrics.printed import printable
+from pipeline.metrics.select import (
+    cells,
+    missing_cells,
+    mixed_notes,
+    records,
+    repeats,
+    setting,
+)
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
+WIDTH_INCHES = 6.38
+"""Width of the text in paper/template.typ, so that a point of a figure is a point in print."""
+
 LEAST_POINTS = 7.0
 """No text of a figure is smaller."""
-_LEAST_CONTRAST = 4.5
 
+GREY = "#8A8A8A"
+_NOTE_LETTERS = 120
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _DASHES: tuple[Any, ...] = (
-    "-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2)), (0, (3, 1, 1, 1, 1, 1)),
-    (0, (2, 2)), (0, (7, 1, 2, 1)),
+    "", (5, 1.5), (1, 1), (5, 1.5, 1, 1.5), (9, 2), (3, 1, 1, 1, 1, 1), (2, 2), (7, 1, 2, 1),
 )  # fmt: skip
-
-
-# Where a point comes from. What was measured here has its cell's marker, or a disc where no cells
-# are told apart; no other origin shares a marker with it or with one another.
-MEASURED = "measured here"
-ELSEWHERE, PROJECTED, PUBLISHED = "measured elsewhere", "projected", "published"
-PROVENANCE: dict[str, Any] = {MEASURED: "o", ELSEWHERE: "p", PROJECTED: (6, 2, 0), PUBLISHED: "*"}
-_SIZES = {MEASURED: 4.5, ELSEWHERE: 7.0, PROJECTED: 8.0, PUBLISHED: 9.0}
+# A point that was not measured here is open and has a marker that no cell has.
+PUBLISHED: dict[str, Any] = {"marker": "*", "ms": 9.0, "mfc": "white", "mew": 1.1, "ls": ""}
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a cell is drawn wherever it appears."""
+    """How a cell is drawn wherever it appears; `dashes` as seaborn takes them."""
 
     colour: str
     marker: str
     dashes: Any
-    order: int
 
 
 def apply() -> None:
@@ -83,7 +87,9 @@ def apply() -> None:
         families.append(FAMILY)
     plt.rcParams.update(
         {
-            "font.family": families,
+            # The last is for browsers that have none of them.
+            "font.family": [*families, "sans-serif"],
+            "font.sans-serif": [PLAIN],
             "axes.edgecolor": "#444444",
             "axes.linewidth": 0.8,
             "axes.spines.top": False,
@@ -98,6 +104,8 @@ def apply() -> None:
             "ytick.labelsize": 7.5,
             "xtick.bottom": True,
             "pdf.fonttype": 42,
+            # Words stay text, so that the paper embeds their font and can be searched.
+            "svg.fonttype": "none",
             "svg.hashsalt": "samestep",
             # Two dollars in a label are no formula.
             "text.parse_math": False,
@@ -111,55 +119,34 @@ def styles(table: pd.DataFrame) -> dict[str, Style]:
 
     Cells of one arm, which differ in their link alone, look alike and stand in panels apart.
     """
-    found, names = {}, cells(table)
+    looks, names = {}, cells(table)
     order = {arm: place for place, arm in enumerate(dict.fromkeys(names["arm"]))}
     for row in records(names):
         i = order[row["arm"]]
         # Beyond eight cells the colour repeats, and the marker is shifted so that the pair is new.
-        found[row["cell"]] = Style(
-            _COLOURS[i % 8], _MARKERS[(i + i // 8) % 8], _DASHES[(i + i // 8) % 8], i
-        )
-    return found
+        shifted = (i + i // 8) % 8
+        looks[row["cell"]] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
+    return looks
 
 
-def ink(colour: str) -> str:
-    """The colour for words: darkened until it stands out from white by 4.5 to 1 (WCAG 1.4.3)."""
-    shades = np.array(to_rgb(colour))
-    while 1.05 / (_luminance(shades) + 0.05) < _LEAST_CONTRAST:
-        shades = 0.96 * shades
-    red, green, blue = (float(shade) for shade in shades)
-    return to_hex((red, green, blue))
-
-
-def _luminance(shades: np.ndarray) -> float:
-    linear = np.where(shades <= 0.04045, shades / 12.92, ((shades + 0.055) / 1.055) ** 2.4)
-    return float(linear @ [0.2126, 0.7152, 0.0722])
-
-
-def provenance(kind: str, colour: str = "#000000") -> dict[str, Any]:
-    """How a point of this origin is drawn: filled where it was measured here, else open."""
+def semantics(table: pd.DataFrame, column: str) -> dict[str, Any]:
+    """The looks of all cells, or of all arms, as `lineplot` of seaborn takes them."""
+    names, by_cell = cells(table), styles(table)
+    looks = {row[column]: by_cell[row["cell"]] for row in records(names)}
     return {
-        "marker": PROVENANCE[kind], "ms": _SIZES[kind], "ls": "", "mec": colour, "mew": 1.1,
-        "mfc": colour if kind == MEASURED else "white", "zorder": 7,
-    }  # fmt: skip
-
-
-def provenance_entry(kind: str, label: str | None = None) -> Line2D:
-    """The legend's entry for points of this origin."""
-    return Line2D([], [], label=label or kind, **provenance(kind))
-
-
-def dodge(nodes: Sequence[int], order: int, count: int) -> list[float]:
-    """Positions of one of `count` cells beside the node counts, apart on a log axis."""
-    step = min(0.05, 0.36 / max(count, 1))
-    return [n * 2 ** (step * (order - (count - 1) / 2)) for n in nodes]
+        "hue": column,
+        "style": column,
+        "palette": {cell: look.colour for cell, look in looks.items()},
+        "markers": {cell: look.marker for cell, look in looks.items()},
+        "dashes": {cell: look.dashes for cell, look in looks.items()},
+    }
 
 
 def finish(
     figure: Figure,
     table: pd.DataFrame,
     shown: Collection[str],
-    what: str,
+    remark: str,
     *,
     lines: bool = True,
     named: bool = False,
@@ -168,69 +155,65 @@ def finish(
     """Put the legend and the notes below the panels, in space added for them.
 
     The notes say which runs are missing, without the reasons, which page and paper give once, and
-    what the numbers are; `what` is the figure's own remark. `lines` is False where only markers and
-    colours tell the cells apart; `named` is True where each line has its cell's short name beside
-    it, so that the notes say what these mean and no legend is needed for them.
+    what the numbers are. `lines` is False where only markers and colours tell the cells apart;
+    `named` is True where an axis has the short names of the cells, which the notes then explain in
+    place of a legend.
     """
-    sheet = sheets.current()
-    handles = [*([] if named else _entries(table, shown, lines)), *extra]
-    box = figure.legend(
-        handles=handles, loc="upper center", ncol=1 if sheet.narrow else 2, frameon=False,
-        handlelength=3.2, columnspacing=1.5,
-    )  # fmt: skip
+    names = cells(table)
+    present = records(names[names["cell"].isin(list(shown))].drop_duplicates("arm"))
+    handles, looks, key = [*extra], styles(table), ""
+    if named:
+        key = "; ".join(f"{row['arm']} = {row['arm_label']}" for row in present)
+    else:
+        handles = [_entry(row["arm_label"], looks[row["cell"]], lines) for row in present] + handles
     missing = missing_cells(table)
-    notes = []
-    if missing:
-        notes = [f"Not shown or incomplete: {missing}; the table of status says why."]
-    notes += [f"Mixed runs: {note}." for note in mixed_notes(table)]
-    key = f" {key_of_names(table, shown)}" if named else ""
-    remarks = [*notes, f"{setting(table)}; {repeats(table)}. {what}{key}"]
+    notes = [
+        *(
+            [f"Not shown or incomplete: {missing}; the table of status says why."]
+            if missing
+            else ()
+        ),
+        *(f"Mixed runs: {note}." for note in mixed_notes(table)),
+        f"{setting(table)}; {repeats(table)}. {remark}{f' Cells: {key}.' if key else ''}",
+    ]
     text = "\n".join(
-        textwrap.fill(one_line(remark), sheet.letters, break_on_hyphens=False) for remark in remarks
+        textwrap.fill(one_line(note), _NOTE_LETTERS, break_on_hyphens=False) for note in notes
     )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
-    _stack(figure, box, note)
+    _stack(figure, handles, note)
     return figure
 
 
-def key_of_names(table: pd.DataFrame, shown: Collection[str]) -> str:
-    """What the short names of these cells stand for, each arm once."""
-    names = cells(table)
-    chosen = names[names["cell"].isin(list(shown))].drop_duplicates("arm")
-    words = [f"{row['arm']} = {row['arm_label']}" for row in records(chosen)]
-    return f"Cells: {'; '.join(words)}." if words else ""
+def _entry(label: str, look: Style, lines: bool) -> Line2D:
+    dashes = ((0, look.dashes) if look.dashes else "-") if lines else ""
+    return Line2D([], [], color=look.colour, marker=look.marker, ms=5, lw=1.6, ls=dashes,
+                  label=textwrap.fill(one_line(label), 48))  # fmt: skip
 
 
-def _entries(table: pd.DataFrame, shown: Collection[str], lines: bool) -> list[Line2D]:
-    look, handles = styles(table), []
-    names = cells(table)
-    for row in records(names[names["cell"].isin(list(shown))].drop_duplicates("arm")):
-        style, label = look[row["cell"]], textwrap.fill(one_line(row["arm_label"]), 48)
-        handles.append(
-            Line2D([], [], color=style.colour, marker=style.marker, ms=5, lw=1.6,
-                   ls=style.dashes if lines else "", label=label)
-        )  # fmt: skip
-    return handles
-
-
-def _stack(figure: Figure, box: Legend, note: Text) -> None:
+def _stack(figure: Figure, handles: Sequence[Artist], note: Text) -> None:
     """Grow the figure by the measured heights of legend and notes and set them under the panels."""
-    inches = [item.get_window_extent().height / figure.dpi for item in (box, note)]
+    box = figure.legend(
+        handles=handles, loc="upper center", ncol=2, frameon=False, handlelength=3.2,
+        columnspacing=1.5,
+    )  # fmt: skip
+    boxes = [box, note] if handles else [note]
+    inches = [item.get_window_extent().height / figure.dpi for item in boxes]
     panels = float(figure.get_figheight())
     height = panels + sum(inches) + 0.16
     figure.set_figheight(height)
     below = (height - panels) / height
     # Letters drawn at another resolution take a little more room than they were laid out with.
-    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below), w_pad=0.07)
+    figure.set_layout_engine("constrained", rect=(0, below, 1, 1 - below), w_pad=0.1)
     box.set_in_layout(False)
     note.set_in_layout(False)
     box.set_bbox_to_anchor((0.5, below), transform=figure.transFigure)
-    note.set_y((inches[1] + 0.05) / height)
+    note.set_y((inches[-1] + 0.05) / height)
 
 
-def empty(figure: Figure, axes: Axes, table: pd.DataFrame) -> Figure:
-    """What a figure shows when no run of the study finished: that, and what became of the cells."""
-    axes.text(0.5, 0.5, "no run finished", ha="center", va="center", transform=axes.transAxes)
+def nothing(table: pd.DataFrame, text: str = "no run finished") -> Figure:
+    """A figure without points: why, and what became of the cells."""
+    figure, axes = plt.subplots(figsize=(WIDTH_INCHES, 2.0), layout="constrained")
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
     return finish(figure, table, (), "")
 
 
@@ -243,8 +226,6 @@ def _settle(figure: Figure) -> None:
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
-    else:
-        figure.get_tightbbox()  # so that the ticks have their labels
     # None at all: with a place holder of one, each format would be drawn twice.
     figure.set_layout_engine(None)
     for axes in figure.axes:
@@ -252,7 +233,7 @@ def _settle(figure: Figure) -> None:
         axes.set_position((left, bottom, width, height))
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None, "Producer": "matplotlib"},
@@ -262,16 +243,45 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
     _settle(figure)
-    lettering.name(figure)
     written = []
-    for kind in formats:
+    for kind in FORMATS:
         final = folder / f"{name}.{kind}"
         with atomic_path(final) as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
             if kind == "svg":
-                drawing = slim(temporary.read_text(encoding="utf-8"))
-                drawing = lettering.keep(drawing, lettering.words(figure))
-                temporary.write_text(points.add(figure, drawing), encoding="utf-8")
+                drawing = points.add(figure, temporary.read_text(encoding="utf-8"))
+                temporary.write_text(drawing, encoding="utf-8")
         written.append(final)
     plt.close(figure)
     return written
+
+
+def draw_all(
+    names: Sequence[str], metrics: Path, verdicts: Path | None, out: Path, processes: int
+) -> None:
+    """Check equal work, draw these figures and write all formats, some of them at once."""
+    draw = partial(_draw, metrics, verdicts, out)
+    # All of them are forked at once, and Snakemake may give as many as it has no limit for.
+    processes = min(processes, len(names), os.cpu_count() or 1)
+    if processes == 1:
+        for name in names:
+            draw(name)
+        return
+    # (A table is read in each: its reader has threads.)
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        for drawn in [pool.submit(draw, name) for name in names]:
+            drawn.result()
+
+
+def _draw(metrics: Path, verdicts: Path | None, out: Path, name: str) -> None:
+    apply()
+    frame, shown = _frames(metrics)
+    for _, module, (_, *given) in catalogue.load([name], frame, verdicts):
+        save(module.draw(shown, *given), out, name)
+
+
+@lru_cache(maxsize=1)
+def _frames(metrics: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table, and as figures show it; read once in each process."""
+    frame = tidy.read(metrics)
+    return frame, printable(frame)

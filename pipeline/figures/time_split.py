@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipeline.figures import points, sheets, theme
-from pipeline.figures.panels import arms_of, name_cells, outer, panels
+from pipeline.figures import panels, points, theme
 from pipeline.metrics.format import significant
 from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
@@ -55,101 +52,71 @@ def draw(table: pd.DataFrame) -> Figure:
     """A panel for each node count and link, one stacked bar for each cell, in per cent."""
     means = pick(table, "cell", *(f"phase_mean_seconds:{name}" for name in PHASES))
     if means.empty:
-        return _nothing(table)
-    arms = arms_of(table, means)
+        asked = not pick(table, "profile", "status").empty
+        return theme.nothing(
+            table, "no run finished" if asked else "the study asks for no profiled runs"
+        )
+    arms, bounds = panels.arms_of(table, means), least_milliseconds(table)
     means["phase"] = means["metric"].str.partition(":")[2]
     spent = means.pivot_table(index=["nodes", "cell"], columns="phase", values="value") * 1000
     shares = pick(table, "cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
-    bounds = least_milliseconds(table)
-    figure, found = panels(table, means, 0.5 + 0.2 * len(arms), sharex=True, sharey=True)
-    for panel in found:
+    figure, places = panels.of_places(table, means, 0.6 + 0.2 * len(arms), sharex=True, sharey=True)
+    for panel in places:
+        axes = panel.axes
         for row in records(panel.rows.drop_duplicates("cell")):
-            place = (panel.nodes, row["cell"])
-            own, share = spent.loc[place], float(shares.loc[place, "value"])
-            _bar(panel.axes, arms.index(row["arm"]), own, share)
-            panel.axes.add_artist(points.Point(50, arms.index(row["arm"]), _told(row, own)))
+            place, y = (panel.nodes, row["cell"]), arms.index(row["arm"])
+            own = {name: float(spent[name][place]) for name in IN_STEP}
+            whole, left, begins = sum(own.values()), 0.0, 0.0
+            for name in IN_STEP:
+                begins = left if name == COMMUNICATION else begins
+                width = 100 * own[name] / whole
+                axes.barh(y, width, left=left, height=0.66, **_LOOK[name], **_EDGE)
+                left += width
+            share = 100 * float(shares.loc[place, "value"])
+            axes.text(105, y, f"{share:.0f} %, {significant(whole, 2)} ms", va="center",
+                      fontsize=theme.LEAST_POINTS, color="#A04000")  # fmt: skip
             if place in bounds:
-                _bound(panel.axes, arms.index(row["arm"]), own, bounds[place])
-        _finish_panel(panel.axes, len(arms), 100 + 26 * min(len(found), 4))
-    name_cells(found, arms)
-    for axes in outer(found)[1]:
-        axes.set_xlabel("Share of the step [%]")
-        axes.tick_params(labelbottom=True)
+                ends = [begins, begins + 100 * bounds[place] / whole]
+                axes.plot(ends, [y + 0.42] * 2, **_BOUND)
+            axes.add_artist(points.Point(50, y, _words(row, own)))
+        panels.rows_axis(axes, arms)
+        axes.set(xlim=(0, 100 + 26 * min(len(places), 4)), xticks=[0, 50, 100])
+        axes.set_axisbelow(True)
+    panels.label([panel.axes for panel in places], "Share of the step [%]")
     entries: list[Any] = [Patch(**_LOOK[name], **_EDGE) for name in IN_STEP]
     if bounds:
         entries.append(Line2D([], [], label="least time of the gradients on a link", **_BOUND))
-    remarks = f"{_remarks(table, means)} {_data(spent)}"
-    shown = set(means["cell"])
-    return theme.finish(figure, table, shown, remarks, named=True, extra=entries)
-
-
-def _data(spent: pd.DataFrame) -> str:
-    return (
-        f"Reading the batch, before the step, took {significant(spent[DATA].max(), 2)} ms at most."
+    remark = (
+        f"{_remarks(table, means)} Reading the batch, before the step, took "
+        f"{significant(spent[DATA].max(), 2)} ms at most."
     )
+    return theme.finish(figure, table, set(means["cell"]), remark, named=True, extra=entries)
 
 
-def _told(row: Mapping[str, Any], own: pd.Series) -> str:
+def _words(row: dict[str, Any], own: dict[str, float]) -> str:
     """Milliseconds of every part of the step, over its bar."""
-    parts = [f"{_LOOK[name]['label']} {significant(own[name])} ms" for name in IN_STEP]
-    steps = plural(int(row["n"]), "step")
-    return f"{row['label']}, {plural(int(row['nodes']), 'node')}, {steps}: {', '.join(parts)}"
-
-
-def _bar(axes: Axes, place: int, own: pd.Series, share: float) -> None:
-    left, whole = 0.0, float(own[list(IN_STEP)].sum())
-    for name in IN_STEP:
-        width = 100 * float(own[name]) / whole
-        axes.barh(place, width, left=left, height=0.66, **_LOOK[name], **_EDGE)
-        left += width
-    text = f"{100 * share:.0f} %, {significant(whole, 2)} ms"
-    axes.text(105, place, text, va="center", ha="left", fontsize=7, color="#A04000")
-
-
-def _bound(axes: Axes, place: int, own: pd.Series, least: float) -> None:
-    """A line from where the exposed communication begins, cut at the end of the axis."""
-    whole, left = float(own[list(IN_STEP)].sum()), 0.0
-    for name in IN_STEP[: IN_STEP.index(COMMUNICATION)]:
-        left += 100 * float(own[name]) / whole
-    axes.plot([left, left + 100 * least / whole], [place + 0.42] * 2, **_BOUND)
-
-
-def _finish_panel(axes: Axes, num_arms: int, right: float) -> None:
-    axes.set_ylim(num_arms - 0.5, -0.5)
-    axes.set_xlim(0, right)
-    axes.set_xticks([0, 50, 100])
-    axes.grid(True, axis="x")
-    axes.grid(False, axis="y")
-    axes.set_axisbelow(True)
-
-
-def _nothing(table: pd.DataFrame) -> Figure:
-    """Without profiled runs, or where none of them finished."""
-    figure, [[axes]] = sheets.grid(1, 2.0)
-    if pick(table, "profile", "status").empty:
-        text = "the study asks for no profiled runs (key profile)"
-        axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
-        return theme.finish(figure, table, (), "")
-    return theme.empty(figure, axes, table)
+    parts = ", ".join(f"{_LOOK[name]['label']} {significant(own[name])} ms" for name in IN_STEP)
+    nodes, steps = plural(int(row["nodes"]), "node"), plural(int(row["n"]), "step")
+    return f"{row['label']}, {nodes}, {steps}: {parts}"
 
 
 def _remarks(table: pd.DataFrame, means: pd.DataFrame) -> str:
     """What the bars are made of, and what they cannot tell."""
     shares = means[means["phase"] == COMMUNICATION]
     counts = listed(sorted({int(n) for n in shares["n"]}))
-    said = [
+    remarks = [
         f"Bars: means over {counts} steps of profiled runs, of each its slowest rank.",
         *(f"Not profiled: {note}." for note in not_profiled(table)),
     ]
     unseen = unmarked(table)
     if unseen:
-        said.append(
+        remarks.append(
             f"{listed(unseen)} {'mark' if len(unseen) > 1 else 'marks'} no phases: of the step only"
             " its time is seen, drawn as its rest."
         )
     if ((shares["world_size"] == 1) & (shares["value"] > 0)).any():
-        said.append(
+        remarks.append(
             "With one rank nothing is exchanged; what is shown there is what the strategy does to "
             "prepare it."
         )
-    return " ".join(said)
+    return " ".join(remarks)

@@ -4,6 +4,6 @@ Flow: `collect` (records of a study, none missing, none invalid) -> `runs` (what
 `cells` (what the repeats of a cell say together: intervals, speedup, efficiency), `parity` (does
 each cell compute the same training), `contrasts` (which cell is faster) and `order` (in which order
 the runs ran) -> `table` (one validated Parquet file). `verdicts` answers from it whether one cell
-is faster than another. `comparison` is the rule of equal work; `adaptive` says which repeats a
-study calls for, and `sizing` how many would make its speedups exact. Nothing here imports torch.
+is faster than another. `comparison` is the rule of equal work; `sizing` says how many
+repeats would make the speedups of a study exact. Nothing here imports torch.
 """

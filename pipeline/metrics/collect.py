@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import RecordError
-from pipeline.metrics.adaptive import called_for
 from pipeline.records import RunRecord, read_record
+from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -21,7 +21,7 @@ def run_folder(runs: Path, spec: RunSpec) -> Path:
 
 def collect(study: Study, runs: Path) -> list[RunRecord]:
     """Every record of a timed run of the study, in its order; raises as `read_all` does."""
-    return read_all(study, called_for(study, runs), runs)
+    return read_all(study, expand(study), runs)
 
 
 def collect_profiled(study: Study, runs: Path) -> list[RunRecord]:

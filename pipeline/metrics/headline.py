@@ -77,7 +77,7 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     is `decided`; else it says what was measured. `result` is the same without the phrase, `rest`
     what is not decided. `precision`, `why` and `processor` are on lower precision, on what goes
     with the order, and on whether it may be another elsewhere; `bias` says how far emulated times
-    may be off. `place`, `communication` (a range of shares) and `settings` are for tiles.
+    may be off. `place` and `communication` (a range of shares) are for tiles.
     """
     with_words = spoken(table)
     place = last_place(with_words)
@@ -102,7 +102,6 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         "processor": processor,
         "bias": bias_sentence(table),
         "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in shares[:1] + shares[-1:])),
-        "settings": _settings(with_words),
     }
 
 
@@ -246,23 +245,3 @@ def _why(costs: list[tuple[str, dict[str, Any]]]) -> str:
         else []
     )
     return " ".join(told)
-
-
-def _settings(table: pd.DataFrame) -> str:
-    """In how many settings of nodes and link, at equal precision, one cell beats all others."""
-    rates = pick(table, "cell", "tokens_per_second")
-    rates = rates.assign(over=rates["link"].where(rates["cell"] != rates["arm"], "").fillna(""))
-    several, winners = 0, []
-    for (nodes, _), rows in rates.groupby(["nodes", "over"], sort=False):
-        same = _equal_precision(rows)
-        if len(same) < 2:
-            continue
-        several += 1
-        answers = _verdicts(table, same, int(str(nodes)))
-        if all(one is not None and one.verdict == FASTER for one in answers):
-            winners.append(str(same["arm_label"].iloc[0]))
-    if several < 2:
-        return ""
-    counts = listed(f"{name} in {winners.count(name)}" for name in dict.fromkeys(winners))
-    each = f"of {several} settings of nodes and link, one cell beat all others of its precision in"
-    return f"{each.capitalize()} {len(winners)}" + (f" ({counts})." if winners else ".")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cached_property
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,54 +21,12 @@ _NETWORKS = {
 _ORDER = ["cell_order", "nodes", "repeat", "rank", "step"]
 
 
-class _Unchanged:
-    """A table and what is asked of it again and again, each found once."""
-
-    def __init__(self, table: pd.DataFrame) -> None:
-        self.table = table
-        self.levels: dict[str, pd.DataFrame] = {}
-
-    @cached_property
-    def cells(self) -> pd.DataFrame:
-        return _cells(self.table)
-
-
-_unchanged: ContextVar[_Unchanged | None] = ContextVar("unchanged", default=None)
-
-
-@contextmanager
-def unchanged(table: pd.DataFrame) -> Iterator[None]:
-    """Inside of this nobody changes `table`, so its cells and levels are looked for once."""
-    before = _unchanged.set(_Unchanged(table))
-    try:
-        yield
-    finally:
-        _unchanged.reset(before)
-
-
-def of_level(table: pd.DataFrame, level: str) -> pd.DataFrame:
-    """Rows of one level."""
-    known = _unchanged.get()
-    if known is None or known.table is not table:
-        return table[table["level"] == level]
-    if level not in known.levels:
-        known.levels[level] = table[table["level"] == level]
-    return known.levels[level].copy(deep=False)
-
-
 def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     """Rows of one level and of these metrics, in the order of cells, nodes, repeats and steps."""
-    known = _unchanged.get()
-    if known is not None and known.table is table:
-        rows = of_level(table, level)
-        chosen = rows["metric"].isin(metrics)
-    else:
-        rows = table
-        chosen = (rows["level"] == level) & rows["metric"].isin(metrics)
-    places = np.flatnonzero(chosen)
+    places = np.flatnonzero((table["level"] == level) & table["metric"].isin(metrics))
     # The last key leads; what has no repeat, rank or step comes last. All columns are taken once.
-    keys = [rows[name].array.take(places).to_numpy(float, na_value=np.inf) for name in _ORDER]
-    return rows.take(places[np.lexsort(keys[::-1])]).reset_index(drop=True)
+    keys = [table[name].array.take(places).to_numpy(float, na_value=np.inf) for name in _ORDER]
+    return table.take(places[np.lexsort(keys[::-1])]).reset_index(drop=True)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -109,13 +64,6 @@ def node_counts(table: pd.DataFrame) -> list[int]:
 
 def cells(table: pd.DataFrame) -> pd.DataFrame:
     """One row per cell, in the study's order, with what all its rows share, and its link if any."""
-    known = _unchanged.get()
-    if known is None or known.table is not table:
-        return _cells(table)
-    return known.cells.copy(deep=False)
-
-
-def _cells(table: pd.DataFrame) -> pd.DataFrame:
     columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
     columns += ["arm", "arm_label"]
     # A figure asks some ten times: of the many rows those few that are a cell's first over a link.

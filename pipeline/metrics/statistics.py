@@ -65,11 +65,6 @@ def bounds(interval: Interval) -> dict[str, float | int | str]:
     }  # fmt: skip
 
 
-def extremes_coverage(n: int) -> float:
-    """How often the smallest and largest of `n` values enclose the median of what they are from."""
-    return 1.0 - 2.0 * 0.5**n
-
-
 def median_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
     """Median of `values` with a distribution-free interval from order statistics.
 

@@ -25,8 +25,6 @@ from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
 from pipeline.metrics.statistics import MIN_REPEATS
 
-LEVELS = ("study", "cell", "comparison", "run", "rank", "step", "profile")
-
 _TEXT = (
     "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "
     "model device network link run_id status reason origin metric unit interval base other text"

@@ -14,7 +14,7 @@ import pandas as pd
 from pipeline.errors import ComparisonError
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.parity import NOT_COMPARED
-from pipeline.metrics.select import of_level, records
+from pipeline.metrics.select import records
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> V
 
 
 def _comparison(table: pd.DataFrame, cell: str, nodes: int) -> list[dict[str, Any]]:
-    rows = of_level(table, "comparison")
+    rows = table[table["level"] == "comparison"]
     columns = ["other", "other_nodes", "base", "metric", "value", "low", "high", "n", "text"]
     return records(rows.loc[(rows["cell"] == cell) & (rows["nodes"] == nodes), columns])
 

@@ -34,9 +34,9 @@ _HERE = Path(__file__).parent
 # Sections by the question that they answer: its name, its short name, its figures and its tables.
 _SECTIONS = (
     ("parity", "Does every strategy train alike?", "Same training", ("loss_step",), ("parity",)),
-    ("scaling", "How does it scale?", "Scaling", ("throughput", "speedup", "step_time"),
+    ("scaling", "How does it scale?", "Scaling", ("speedup", "step_time"),
      ("scaling", "comparisons", "step_time")),
-    ("time", "Where does the time go?", "Time", ("time_split", "loss_time"),
+    ("time", "Where does the time go?", "Time", ("time_split",),
      ("utilisation", "sends")),
     ("layouts", "What does each layout cost, and by its formula?", "Layouts", (), ("layouts",)),
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
@@ -45,7 +45,7 @@ _SECTIONS = (
 )  # fmt: skip
 _SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
 # What the first screen, the verdicts and the runs show; claims are told with their verdicts.
-_RESULT = (("overview",), ("summary",))
+_RESULT = (("throughput",), ("summary",))
 _PUBLISHED = ("published",)
 _RUN_TABLES = ("status", "experiments")
 # Columns of the list of runs that are left out where all runs have the same.
@@ -168,29 +168,20 @@ def _unnamed() -> tuple[list[str], list[str]]:
 
 
 def _figure(folder: Path, name: str) -> dict[str, Any]:
-    """A figure for both kinds of screens, with its words."""
-    path, narrow = folder / f"{name}.svg", folder / f"{name}{figures.NARROW}.svg"
+    """A figure as a data URI, with its words; in an image it runs no script and shows no title.
+
+    The points are those that the file itself names (`pipeline.figures.points.Point`).
+    """
+    path = folder / f"{name}.svg"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
+    drawing = path.read_bytes()
     caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
         "caption": caption,
         "alt": f"{title}: {caption.split('. ')[0]}",
-        **_drawing(path),
-        # Results of an earlier version have the wide one alone, which then scrolls sideways.
-        "narrow": _drawing(narrow) if narrow.is_file() else None,
-    }
-
-
-def _drawing(path: Path) -> dict[str, Any]:
-    """An SVG as a data URI, and its points; in an image it runs no script and shows no title.
-
-    The points are those that the file itself names (`pipeline.figures.points.Point`).
-    """
-    drawing = path.read_bytes()
-    return {
         "source": f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode('ascii')}",
         "points": [
             {"left": left, "top": top, "text": html.unescape(text)}

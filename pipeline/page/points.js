@@ -27,12 +27,10 @@
       const above = y - tip.offsetHeight - 6;
       tip.style.top = `${above < 0 ? y + point.offsetHeight + 6 : above}px`;
     };
-    // Points of the drawing for another width are not shown.
-    const shown = () => points.filter((point) => point.offsetWidth > 0);
     const nearest = (event) => {
       let found = null;
       let least = NEAR;
-      for (const point of shown()) {
+      for (const point of points) {
         const at = point.getBoundingClientRect();
         const far = Math.hypot(event.clientX - at.left - at.width / 2,
           event.clientY - at.top - at.height / 2);
@@ -51,10 +49,9 @@
       if (event.key === "Escape") { tell(null); }
       // Where the figure is wider than its box, these keys scroll it.
       if (!step || box.scrollWidth > box.clientWidth + 1) { return; }
-      const there = shown();
-      const next = told ? there.indexOf(told) + step : step > 0 ? 0 : there.length - 1;
+      const next = told ? points.indexOf(told) + step : step > 0 ? 0 : points.length - 1;
       event.preventDefault();
-      tell(there[(next + there.length) % there.length]);
+      tell(points[(next + points.length) % points.length]);
     });
   }
 })();

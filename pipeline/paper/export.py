@@ -1,33 +1,26 @@
-"""Manuscript -> PDF (typst), LaTeX and self-contained HTML; the one date is the records'."""
+"""Manuscript -> PDF (typst) and LaTeX; the one date is the records'."""
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SamestepError
-from pipeline.figures import NARROW
-from pipeline.figures.lettering import as_text
 from pipeline.files import atomic_path, write_text
 from pipeline.fonts import FAMILY, files, is_wide
 from pipeline.paper.manuscript import SOURCES, read_table
 
 MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
-"""What HTML is made from, and PDF and LaTeX: these show what the fonts have (`pipeline.fonts`)."""
+"""The paper, and as PDF and LaTeX print it, which show what the fonts have (`pipeline.fonts`)."""
 
-CUES = Path(__file__).parents[1] / "page" / "cues.js"
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
-# Figures of which the words are text, as the PDF embeds a font; a browser may not have it.
-_WORDED = ".words"
 # At the size of type in paper/template.typ, with room for a caption.
 _LINES_OF_A_PAGE, _LINES_OF_A_SHORT_ONE, _LETTERS_OF_A_CELL = 46, 14, 40
 _LINES_BELOW_A_FIGURE = 9
@@ -40,13 +33,6 @@ _LONG_TABLE = re.compile(
     r"\\begin\{longtable\}\[\](?P<columns>\{@\{\}.*?@\{\}\})\n"
     r"(?P<caption>\\caption.*?)\\tabularnewline\n(?P<head>\\toprule.*?)\\endfirsthead\n"
     r".*?\\endlastfoot\n(?P<rows>.*?)\\end\{longtable\}",
-    re.DOTALL,
-)
-_FIGURE = re.compile(r'(?P<before><figure id="fig:(?P<name>\w+)"[^>]*>\s*)(?P<image><img [^>]*>)')
-# A table as pandoc writes it in HTML, which escapes every such sign of a text.
-_CAPTIONED = re.compile(
-    r'<table id="(?P<name>tbl:\w+)"(?P<style>[^>]*)>\s*<caption>(?P<caption>.*?)</caption>'
-    r"(?P<rows>.*?)</table>",
     re.DOTALL,
 )
 _APPENDIX = "\n\\onecolumn\n"
@@ -76,11 +62,7 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
             options.append(f"--variable=floating-table:{name}")
         if lines <= _LINES_OF_A_SHORT_ONE:
             options.append(f"--variable=short-table:{name}")
-    for drawing in sorted((generated / "figures").glob("*.svg")):
-        if not drawing.stem.endswith((NARROW, _WORDED)):
-            text = as_text(drawing.read_text(encoding="utf-8"))
-            write_text(drawing.with_name(f"{drawing.stem}{_WORDED}.svg"), text)
-    _pandoc(generated / PRINTED, source, options, images=f"{_WORDED.strip('.')}.svg")
+    _pandoc(generated / PRINTED, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
     compiler = typst.Compiler(
         root=str(generated),
@@ -147,61 +129,6 @@ def _floating(latex: str) -> str:
     for kind in ("begin", "end"):
         body = body.replace(f"\\{kind}{{figure}}", f"\\{kind}{{figure*}}")
     return body + appendix + rest
-
-
-def write_html(generated: Path, final: Path) -> None:
-    """One HTML file with figures, style and the cues of its tables inside it."""
-    _pandoc(
-        generated / MANUSCRIPT,
-        final,
-        [
-            "--to=html5",
-            "--standalone",
-            "--embed-resources",
-            "--mathml",
-            "--variable=include-before:<main>",
-            "--variable=include-after:</main>",
-            f"--css={SOURCES / 'style.css'}",
-        ],
-        images="svg",
-    )
-    text = final.read_text(encoding="utf-8")
-    text = _FIGURE.sub(lambda found: _stacked(found, generated / "figures"), text)
-    write_text(final, _scrolling(text))
-
-
-def _scrolling(page: str) -> str:
-    """`page` with every table in a box that scrolls, which a keyboard reaches and a cue names.
-
-    Captions stand outside of the boxes; the script that measures boxes is that of the report.
-    """
-    number = count(1)
-
-    def box(table: re.Match[str]) -> str:
-        return (
-            f'<figure class="table" id="{table["name"]}">\n'
-            f"<figcaption>{table['caption']}</figcaption>\n"
-            '<p class="cue" aria-hidden="true">The table is wider than the screen: scroll it '
-            "sideways.</p>\n"
-            f'<div class="scroll" tabindex="0" role="region" aria-label="Table {next(number)}">\n'
-            f"<table{table['style']}>{table['rows']}</table>\n</div>\n</figure>"
-        )
-
-    before, end, after = _CAPTIONED.sub(box, page).rpartition("</body>")
-    script = CUES.read_text(encoding="utf-8")
-    return f"{before}<script>\n{script}</script>\n{end}{after}"
-
-
-def _stacked(figure: re.Match[str], folder: Path) -> str:
-    """A figure of the page, with its drawing for a narrow screen where the results have one."""
-    narrow = folder / f"{figure['name']}{NARROW}.svg"
-    if not narrow.is_file():
-        return figure[0]
-    drawing = base64.b64encode(narrow.read_bytes()).decode("ascii")
-    return (
-        f'{figure["before"]}<picture><source media="screen and (max-width: 46rem)" '
-        f'srcset="data:image/svg+xml;base64,{drawing}">{figure["image"]}</picture>'
-    )
 
 
 def _table_lines(folder: Path) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the manuscript says about how it was measured: intervals, order, drift, clock."""
+"""What the manuscript says of how it was measured (intervals, order, drift, clock), and of what."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.facts import FORMER_CLOCK
-from pipeline.metrics.format import probability, significant
+from pipeline.metrics.format import probability, scientific, significant
 from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
 from pipeline.metrics.runs import TIMER_SHARE
-from pipeline.metrics.select import fact, listed, pick, plural, records
+from pipeline.metrics.select import fact, listed, not_profiled, pick, plural, records, unmarked
 from pipeline.metrics.sizing import SHARE, WITHIN
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
 
@@ -83,4 +83,47 @@ def _timer(table: pd.DataFrame) -> dict[str, Any]:
         "percent": probability(100 * float(share["value"].max())) if len(share) else "",
         "limit": f"{100 * TIMER_SHARE:g}",
         "over": listed(over["run_id"]),
+    }
+
+
+def split(table: pd.DataFrame) -> dict[str, Any]:
+    """How many profiled runs there are, and what they could not see; empty where none is asked for.
+
+    `deviation` and `slowdown` are against the timed runs: relative, of losses and norms, and of the
+    median step.
+    """
+    status = pick(table, "profile", "status")
+    if status.empty:
+        return {}
+    labels = dict(zip(status["cell"], status["label"], strict=True))
+    apart = pick(table, "profile", "profile_deviation")["value"]
+    slower = pick(table, "profile", "profile_slowdown")["value"]
+    return {
+        "runs": plural(len(status), "profiled run"),
+        "finished": int((status["text"] == "ok").sum()),
+        "missing": not_profiled(table),
+        # Once for all numbers of nodes.
+        "pipelines": listed(dict.fromkeys(pick(table, "cell", "phase_bubble")["label"])),
+        "unmarked": listed(labels[cell] for cell in unmarked(table)),
+        "compared": len(apart),
+        "same": bool((apart == 0).all()),
+        "deviation": scientific(float(apart.max())) if len(apart) else "",
+        "slowdown": " to ".join(
+            dict.fromkeys(f"{value:.2f}" for value in (slower.min(), slower.max()))
+        ),
+    }
+
+
+def loss(table: pd.DataFrame) -> dict[str, Any]:
+    """First and final loss over all cells and repeats, in nats per token."""
+    steps = pick(table, "step", "loss").dropna(subset=["value"])
+    if steps.empty:
+        return {}
+    first = steps[steps["step"] == steps["step"].min()]["value"]
+    last = steps[steps["step"] == steps["step"].max()]["value"]
+    ends = dict.fromkeys(f"{value:.3f}" for value in (last.min(), last.max()))
+    return {
+        "first": f"{first.median():.2f}",
+        "last": " to ".join(ends),
+        "falls": bool(last.max() < first.min()),
     }

@@ -14,7 +14,7 @@ import pandas as pd
 
 from pipeline.catalogue import has_layouts
 from pipeline.errors import SamestepError
-from pipeline.metrics.adaptive import COVERAGE
+from pipeline.figures.left_out import left_out
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import run_counts
 from pipeline.metrics.format import NONE
@@ -31,16 +31,13 @@ from pipeline.metrics.select import (
     plural,
     records,
     speedup_name,
-    unchanged,
 )
 from pipeline.paper.appendix import appendix
 from pipeline.paper.claim_facts import claim_facts
 from pipeline.paper.emulation_facts import emulation_facts
-from pipeline.paper.findings import findings
-from pipeline.paper.measurement import measurement
+from pipeline.paper.measurement import loss, measurement, split
 from pipeline.paper.parity_facts import parity_facts
-from pipeline.paper.split_facts import split_facts
-from pipeline.paper.what_if_facts import what_if_facts
+from pipeline.study.expansion import compares_conditions
 from pipeline.study.study import Cell, Study
 from pipeline.tables import status
 from pipeline.text import markdown_code
@@ -62,22 +59,6 @@ def collect(
 
     `manifest` is that of the token shards, `validation` what the bench of the emulation wrote.
     """
-    said = spoken(table)
-    with unchanged(said):
-        told = {"findings": findings(said), "what_if": what_if_facts(said)}
-        told["split"] = split_facts(said)
-    with unchanged(table):
-        return _collected(study, table, verdicts, manifest, validation, told)
-
-
-def _collected(
-    study: Study,
-    table: pd.DataFrame,
-    verdicts: Sequence[dict[str, Any]],
-    manifest: Mapping[str, Any] | None,
-    validation: Mapping[str, Any] | None,
-    told: Mapping[str, Any],
-) -> dict[str, Any]:
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -90,7 +71,9 @@ def _collected(
         "measurement": measurement(table),
         "environment": _environment(table),
         "parity": parity_facts(table),
-        **told,
+        "loss": loss(table),
+        "even_memory": left_out(table).get("memory", ""),
+        "split": split(spoken(table)),
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, manifest),
         "date": _date(table),
@@ -126,8 +109,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "title": study.title,
         "command": "make paper" if name == "smoke" else snakemake,
         "snakemake": snakemake,
-        "repeats": _repeats(study),
-        "adaptive": "" if study.repeats.within is None else COVERAGE,
+        "repeats": plural(study.repeats, "repeat"),
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
@@ -135,19 +117,10 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
         "layouts": study.profile_steps is not None and has_layouts(study),
+        "conditions": compares_conditions(study),
         "any_links": bool(names["link"].notna().any()),
         "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
     }
-
-
-def _repeats(study: Study) -> str:
-    repeats = study.repeats
-    if repeats.within is None:
-        return plural(repeats.at_most, "repeat")
-    return (
-        f"{repeats.at_least} to {repeats.at_most} repeats (until the interval of the median "
-        f"step time lies within {100 * repeats.within:g} % of it)"
-    )
 
 
 def _own_settings(cell: Cell) -> str:

@@ -25,7 +25,6 @@ from referencing.jsonschema import DRAFT202012
 
 from pipeline.documents import read_made
 from pipeline.errors import RecordError
-from pipeline.schemas.quick import Check, Quick
 from pipeline.text import is_visible
 
 SCHEMA_FOLDER = Path(__file__).parent
@@ -172,8 +171,6 @@ def _some_of(keys: Iterable[object]) -> str:
 
 def first_error(instance: object, name: str) -> ValidationError | None:
     """What tells most of where `instance` breaks the schema `name`; None where it fits."""
-    if quick(name)(instance):
-        return None
     error: ValidationError | None = best_match(validator(name).iter_errors(instance))
     return None if error is None else _of_its_form(error)
 
@@ -219,23 +216,8 @@ def read(path: Path, name: str, made_by: str) -> dict[str, Any]:
 
 
 def validate_lines(lines: Iterable[tuple[int, object]], name: str, where: str | Path) -> None:
-    """Validate numbered JSON lines; the error names the line.
-
-    A study has hundreds of thousands, and nearly all are accepted by `quick`.
-    """
-    check, surely_fits = validator(name), quick(name)
+    """Validate numbered JSON lines; the error names the line."""
+    check = validator(name)
     for number, line in lines:
-        if not surely_fits(line) and not check.is_valid(line):
+        if not check.is_valid(line):
             validate(line, name, f"{where}:{number}")
-
-
-@cache
-def quick(name: str) -> Check:
-    """Whether a value surely fits the schema `name`; False says nothing.
-
-    A part of a schema refers to what lies outside of it, so of a part it is always False.
-    """
-    if "#" in name:
-        return lambda _: False
-    schema = validator(name).schema
-    return Quick(schema, _load, _compiled).check(schema)

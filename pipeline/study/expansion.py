@@ -26,16 +26,12 @@ FALLBACK = "loopback"
 
 
 def expand(study: Study) -> list[RunSpec]:
-    """All runs of a validated study, cell by cell; raises StudyError on a contradiction.
-
-    With adaptive repeats these are all that there may be; `pipeline.metrics.adaptive` says which
-    of them are called for.
-    """
+    """All runs of a validated study, cell by cell; raises StudyError on a contradiction."""
     cells = cells_of(study)
     _check_names(study, [cell.name for cell in cells])
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
     most = max(nodes for _, nodes in worlds)
-    repeats = study.repeats.at_most
+    repeats = study.repeats
     if len(worlds) * repeats > MAX_RUNS:
         raise StudyError(
             f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "

@@ -39,9 +39,9 @@ def profiled(study: Study) -> list[RunSpec]:
     """
     if (steps := study.profile_steps) is None:
         return []
-    if (count := study.profile_repeats) > study.repeats.at_least:
+    if (count := study.profile_repeats) > study.repeats:
         raise StudyError(
-            f"profile.repeats {count} is over the {study.repeats.at_least} timed repeats, whose "
+            f"profile.repeats {count} is over the {study.repeats} timed repeats, whose "
             "beginnings profiled runs are; lower it or raise repeats"
         )
     return [_shorten(spec, steps) for spec in expand(study) if spec.repeat < count]

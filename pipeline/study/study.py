@@ -57,18 +57,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Repeats:
-    """Runs of every cell at every node count: equal bounds where their number is fixed.
-
-    Else as many as bring the interval of the median step time within the share `within` of it.
-    """
-
-    at_least: int
-    at_most: int
-    within: float | None = None
-
-
-@dataclass(frozen=True)
 class Study:
     """A validated study after `extends`; `Study.of` makes one from the mapping of its file.
 
@@ -85,7 +73,7 @@ class Study:
     workload: WorkloadSpec
     cluster: Cluster
     arms: tuple[Cell, ...]
-    repeats: Repeats
+    repeats: int
     seeds: tuple[int, ...]
     timeout_seconds: int
     profile_steps: int | None
@@ -113,7 +101,7 @@ class Study:
             workload=WorkloadSpec(**content["workload"]),
             cluster=cluster,
             arms=tuple(_arm(content, cell, cluster) for cell in content["cells"]),
-            repeats=_repeats(content["repeats"]),
+            repeats=content["repeats"],
             seeds=tuple(content["seeds"]),
             timeout_seconds=content["timeout_seconds"],
             profile_steps=None if profile is None else int(profile["steps"]),
@@ -167,15 +155,3 @@ def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: Cluster) ->
         optimiser=replace(OptimiserSpec(**study["optimiser"]), **own["optimiser"]),
         own=own,
     )
-
-
-def _repeats(content: int | Mapping[str, Any]) -> Repeats:
-    if isinstance(content, int):
-        return Repeats(content, content)
-    repeats = Repeats(**content)
-    if repeats.at_most < repeats.at_least:
-        raise StudyError(
-            f"repeats.at_most {repeats.at_most} is under repeats.at_least {repeats.at_least}; "
-            "raise at_most"
-        )
-    return repeats

@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import pick
-from pipeline.tables.write import PLACE, places
+from pipeline.tables.write import PLACE, places, with_measures
 
 CAPTION = (
     "Peak memory of the largest and of the smallest rank, and mean utilisation of a rank over the "
@@ -21,12 +21,7 @@ _MEASURES = ("peak_memory_bytes", "least_peak_memory_bytes", "mean_utilisation")
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count; memory in bytes."""
     found = pick(table, "cell", "num_ok")[[*PLACE, "label", "world_size", "device"]]
-    for metric in _MEASURES:
-        rows = pick(table, "cell", metric)[["cell", "nodes", "value"]]
-        found = found.merge(
-            rows.rename(columns={"value": metric}), on=["cell", "nodes"], how="left"
-        )
-    return found
+    return with_measures(found, table, {name: name for name in _MEASURES})
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE, ratio_interval, with_interval
 from pipeline.metrics.select import pick, records, speedup_name
-from pipeline.tables.write import PLACE, places
+from pipeline.tables.write import PLACE, places, with_measures
 
 CAPTION = (
     "Throughput, its speedup over the base, parallel efficiency (speedup over the ratio of ranks), "
@@ -23,10 +23,7 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count; each measure with low and high."""
     keys = [*PLACE, "label", "precision_ran", "world_size", "scaling", "status"]
     found = pick(table, "cell", "num_ok")[keys]
-    for metric in _MEASURES:
-        rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
-        names = {"value": metric, "low": f"{metric}_low", "high": f"{metric}_high"}
-        found = found.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
+    found = with_measures(found, table, {name: name for name in _MEASURES}, bounded=True)
     base = pick(table, "cell", "speedup")[["cell", "nodes", "base", "interval"]]
     absolute = pick(table, "cell", "base_tokens_per_second")[["cell", "nodes", "value"]]
     absolute = absolute.rename(columns={"value": "base_tokens_per_second"})

@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
-from pipeline.tables.write import PLACE, places
+from pipeline.tables.write import PLACE, places, with_measures
 
 CAPTION = (
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
@@ -27,16 +27,11 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     times = pick(table, "cell", "step_seconds")[
         ["cell", "nodes", "value", "low", "high", "interval"]
     ]
-    for metric in _TAILS:
-        rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
-        names = {"value": metric, "low": f"{metric}_low", "high": f"{metric}_high"}
-        found = found.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
+    found = with_measures(found, table, {name: name for name in _TAILS}, bounded=True)
     names = {"low": "step_seconds_bca_low", "high": "step_seconds_bca_high"}
     bca = pick(table, "cell", "step_seconds_bca")[["cell", "nodes", "low", "high"]]
-    steps = pick(table, "cell", "timed_steps")[["cell", "nodes", "value"]]
-    found = found.merge(times, on=["cell", "nodes"], how="left").merge(
-        steps.rename(columns={"value": "timed_steps"}), on=["cell", "nodes"], how="left"
-    )
+    found = found.merge(times, on=["cell", "nodes"], how="left")
+    found = with_measures(found, table, {"timed_steps": "timed_steps"})
     found = found.merge(bca.rename(columns=names), on=["cell", "nodes"], how="left")
     names = {"value": "step_seconds", "low": "step_seconds_low", "high": "step_seconds_high"}
     return found.rename(columns=names).drop(columns="cell_order")

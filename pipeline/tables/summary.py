@@ -8,13 +8,12 @@ from pipeline.metrics.format import NONE, ratio_interval, with_interval
 from pipeline.metrics.headline import last_place
 from pipeline.metrics.select import pick, records, speedup_name
 from pipeline.study.profiling import COMMUNICATION
-from pipeline.tables.write import PLACE, places
+from pipeline.tables.write import PLACE, places, with_measures
 
 CAPTION = (
-    "Every cell at the largest world, the highest throughput first. Efficiency is speedup over the "
-    "ratio of ranks. Exposed is the share of a step that is communication which no computing hides "
-    "(profiled runs), and memory is the peak of the largest rank. The table of scaling has every "
-    "link and node count."
+    "Every cell at the largest world, the highest throughput first. Efficiency: speedup over the "
+    "ratio of ranks. Exposed: share of a step that is communication which no computing hides. "
+    "Memory: peak of the largest rank. The table of scaling has every link and node count."
 )
 COMPARES = {"precision"}
 _SHARE = f"phase_share:{COMMUNICATION}"
@@ -31,10 +30,7 @@ _MEBIBYTE = 2**20
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell of that place, the highest throughput first; bytes, shares of 1."""
     found = last_place(table)[[*PLACE, "label", "world_size", "scaling"]]
-    for metric, name in _MEASURES.items():
-        rows = pick(table, "cell", metric)[["cell", "nodes", "value", "low", "high"]]
-        names = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
-        found = found.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
+    found = with_measures(found, table, _MEASURES, bounded=True)
     base = pick(table, "cell", "speedup")[["cell", "nodes", "base"]]
     found = found.merge(base, on=["cell", "nodes"], how="left")
     return found.sort_values("tokens_per_second", ascending=False, ignore_index=True)

@@ -16,6 +16,7 @@ import pandas as pd
 from pipeline.files import write_text
 from pipeline.fonts import printed
 from pipeline.metrics.format import NONE
+from pipeline.metrics.select import pick
 from pipeline.text import latex, markdown, one_line, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
@@ -122,6 +123,22 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
     if (over == NONE).all():
         del found["Link"]
     return {**found, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
+
+
+def with_measures(
+    frame: pd.DataFrame, table: pd.DataFrame, measures: Mapping[str, str], bounded: bool = False
+) -> pd.DataFrame:
+    """`frame` with a column for each of these metrics of its cell and nodes, NaN where none is.
+
+    `measures` gives the columns by metric; with `bounded` each has `_low` and `_high` beside it.
+    """
+    for metric, name in measures.items():
+        names = {"value": name}
+        if bounded:
+            names |= {"low": f"{name}_low", "high": f"{name}_high"}
+        rows = pick(table, "cell", metric)[["cell", "nodes", *names]]
+        frame = frame.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
+    return frame
 
 
 def same_over_links(shown: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ def line(watched: Watched, now: str = "") -> str:
     `now` is what is under way, in words, beside the phase that `Watched.phase` knows of.
     """
     done, planned = _counts(watched)
-    parts = [f"{done} of {planned}{' or more' if watched.adaptive else ''} runs"]
+    parts = [f"{done} of {planned} runs"]
     if counts := not_ok([*watched.ended.values()]):
         parts[0] += f" ({', '.join(f'{count} {status}' for status, count in counts.items())})"
     if done < planned:

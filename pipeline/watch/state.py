@@ -58,22 +58,11 @@ class Watched:
         self.study, self.results = study, results
         self.ended: dict[str, Ended] = {}
         self.labels = {cell.name: cell.label for cell in cells_of(study)}
-        self._runs = [*expand(study), *profiled(study)]
+        self.planned = [*expand(study), *profiled(study)]
         # Asked each second while runs are timed: 252 records take less than a millisecond.
-        folders = (results / "runs" / spec.run_id.partition("/")[2] for spec in self._runs)
+        folders = (results / "runs" / spec.run_id.partition("/")[2] for spec in self.planned)
         self._files = [folder / RUN_FILE for folder in folders]
-        self._seen: list[tuple[int, int] | None] = [None] * len(self._runs)
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether repeats may be added to what is planned now."""
-        return self.study.repeats.within is not None
-
-    @property
-    def planned(self) -> list[RunSpec]:
-        """Every run that is called for by now; rounds of adaptive repeats add some."""
-        least, called = self.study.repeats.at_least, self._called()
-        return [run for run in self._runs if run.repeat < least or run.run_id in called]
+        self._seen: list[tuple[int, int] | None] = [None] * len(self.planned)
 
     def update(self) -> list[Ended]:
         """Read what is new; returns the runs that have ended since the last call, in that order."""
@@ -82,7 +71,7 @@ class Watched:
             stamp = _stamp(file)
             if stamp == self._seen[place]:
                 continue
-            self._seen[place], spec = stamp, self._runs[place]
+            self._seen[place], spec = stamp, self.planned[place]
             self.ended.pop(spec.run_id, None)
             if stamp is not None and (found := _read(file.parent, spec)) is not None:
                 self.ended[spec.run_id] = found
@@ -93,7 +82,7 @@ class Watched:
         """Count the runs that other programs disturbed as not ended; their records."""
         disturbed = {key for key, run in self.ended.items() if run.status == "disturbed"}
         self.ended = {key: run for key, run in self.ended.items() if key not in disturbed}
-        runs = zip(self._runs, self._files, strict=True)
+        runs = zip(self.planned, self._files, strict=True)
         return [file for spec, file in runs if spec.run_id in disturbed]
 
     def set_aside(self) -> list[Path]:
@@ -102,7 +91,7 @@ class Watched:
         Returns their new names. Snakemake knows a record by its name alone.
         """
         kept = []
-        for spec, file in zip(self._runs, self._files, strict=True):
+        for spec, file in zip(self.planned, self._files, strict=True):
             if spec.run_id not in self.ended and _is_damaged(file):
                 kept.append(file.replace(file.with_name(f"{file.name}.damaged")))
         return kept
@@ -144,13 +133,6 @@ class Watched:
             if name == "metrics":  # all the others are made from it, some at the same time
                 newest = max(times)
         return None
-
-    def _called(self) -> set[str]:
-        """Ids in the lists that rounds of adaptive repeats have written so far."""
-        found: set[str] = set()
-        for path in self.results.glob("rounds/*.json") if self.adaptive else ():
-            found |= set(read_made(path, "", RecordError, "snakemake"))
-        return found
 
 
 def medians(ended: Iterable[Ended]) -> dict[tuple[str, int], float]:

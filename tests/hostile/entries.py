@@ -138,12 +138,11 @@ def _study(laid: Laid) -> Any:
     return study | more | {"compile": False, "image_digest": "sha256:" + "0" * 64}
 
 
-def _adaptive(laid: Laid) -> Any:
+def _other_kinds(laid: Laid) -> Any:
     corpus = {"source": "hub", "name": "a/b", "config": None, "split": "train",
               "revision": "0" * 40, "column": "text", "max_documents": 10}  # fmt: skip
     tokenizer = {"kind": "pretrained", "name": "gpt2", "revision": "0" * 40}
-    repeats = {"at_least": 6, "at_most": 9, "within": 0.1}
-    return _json(laid.study) | {"corpus": corpus, "tokenizer": tokenizer, "repeats": repeats}
+    return _json(laid.study) | {"corpus": corpus, "tokenizer": tokenizer}
 
 
 def _tokens_spec(laid: Laid) -> Any:
@@ -201,7 +200,7 @@ DOCUMENTS: dict[str, Entry] = {
         "study.json", "study.json", _study, lambda laid, path, out: ("check", "--study", path)
     ),
     "study, other kinds": Entry(
-        "study.yaml", "study.yaml", _adaptive, lambda laid, path, out: ("plan", "--study", path)
+        "study.yaml", "study.yaml", _other_kinds, lambda laid, path, out: ("plan", "--study", path)
     ),
     "spec": Entry("spec.json", "spec", _spec, _train),
     "spec on emulated nodes": Entry("spec.json", "spec", _emulated_spec, _train),

@@ -83,9 +83,6 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "emulated GPUs": (
         {"cluster": EMULATED | {"device": "cuda", "links": [LINK]}}, "cluster",
     ),
-    "more at least than at most": (
-        {"repeats": {"at_least": 9, "at_most": 6, "within": 0.1}}, "at_least",
-    ),
     "a claim's file by a path": ({"claims": ["../bai2022"]}, "claims"),
     "claims of nobody": ({"claims": ["nobody"]}, "nobody"),
     "a title of invisible characters": ({"title": "\u200b\u2060"}, "blank"),
@@ -307,11 +304,6 @@ def test_products_that_are_not_of_their_study(laid: Laid, here: Path, name: str)
 def test_results_that_are_held_against_themselves(laid: Laid, here: Path) -> None:
     (here / "again").symlink_to(laid.results)
     assert "both" in refusal(here, "compare", laid.results, "again")
-
-
-def test_a_repeat_that_the_study_has_not(laid: Laid, here: Path) -> None:
-    given = ("--study", laid.study, "--runs", laid.results / "runs", "--out", "out.json")
-    assert "has 1 repeat" in refusal(here, "repeats", *given, "--repeat", "1")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.__main__ import STAGES, _Parser, _stage
+from pipeline.__main__ import ALL, _Parser
 from pipeline.options import new_file
 from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def actions(stage: str) -> list[argparse.Action]:
     parser = _Parser(prog=stage)
-    _stage(stage).add_arguments(parser)
+    ALL[stage].add_arguments(parser)
     return [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
 
 
@@ -54,7 +54,7 @@ def wrong_values(action: argparse.Action) -> tuple[str, ...]:
 
 def inputs() -> Iterator[tuple[str, argparse.Action, str]]:
     """Command, option and wrong value."""
-    for stage in STAGES:
+    for stage in ALL:
         for action in actions(stage):
             for value in wrong_values(action):
                 yield stage, action, value
@@ -73,7 +73,7 @@ def good(laid: Laid, action: argparse.Action) -> list[str]:
     return [str(values.get(action.dest, "0" if action.dest == "repeat" else "out"))]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ALL)
 def test_every_option(laid: Laid, here: Path, stage: str) -> None:
     known = actions(stage)
     for action in known:
@@ -102,12 +102,12 @@ def stores(action: argparse.Action) -> bool:
 
 def twice() -> Iterator[tuple[str, argparse.Action]]:
     """Command, and an option to give twice."""
-    return ((stage, action) for stage in STAGES for action in actions(stage) if stores(action))
+    return ((stage, action) for stage in ALL for action in actions(stage) if stores(action))
 
 
 def overwritten() -> Iterator[tuple[str, argparse.Action, argparse.Action]]:
     """Command, an option for what it writes, and one for what it reads."""
-    for stage in STAGES:
+    for stage in ALL:
         for out in actions(stage):
             for read in actions(stage):
                 named = getattr(out.type, "__name__", ""), getattr(read.type, "__name__", "")
@@ -138,14 +138,14 @@ def test_an_option_that_is_given_twice(here: Path) -> None:
     wrong = []
     for stage, action in twice():
         named = getattr(action.type, "__name__", "")
-        choice = str(
-            next(
-                iter(
-                    action.choices
-                    or [{"folder": ".", "file": "file", "study": "smoke"}.get(named, "1")]
-                )
-            )
-        )
+        words = {
+            "folder": ".",
+            "file": "file",
+            "study": "smoke",
+            "share": "0.1",
+            "tolerance": "bit",
+        }
+        choice = str(next(iter(action.choices or [words.get(named, "1")])))
         flag = action.option_strings[0]
         status, said = call(here, stage, f"{flag}={choice}", f"{flag}={choice}")
         if status != 2 or "is given twice" not in said:

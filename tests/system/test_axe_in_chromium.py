@@ -1,4 +1,4 @@
-"""Report and paper held against axe-core in Chromium: wide and narrow, light and dark."""
+"""The report held against axe-core in Chromium: wide and narrow, light and dark."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         ("report.html", 1280, "light"),
         ("report.html", 1280, "dark"),
         ("report.html", 390, "light"),
-        ("paper/paper.html", 1280, "light"),
-        ("paper/paper.html", 390, "dark"),
     ],
 )
 def test_axe_finds_nothing(

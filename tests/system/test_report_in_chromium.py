@@ -1,4 +1,4 @@
-"""Report and HTML paper as a reader sees them: in a real Chromium, wide and narrow."""
+"""The report as a reader sees it: in a real Chromium, wide and narrow."""
 
 from __future__ import annotations
 
@@ -24,24 +24,6 @@ OVERFLOW = """Array.from(document.querySelectorAll("body *"))
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll"))
     .map(e => e.outerHTML.slice(0, 120))"""
 
-# Words of letters and digits that stand on two lines; a hash may be cut.
-BROKEN = """(() => {
-    const found = [];
-    const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) {
-        const text = texts.currentNode;
-        if (!text.parentElement.closest("td, th")) { continue; }
-        for (const word of text.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
-            const range = document.createRange();
-            range.setStart(text, word.index);
-            range.setEnd(text, word.index + word[0].length);
-            const lines = new Set(Array.from(range.getClientRects(), r => Math.round(r.top)));
-            if (lines.size > 1 && word[0].length < 25) { found.push(word[0]); }
-        }
-    }
-    return found;
-})()"""
-
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -65,14 +47,6 @@ def page(request: pytest.FixtureRequest, browser: Page, results: Path) -> Page:
     """The report, freshly opened in a window of this width."""
     browser.size(request.param)
     browser.open(results / "report.html")
-    return browser
-
-
-@pytest.fixture(params=WIDTHS)
-def paper(request: pytest.FixtureRequest, browser: Page, results: Path) -> Page:
-    """The paper as a page, freshly opened in a window of this width."""
-    browser.size(request.param)
-    browser.open(results / "paper/paper.html")
     return browser
 
 
@@ -117,23 +91,6 @@ def test_what_is_wider_than_its_box_says_so_and_nothing_else(page: Page) -> None
     assert [box for box in boxes if box[1] != box[2]] == []
 
 
-def test_tables_of_the_paper_scroll_in_boxes_that_say_so(paper: Page) -> None:
-    paper.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    boxes = paper.evaluate(
-        """Array.from(document.querySelectorAll(".table .scroll")).map(b => [
-            b.tabIndex, b.ariaLabel, b.querySelectorAll("table").length,
-            b.scrollWidth > b.clientWidth + 1,
-            b.parentElement.querySelector(".cue").checkVisibility()])"""
-    )
-    count = paper.evaluate("document.querySelectorAll('table').length")
-    assert [box[:3] for box in boxes] == [[0, f"Table {n + 1}", 1] for n in range(count)]
-    assert [box for box in boxes if box[3] != box[4]] == []
-    if paper.evaluate("innerWidth") < 700:
-        assert any(wider for *_, wider, _ in boxes)
-    assert paper.evaluate(OVERFLOW) == [] and paper.complaints() == []
-    assert paper.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 # Of each box of a table that scrolls: how far its last column moves when it is scrolled to its end,
 # how far from the left edge that of the cells' labels is then (where it has no such column, the
 # first), the widest share of the box that it takes, and whether it hides what is below. Claims are
@@ -158,13 +115,12 @@ STAYING = """Array.from(document.querySelectorAll(".scroll:has(> table)"))
     })"""
 
 
-@pytest.mark.parametrize("name", ["report.html", "paper/paper.html"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_label_of_a_cell_stays_where_a_table_is_scrolled(
-    browser: Page, results: Path, width: int, name: str
+    browser: Page, results: Path, width: int
 ) -> None:
     browser.size(width)
-    browser.open(results / name)
+    browser.open(results / "report.html")
     browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
     boxes = browser.evaluate(STAYING)
     assert width == 1280 or len(boxes) > 3
@@ -189,29 +145,6 @@ def test_a_cell_that_stays_has_the_line_below_its_row(page: Page) -> None:
     assert all(kind == "separate" and set(lines) <= {1} for kind, *lines in tables), tables
 
 
-def test_a_long_table_of_the_paper_takes_the_room_of_a_wide_screen(paper: Page) -> None:
-    """Names of bases wrapped to three lines there, beside empty margins."""
-    if paper.evaluate("innerWidth") < 700:
-        return
-    heights = paper.evaluate(
-        """(() => {
-            const rows = Array.from(document.querySelectorAll("[id='tbl:scaling'] tr"));
-            const place = Array.from(rows[0].cells, c => c.innerText.trim()).indexOf("Base");
-            return rows.slice(1).map(row => {
-                const range = document.createRange();
-                range.selectNodeContents(row.cells[place]);
-                return new Set(Array.from(range.getClientRects(), r => Math.round(r.top))).size;
-            });
-        })()"""
-    )
-    assert len(heights) > 5 and max(heights) <= 2, heights
-    widths = [
-        paper.evaluate(f'document.querySelector("{one}").clientWidth')
-        for one in ("[id='tbl:scaling'] .scroll", "main > p")
-    ]
-    assert widths[0] > 1.2 * widths[1], "beyond the text"
-
-
 def test_no_tile_is_left_beside_a_gap_and_no_word_leaves_one(page: Page) -> None:
     tiles = page.evaluate(
         """Array.from(document.querySelectorAll(".tiles > div"), tile => [
@@ -224,16 +157,6 @@ def test_no_tile_is_left_beside_a_gap_and_no_word_leaves_one(page: Page) -> None
     assert [over for _, over, _ in tiles if over > 0] == []
 
 
-def test_no_word_of_a_table_of_the_paper_is_broken(paper: Page) -> None:
-    assert paper.evaluate(BROKEN) == []
-    paper.evaluate(
-        "document.querySelectorAll('.scroll').forEach(b => { b.style.width = '6rem'; "
-        "b.style.overflowWrap = 'anywhere'; })"
-        ";document.querySelectorAll('.scroll td').forEach(d => { d.style.minWidth = 0; })"
-    )
-    assert len(paper.evaluate(BROKEN)) > 100, "broken words are seen"
-
-
 def test_text_is_large_enough_to_be_read(page: Page) -> None:
     """Letters of the page in pixels, and a figure no smaller than its own text allows."""
     sizes = page.evaluate(
@@ -244,15 +167,6 @@ def test_text_is_large_enough_to_be_read(page: Page) -> None:
     # A figure's letters have at least 7 points, which are 9.3 pixels of its own size.
     scale = "Math.min(...Array.from(document.images).map(i => i.width / i.naturalWidth))"
     assert page.evaluate(scale) >= 0.98
-
-
-def test_a_narrow_screen_gets_stacked_panels_and_scrolls_no_figure(page: Page) -> None:
-    narrow = page.evaluate("innerWidth") < 700
-    ratios = page.evaluate("Array.from(document.images, i => i.naturalHeight / i.naturalWidth)")
-    assert (min(ratios) > 1) is narrow
-    wider = """Array.from(document.querySelectorAll("figure .scroll"))
-        .filter(b => b.scrollWidth > b.clientWidth + 1).map(b => b.ariaLabel)"""
-    assert page.evaluate(wider) == []
 
 
 def test_runs_are_filtered_and_sorted(page: Page) -> None:
@@ -451,11 +365,10 @@ def test_tables_are_sorted_and_filtered(page: Page) -> None:
 
 def test_points_of_a_figure_say_their_value(page: Page, results: Path) -> None:
     """By pointer and by keys, each where the figure shows it; the figure's file has a title."""
-    sheet = "_narrow" if page.evaluate("innerWidth") < 700 else ""
-    found = page.evaluate("""Array.from(document.querySelectorAll("#figure-throughput .plate i"))
-        .filter(e => e.offsetWidth > 0).map(
+    found = page.evaluate("""Array.from(
+        document.querySelectorAll("#figure-throughput .plate i"),
         e => [e.dataset.says, e.offsetLeft, e.offsetTop, e.parentElement.clientWidth])""")
-    drawn = (results / f"figures/throughput{sheet}.svg").read_text()
+    drawn = (results / "figures/throughput.svg").read_text()
     assert len(found) > 10 and drawn.count('<circle class="point"') == len(found)
     assert all(" tokens/s, " in title and "node" in title for title, *_ in found)
     assert all(0 < left < width for _, left, _, width in found)
@@ -469,6 +382,8 @@ def test_points_of_a_figure_say_their_value(page: Page, results: Path) -> None:
     assert page.evaluate(tip) in [title for title, *_ in found]
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
     assert page.evaluate(tip) == ""
+    if page.evaluate("innerWidth") < 700:
+        return  # There the keys scroll the figure.
     page.evaluate("document.querySelector('#figure-throughput .scroll').focus()")
     for number in range(2):
         press(page, "ArrowRight", 39)

@@ -95,7 +95,7 @@ READERS = {
     "pipeline.corpus.manifest": "what it is about to write",
     "pipeline.schemas": "the schemas of this package",
     "pipeline.catalogue": "the modules of this package",
-    "pipeline.commands.paper": "what it has just written, and the manuscript",
+    "pipeline.commands.stages": "what it has just written, and the manuscript",
     "pipeline.figures.theme": "the figure that it has just written",
     "pipeline.page.page": "figures, as bytes, and files of this package",
     "pipeline.paper.export": "what the stage has just written",

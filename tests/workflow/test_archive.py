@@ -105,7 +105,7 @@ def test_other_code_is_said_to_give_another_paper(elsewhere: Project, rebuilt: P
     manuscript.write_text(text)
     assert made.returncode == 0 and "1 of 2 steps (50%) done" in made.stderr, made.stderr
     assert done.returncode != 0
-    differing = r"3 of \d+ rebuilt files differ from the archive: paper/paper\.html"
+    differing = r"2 of \d+ rebuilt files differ from the archive: paper/paper\.pdf"
     assert re.search(differing, done.stderr)
     assert "this checkout has another paper/manuscript.md" in done.stderr
 

@@ -8,7 +8,6 @@ from snakemake.settings.types import DeploymentMethod
 from pipeline.accept import accept, accept_to_run
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError, SamestepError, StudyError
-from pipeline.metrics.adaptive import run_files
 from pipeline.study.profiling import profiled
 from pipeline.study.expansion import expand as expand_study
 from pipeline.study.expansion import run_order, tokens_spec
@@ -59,6 +58,8 @@ RUNS = {
     for run in [*run_order(expand_study(STUDY)), *profiled(STUDY)]
 }
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
+RECORDS = [f"{RESULTS}/runs/{run}/run.json" for run in RUNS]
+STEPS = [f"{RESULTS}/runs/{run}/steps.jsonl" for run in RUNS]
 REQUESTS = {run: request(spec) for run, spec in RUNS.items()}
 # Runs of one machine are jobs of the rule `train`, the others of `train_on_nodes`.
 ON_NODES = [run for run in RUNS if REQUESTS[run].nodes > 1]
@@ -79,11 +80,6 @@ if UNMET and workflow.is_main_process:
         + "; ".join(UNMET),
         file=sys.stderr,
     )
-
-
-def of_all_runs(name):
-    """Path of `name` for every run requested so far; adaptive repeats add runs."""
-    return lambda _: run_files(STUDY, RESULTS, None, name, checkpoints.round.get)
 
 
 def files(pattern):
@@ -114,10 +110,8 @@ def asked(name):
 
 
 def to_train():
-    """The runs that jobs of this start train; a round of adaptive repeats may ask for any."""
+    """The runs that jobs of this start train."""
     jobs = [*workflow.dag.needrun_jobs()]
-    if any(job.rule.name == "round" for job in jobs):
-        return [*RUNS.values()]
     return [RUNS[job.wildcards.run] for job in jobs if job.rule.name == "train"]
 
 
@@ -131,7 +125,6 @@ wildcard_constraints:
 
 # What takes seconds is not sent to a cluster's queue.
 localrules:
-    round,
     metrics,
     claims,
     manuscript,

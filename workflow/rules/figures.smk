@@ -1,11 +1,8 @@
 # All figures in one job: starting Python for each takes longer than drawing most of them.
-from pipeline.figures import NARROW
 from pipeline.figures import catalogue as figure_catalogue
 
 FIGURE_NAMES = figure_catalogue.shown(STUDY)
 VECTORS = {name: f"{RESULTS}/figures/{name}.svg" for name in FIGURE_NAMES}
-# For a narrow screen, in the report alone.
-STACKED = expand(f"{RESULTS}/figures/{{name}}{NARROW}.svg", name=FIGURE_NAMES)
 FIGURES = [path for path in VECTORS.values()] + expand(
     f"{RESULTS}/figures/{{name}}.{{kind}}", name=FIGURE_NAMES, kind=["pdf", "png"]
 )
@@ -25,7 +22,6 @@ rule figures:
         code=[
             "pipeline/fonts.py",
             *files("pipeline/figures/*.py"),
-            "pipeline/tables/summary.py",
             *files("pipeline/reference/*"),
             *files("workflow/config/*/published.json"),
         ],
@@ -39,7 +35,7 @@ rule figures:
             )
             for name, path in VECTORS.items()
         ],
-        FIGURES[len(VECTORS) :] + STACKED,
+        FIGURES[len(VECTORS) :],
     log:
         f"{RESULTS}/logs/figures.txt",
     threads: EVERY_CORE

@@ -3,31 +3,11 @@
 METRICS = f"{RESULTS}/metrics/metrics.parquet"
 
 
-# With adaptive repeats a round decides which cells need one more; it needs the rounds before it.
-checkpoint round:
-    input:
-        study=STUDY_FILE,
-        records=lambda wildcards: run_files(
-            STUDY, RESULTS, int(wildcards.repeat), "run.json", checkpoints.round.get
-        ),
-    output:
-        f"{RESULTS}/rounds/{{repeat}}.json",
-    log:
-        f"{RESULTS}/logs/rounds/{{repeat}}.txt",
-    wildcard_constraints:
-        repeat=r"\d+",
-    params:
-        runs=f"{RESULTS}/runs",
-    shell:
-        "python -m pipeline repeats --study {input.study} --runs {params.runs}"
-        " --repeat {wildcards.repeat} --out {output} 2> >(tee {log} >&2)"
-
-
 rule metrics:
     input:
         study=STUDY_FILE,
-        records=of_all_runs("run.json"),
-        steps=of_all_runs("steps.jsonl"),
+        records=RECORDS,
+        steps=STEPS,
         validation=VALIDATION if VALIDATED else [],
         yardstick=YARDSTICK,
         code=[
@@ -49,7 +29,7 @@ rule metrics:
     log:
         f"{RESULTS}/logs/metrics.txt",
     params:
-        runs=f"{RESULTS}/runs",
+        runs=lambda wildcards, input: str(Path(input.records[0]).parents[3]),
         validation=option("validation"),
         yardstick=option("yardstick"),
     shell:

@@ -11,7 +11,7 @@ rule page:
         study=STUDY_FILE,
         metrics=METRICS,
         verdicts=VERDICTS if CLAIM_FILES else [],
-        figures=[*VECTORS.values(), *STACKED],
+        figures=list(VECTORS.values()),
         tables=list(PAGES.values()),
         code=[*files("pipeline/page/*"), "pipeline/figures/left_out.py"],
     output:

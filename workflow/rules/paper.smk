@@ -1,12 +1,12 @@
-# The manuscript with all its numbers, figures and tables -> PDF, LaTeX and self-contained HTML.
-PAPER = [f"{RESULTS}/paper/paper.{kind}" for kind in ("pdf", "tex", "html")]
+# The manuscript with all its numbers, figures and tables -> PDF and LaTeX.
+PAPER = [f"{RESULTS}/paper/paper.{kind}" for kind in ("pdf", "tex")]
 
 
 rule manuscript:
     input:
         study=STUDY_FILE,
         metrics=METRICS,
-        figures=FIGURES + STACKED,
+        figures=FIGURES,
         tables=TABLES,
         manifest=f"{TOKENS}/manifest.json",
         verdicts=VERDICTS if CLAIM_FILES else [],
@@ -14,7 +14,6 @@ rule manuscript:
             "paper/literal.lua",
             "paper/manuscript.md",
             "paper/references.bib",
-            "paper/style.css",
             "paper/template.tex",
             "paper/template.typ",
         ],
@@ -23,9 +22,6 @@ rule manuscript:
             "pipeline/fonts.py",
             "pipeline/text.py",
             "pipeline/figures/left_out.py",
-            "pipeline/figures/lettering.py",
-            "pipeline/figures/slim.py",
-            "pipeline/page/cues.js",
             *files("pipeline/paper/*.py"),
         ],
     output:

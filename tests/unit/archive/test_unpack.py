@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import stat
 import zipfile
 from collections.abc import Callable
@@ -249,8 +250,19 @@ def test_the_stages_unpack_and_verify(results: Path, archive: Path, tmp_path: Pa
     (folder / "tables/status.md").unlink()
     assert main(["verify", "--results", str(folder)]) == 1
     said = capsys.readouterr().err
-    assert "differ from the archive: paper/paper.pdf, tables/status.md" in said
+    assert "differ from the archive: tables/status.md, paper/paper.pdf" in said
     assert "the code is the same" in said
+
+
+def test_products_of_an_earlier_version_are_named_and_not_compared(
+    results: Path, archive: Path, tmp_path: Path, capsys
+) -> None:
+    folder = unpack(archive, tmp_path / "into")
+    shutil.copytree(results, folder, dirs_exist_ok=True)
+    sums = folder / "SHA256SUMS"
+    sums.write_text(f"{sums.read_text()}{'0' * 64}  paper/paper.html\n")
+    assert main(["verify", "--results", str(folder)]) == 0
+    assert "this version does not make them: paper/paper.html" in capsys.readouterr().out
 
 
 def test_verify_fails_where_the_archive_does_not_list_all_products(

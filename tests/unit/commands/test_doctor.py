@@ -54,7 +54,7 @@ def test_first_a_sentence_then_what_is_missing_on_this_machine(monkeypatch, caps
         "study:d": Finding(BROKEN, "unreadable", "mend it"),
     }  # fmt: skip
     probed = {name: lambda finding=finding: finding for name, finding in found.items()}
-    monkeypatch.setattr("pipeline.commands.doctor.probes", lambda: iter(probed.items()))
+    monkeypatch.setattr("pipeline.doctor.show.probes", lambda: iter(probed.items()))
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "This machine runs a, b; c in part."

@@ -43,9 +43,9 @@ def test_each_link_has_a_panel_with_lines_that_begin_at_one_point(
         assert one[0] == other[0] and one[1:] != other[1:]
 
 
-def test_one_node_is_drawn_once_beside_the_rows_of_the_links(table: pd.DataFrame) -> None:
+def test_one_node_is_drawn_once_before_the_panels_of_the_links(table: pd.DataFrame) -> None:
     over = [f"{n} nodes, {link}" for link in LINKS for n in (2, 4)]
-    assert titles(draw("loss_time", table)) == ["1 node", *over]
+    assert titles(draw("step_time", table)) == ["1 node", *over]
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,12 @@ def test_one_node_is_drawn_once_beside_the_rows_of_the_links(table: pd.DataFrame
 )
 def test_what_ran_on_the_loopback_is_one_panel_of_that_name(fell_back: Any, panels: Any) -> None:
     made = make_table(repeats=1, cluster=EMULATED, profile={"steps": 4}, fell_back=fell_back)
-    for name in ("throughput", "speedup", "loss_time", "time_split"):
+    for name in ("throughput", "speedup", "step_time", "time_split"):
         figure = draw(name, made)
         if name in ("throughput", "speedup"):
             assert [axes.get_title() for axes in figure.axes] == panels
         said = " ".join([*titles(figure), *(text.get_text() for text in figure.texts)])
         assert "1 Gbit/s" not in said
-
-
-@pytest.mark.parametrize("name", ["step_time", "memory"])
-def test_every_row_of_panels_has_the_names_of_its_cells(name: str, table: pd.DataFrame) -> None:
-    figure = draw(name, table)
-    (second,) = (axes for axes in figure.axes if axes.get_title() == "2 nodes, 1 Gbit/s")
-    names = [text.get_text() for text in second.texts]
-    assert "dps" in names and "horovod" in names and "single" not in names
 
 
 def _is_of_an_arm(line: Any) -> bool:

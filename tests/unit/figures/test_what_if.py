@@ -55,7 +55,8 @@ def points(axes: Axes) -> list[tuple[float, float, str, str]]:
 
 
 def said(figure: Figure) -> str:
-    inside = [text.get_text() for axes in figure.axes for text in axes.texts]
+    inside = [text.get_text() for axes in figure.axes
+              for text in [*axes.texts, *axes.get_yticklabels()]]  # fmt: skip
     return " ".join(" ".join([text.get_text() for text in figure.texts] + inside).split())
 
 
@@ -131,17 +132,13 @@ def test_no_text_lies_over_another_also_on_four_node_counts(links: Any) -> None:
     assert overlapping(made) == []
 
 
-@pytest.mark.parametrize("name", ["throughput", "speedup", "loss_time", "time_split"])
+@pytest.mark.parametrize("name", ["throughput", "speedup", "step_time", "time_split"])
 def test_the_other_figures_of_such_a_study_fit_on_a_page(name: str, profiled: pd.DataFrame) -> None:
     theme.apply()
     plt.close("all")
     made = importlib.import_module(f"pipeline.figures.{name}").draw(profiled)
     assert overlapping(made) == []
     assert made.get_figheight() < 1.5 * made.get_figwidth()
-    if name == "loss_time":
-        panels = [axes for axes in made.axes if axes.get_visible()]
-        assert [len(axes.get_title()) > 0 for axes in panels] == [True] * 6
-        assert [bool(axes.get_ylabel()) for axes in panels] == [True, False, False] * 2
     if name == "time_split":
         titles = [" ".join(axes.get_title().split()) for axes in made.axes]
         assert any(title.endswith("1 Gbit/s, jitter 0.3") for title in titles)

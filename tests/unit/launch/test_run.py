@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipeline import strategies
-from pipeline.commands import train as command
+from pipeline.__main__ import ALL
 from pipeline.errors import CorpusError, LaunchError, LostError
 from pipeline.launch import run as cli
 from pipeline.launch import torchrun
@@ -152,9 +152,9 @@ def stage(small_tokens, tmp_path, monkeypatch):
         file = tmp_path / "spec.json"
         file.write_text(spec.to_json())
         parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
+        ALL["train"].add_arguments(parser)
         words = ["--spec", str(file), "--tokens", str(tokens), "--out", str(tmp_path)]
-        assert command.run(parser.parse_args(words)) == 0
+        assert ALL["train"].run(parser.parse_args(words)) == 0
         return told
 
     return run
@@ -299,9 +299,9 @@ def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch
     monkeypatch.setattr(cli, "follow", follow)
     (tmp_path / "spec.json").write_text(spec.to_json())
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    ALL["train"].add_arguments(parser)
     words = [f"--spec={tmp_path}/spec.json", f"--tokens={small_tokens}", f"--out={tmp_path}"]
-    assert command.run(parser.parse_args(words)) == 0
+    assert ALL["train"].run(parser.parse_args(words)) == 0
     record = read_record(tmp_path)
     assert record.status == "ok"
     said = record.run["execution"]["emulation"]["stalled"]

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.metrics.adaptive import run_files
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import collect, collect_profiled, run_folder
 from pipeline.metrics.comparison import require_equal_work
@@ -146,19 +145,6 @@ def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -
     other = {**longer, "workload": longer["workload"] | {"untimed_steps": 1}}
     with pytest.raises(RecordError, match=r"workload\.untimed_steps is .*, the study says 1"):
         collect(Study.of(other), runs)
-
-
-def test_the_workflow_asks_for_them_with_the_whole_study_only() -> None:
-    def no_round(**_: object) -> None:
-        raise AssertionError("fixed repeats need no round")
-
-    every = run_files(Study.of(STUDY), "results/fake", None, "run.json", no_round)
-    assert "results/fake/runs/dps/n4/p0/run.json" in every
-    assert every == [*run_files(Study.of(make_study()), "results/fake", None, "run.json", no_round),
-                     *every[-len(profiled(Study.of(STUDY))):]]  # fmt: skip
-    assert not any(
-        "/p0/" in path for path in run_files(Study.of(STUDY), "r", 2, "run.json", no_round)
-    )
 
 
 def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path: Path) -> None:

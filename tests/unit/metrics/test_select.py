@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pipeline.metrics.select import cells, listed, of_level, pick, unchanged
+from pipeline.metrics.select import listed, pick
 from tests.fake_records import make_table
 
 
@@ -19,24 +19,6 @@ from tests.fake_records import make_table
 )
 def test_items_are_listed_so_that_each_is_seen(items: list[str], text: str) -> None:
     assert listed(items) == text
-
-
-def test_an_unchanged_table_gives_the_same_and_other_tables_are_not_taken_for_it() -> None:
-    table = make_table(repeats=2)
-    asked = [
-        lambda of: pick(of, "run", "step_seconds", "status"),
-        lambda of: of_level(of, "comparison"),
-        cells,
-    ]
-    expected = [ask(table) for ask in asked]
-    with unchanged(table):
-        for ask, one in zip(asked, expected, strict=True):
-            given = ask(table)
-            given["cell"] = "changed by who asked"
-            pd.testing.assert_frame_equal(ask(table), one)
-        fewer = table[table["cell"] != "single"]
-        assert "single" not in set(cells(fewer)["cell"])
-        assert "single" not in set(pick(fewer, "run", "status")["cell"])
 
 
 def test_rows_are_picked_in_the_order_of_cells_nodes_repeats_and_steps() -> None:

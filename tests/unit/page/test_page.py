@@ -210,7 +210,7 @@ def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> N
     parts = ["result", "verdicts", "parity", "scaling", "time", "memory", "runs", "environment"]
     assert re.findall(r'<section id="(\w+)"', page) == [*parts, "reproduce"]
     first = page.split("</section>")[0]
-    assert 'id="figure-overview"' in first and 'id="table-summary"' in first
+    assert 'id="figure-throughput"' in first and 'id="table-summary"' in first
     assert "<h1>" in first and "GPT-2 with 1.07 M parameters on 1, 2 and 4 nodes" in first
     # Two repeats decide nothing, and so no sentence is bold.
     assert 'class="finding"' not in first and "the data do not decide which has more" in first

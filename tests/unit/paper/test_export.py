@@ -27,14 +27,6 @@ def latex(out: Path) -> str:
     return (out / "paper/paper.tex").read_text(encoding="utf-8")
 
 
-def test_the_pdf_alone_is_made_of_drawings_whose_words_are_text(out: Path) -> None:
-    typst = (out / "generated/manuscript.typ").read_text(encoding="utf-8")
-    drawings = set(re.findall(r'image\("(figures/[^"]*)"', typst))
-    assert drawings and all(name.endswith(".words.svg") for name in drawings)
-    assert all((out / "generated" / name).is_file() for name in drawings)
-    assert ".words" not in (out / "paper/paper.tex").read_text(encoding="utf-8")
-
-
 def test_before_the_appendix_all_floats_over_two_columns(latex: str) -> None:
     """`longtable` is refused by classes of two columns, which conferences have."""
     body, appendix = latex.split("\n\\onecolumn\n")

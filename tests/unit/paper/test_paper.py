@@ -22,8 +22,6 @@ from tests.fake_records import make_study, make_table
 from tests.unit.paper.papers import collected, make_paper, shared_results, text_of
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
-ON_THE_PAGE = ("overview",)
-"""Figures of the page alone: the paper has their parts."""
 TABLES_ON_THE_PAGE = ("claims", "experiments", "memory")
 """Long tables of which the paper has the sums."""
 
@@ -35,7 +33,7 @@ def test_the_paper_is_the_same_bytes_twice(folder: Path, tmp_path: Path) -> None
         assert make_paper(folder, tmp_path / run) == 0
     # What a machine can check of PDF/UA-1 typst has checked; it writes the part of the standard.
     assert b"<pdfuaid:part>1<" in (tmp_path / "a" / "paper" / "paper.pdf").read_bytes()
-    for kind in ("pdf", "tex", "html"):
+    for kind in ("pdf", "tex"):
         one, other = (tmp_path / run / "paper" / f"paper.{kind}" for run in ("a", "b"))
         size = len(one.read_bytes())
         assert size > 10_000
@@ -47,20 +45,15 @@ def test_the_paper_is_the_same_bytes_twice(folder: Path, tmp_path: Path) -> None
             assert one.read_bytes() == other.read_bytes()
 
 
-def test_latex_finds_its_figures_and_html_needs_none(
-    study: dict[str, Any], folder: Path, tmp_path: Path
-) -> None:
+def test_latex_finds_its_figures(study: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "results"
     shutil.copytree(folder, root)
     assert make_paper(root, root) == 0
     latex = (root / "paper" / "paper.tex").read_text()
     included = re.findall(r"\{([^{}]*\.pdf)\}", latex)
-    shown = [name for name in figures.catalogue.shown(Study.of(study)) if name not in ON_THE_PAGE]
+    shown = figures.catalogue.shown(Study.of(study))
     assert sorted(Path(path).stem for path in included) == shown
     assert all((root / "paper" / path).is_file() for path in included)
-    html = (root / "paper" / "paper.html").read_text()
-    assert not re.search(r'(src|href)="(?!data:|#|https://)', html)
-    assert "Hoefler" in html
 
 
 def test_no_number_is_typed_by_hand() -> None:
@@ -72,9 +65,8 @@ def test_no_number_is_typed_by_hand() -> None:
 
 
 def test_every_figure_and_table_is_shown_once_and_referred_to() -> None:
-    in_paper = [name for name in figures.names() if name not in ON_THE_PAGE]
     in_tables = [name for name in tables.names() if name not in TABLES_ON_THE_PAGE]
-    for kind, names in (("figure", in_paper), ("table", in_tables)):
+    for kind, names in (("figure", figures.names()), ("table", in_tables)):
         assert sorted(re.findall(rf'\b{kind}\("(\w+)"\)', SOURCE)) == names
         own = re.findall(r'\bcaption\("(\w+)"', SOURCE) if kind == "table" else []
         assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == {*names, *own}
@@ -184,21 +176,6 @@ def test_no_winner_and_no_interval_come_of_one_run(
     assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b(?! rank)", said)]
     assert "**" not in said.split("# Introduction")[0]
     assert not collected(study, table)["headline"]["decided"]
-
-
-@pytest.mark.parametrize(("verdict", "said"), [
-    ("faster", "More nodes paid for Horovod."),
-    ("slower", "More nodes did not pay for Horovod."),
-    ("undecided", "More nodes made no difference that the data decide."),
-    ("too few repeats to decide", "With so few repeats no difference"),
-])  # fmt: skip
-def test_a_speedup_is_claimed_only_where_the_test_decides(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path, verdict: str, said: str
-) -> None:
-    others = (table["metric"] == "speedup") & (table["cell"] != "horovod")
-    against = (table["level"] == "comparison") & (table["base"] == "single, 1 node")
-    chosen = with_verdict(table, against & (table["cell"] == "horovod"), verdict)[~others]
-    assert said in results_of(study, chosen, folder)
 
 
 def test_the_first_page_says_on_what_it_was_measured_before_it_says_what(
@@ -339,7 +316,7 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
     # The table of cells is the manuscript's own; the figure of memory is in the appendix.
     environment = len({*tables.catalogue.shown(Study.of(study))} - {*TABLES_ON_THE_PAGE}) + 1
     assert f"the commit in Table {environment}" in text
-    last = len(figures.catalogue.shown(Study.of(study))) - len(ON_THE_PAGE) - 1
+    last = len(figures.catalogue.shown(Study.of(study))) - 1
     assert f"Figure {last} shows the measured" in text
     plain = text_of(study, table, folder)
     assert f"the commit in Table {environment}" in plain and "Published claims" not in plain

@@ -26,7 +26,7 @@ def test_every_cell_and_node_count_has_one_plan() -> None:
     found = plans_of("smoke")
     assert len(found) == 1 + 3 * 3 + 2
     (repeats,) = {plan.num_runs for plan in found.values()}
-    assert repeats == load_study(Path("workflow/config/smoke/study.yaml")).repeats.at_most
+    assert repeats == load_study(Path("workflow/config/smoke/study.yaml")).repeats
 
 
 def test_ranks_of_one_machine_share_its_memory_and_gpus_do_not() -> None:
@@ -113,11 +113,7 @@ def test_profiled_runs_are_planned_too(capsys) -> None:
 
 def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
     study = load_study(Path("workflow/config/bai2022/study.yaml"))
-    for repeats, warned in (
-        (5, True),
-        (6, False),
-        ({"at_least": 6, "at_most": 9, "within": 0.1}, False),
-    ):
+    for repeats, warned in ((5, True), (6, False)):
         path = tmp_path / "study.json"
         path.write_text(json.dumps(study.but(repeats=repeats, profile={"steps": 20}).to_dict()))
         assert main(["plan", "--study", str(path)]) == 0

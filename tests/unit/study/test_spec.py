@@ -175,9 +175,7 @@ def test_an_unknown_key_at_the_top_is_refused(study) -> None:
         (True, r"\$\.repeats: true breaks type"),
         (0, r"\$\.repeats: 0 breaks minimum: 1"),
         (10**9, r"\$\.repeats: 1000000000 breaks maximum"),
-        ({"at_least": 6}, "'at_most' is a required property"),
-        ({"at_least": 6, "at_most": 10**9, "within": 0.1}, "at_most: 1000000000 breaks maximum"),
-        ({"at_least": 6, "at_most": 9, "within": float("nan")}, "within: NaN breaks type"),
+        ({"at_least": 6}, r"\$\.repeats: .* breaks type"),
     ],
 )
 def test_impossible_repeats_are_refused(study, repeats, message) -> None:

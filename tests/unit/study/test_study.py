@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.errors import StudyError
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import CONFIG, SCHEMA_FILE, load_study
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
-from pipeline.study.study import Cluster, Repeats, Study
+from pipeline.study.study import Cluster, Study
 from tests.fake_records import make_study
 
 SPEC: dict[str, Any] = json.loads(Path("pipeline/schemas/spec.schema.json").read_text())
@@ -36,7 +35,6 @@ def test_spec_world_link_and_cluster_have_the_keys_of_their_schemas() -> None:
     assert {*SPEC["properties"]["world"]["properties"]["link"]["properties"]} == names(LinkSpec)
     assert {*STUDY["cluster"]["properties"]} == names(Cluster)
     assert {*STUDY["cluster"]["properties"]["links"]["items"]["properties"]} == names(LinkSpec)
-    assert {*STUDY["repeats"]["properties"]} == names(Repeats)
 
 
 def test_a_cell_has_from_the_study_what_it_does_not_state() -> None:
@@ -62,11 +60,6 @@ def test_a_study_goes_back_to_its_file_and_shares_nothing_with_it() -> None:
     study.to_dict()["model"]["width"] = 8
     assert study.to_dict() == make_study() and study.model.width == make_study()["model"]["width"]
     other = study.but(repeats=9)
-    assert (other.repeats, study.repeats) == (Repeats(9, 9), Repeats(3, 3))
+    assert (other.repeats, study.repeats) == (9, 3)
     shipped = load_study(CONFIG / "smoke/study.yaml")
     assert shipped.but(profile=None).profile_steps is None and shipped.profile_steps == 4
-
-
-def test_adaptive_repeats_need_bounds_in_their_order() -> None:
-    with pytest.raises(StudyError, match=r"at_most 6 is under repeats\.at_least 7; raise at_most"):
-        Study.of(make_study(repeats={"at_least": 7, "at_most": 6, "within": 0.1}))

@@ -119,19 +119,13 @@ def test_the_matrix_shows_cells_medians_and_what_went_wrong(watched: Watched) ->
     assert f"{1000 * known['dps', 2]:.3g}"[:3] in text
 
 
-def test_adaptive_repeats_plan_more_runs_as_rounds_call_for_them(tmp_path: Path) -> None:
-    repeats = {"at_least": 2, "at_most": 6, "within": 0.1}
-    study = Study.of(make_study(repeats=repeats, study="tiny"))
-    watched = Watched(study, tmp_path)
-    before = len(watched.planned)
-    assert all(run.repeat < 2 for run in watched.planned)
-    assert line(watched) == f"0 of {before} or more runs; cutting the text into tokens"
+def test_before_the_first_run_the_phase_is_named(tmp_path: Path) -> None:
+    watched = Watched(Study.of(STUDY), tmp_path)
+    planned = len(watched.planned)
+    assert line(watched) == f"0 of {planned} runs; cutting the text into tokens"
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens/manifest.json").touch()
-    assert line(watched) == f"0 of {before} or more runs"
-    (tmp_path / "rounds").mkdir()
-    (tmp_path / "rounds/2.json").write_text('["tiny/dps/n2/r2"]')
-    assert len(watched.planned) == before + 1
+    assert line(watched) == f"0 of {planned} runs"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,327 @@
+"""What people type, in the order of a study."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from pipeline import options
+from pipeline.commands import STUDY, STUDY_OR_RESULTS, Command, command, one_of, option
+
+COMMANDS: dict[str, Command] = {}
+enter = partial(command, COMMANDS)
+REFRESH_SECONDS = 2.0
+
+
+def _require(parser: argparse.ArgumentParser) -> None:
+    from pipeline.doctor.examine import probes
+
+    names = [name for name, _ in probes()]
+    parser.add_argument(
+        "--require", action="append", default=[], choices=names, metavar="NAME",
+        help=f"exit with 1 unless this is ok (repeatable): {', '.join(names)}",
+    )  # fmt: skip
+
+
+@enter(
+    one_of(
+        option("--study", type=options.study, help=f"for this study alone: {options.STUDY}"),
+        option("--all", action="store_true", help="print every probe, also what is there"),
+    ),
+    option("--json", action="store_true", help="print every probe as JSON"),
+    _require,
+)
+def doctor(args: argparse.Namespace) -> int:
+    """What this machine can run, and how to get what is missing.
+
+    `python -m pipeline doctor --study smoke`; without a study for those of one machine, and with
+    `--all` for every probe. Exit status 0 whatever is missing; with `--require NAME` 1 where that
+    is not ok.
+    """
+    from pipeline.doctor.show import show
+
+    return show(args.study, args.require, everything=args.all, as_json=args.json)
+
+
+@enter(option("--readme", type=options.path, help="Markdown file whose marked tables are renewed"))
+def strategies(args: argparse.Namespace) -> int:
+    """Every strategy: what it is, its knobs, what it needs, splits and sends.
+
+    `python -m pipeline strategies` prints Markdown.
+    """
+    from pipeline.files import replace_marked
+    from pipeline.strategies import sent_table, table
+
+    if args.readme:
+        replace_marked(args.readme, "strategies", table())
+        replace_marked(args.readme, "sent", sent_table())
+    else:
+        print(f"{table()}\n\n{sent_table()}")
+    return 0
+
+
+@enter(STUDY)
+def check(args: argparse.Namespace) -> int:
+    """Check a study file and the files of its corpus, and print where its results lie.
+
+    `python -m pipeline check --study smoke`; `make paper` asks first. Snakemake reads a study file
+    with a reader of its own, before any rule of ours: what is wrong with the file is better found
+    here, in one line.
+    """
+    from pipeline.accept import accept_to_run
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    accept_to_run(study)
+    print(Path("results", study.name))
+    return 0
+
+
+def _planned(parser: argparse.ArgumentParser) -> None:
+    from pipeline.commands import plan
+
+    plan.add_arguments(parser)
+
+
+@enter(_planned)
+def plan(args: argparse.Namespace) -> int:
+    """What a study will need: memory of every cell, runs, time and GPU hours.
+
+    `python -m pipeline plan --study smoke --device-memory 16GiB`, or the layouts of GPT-2 and GPT-3
+    on so many GPUs with `--model-sizes`. Nothing is started and no torch is loaded.
+    """
+    from pipeline.commands import plan
+
+    return plan.run(args)
+
+
+def _nodes(parser: argparse.ArgumentParser) -> None:
+    from pipeline.study.spec import NODES_OF_ONE_MACHINE
+
+    kind = options.count(1, NODES_OF_ONE_MACHINE)
+    parser.add_argument("--nodes", type=kind, help="instead of the most it has")
+
+
+@enter(STUDY, option("--cell", required=True, help="name of the cell"), _nodes)
+def placements(args: argparse.Namespace) -> int:
+    """Where the tensors of an annotated cell are placed on its mesh.
+
+    `python -m pipeline placements --study layouts --cell annotated` prints a table of parameters
+    and of every module's output, an axis per column, for one cell on the most nodes that it has. No
+    rank is started: the ranks are imitated by one process.
+    """
+    from pipeline import strategies
+    from pipeline.errors import StudyError
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    runs = expand(load_study(args.study))
+    sizes = {spec.world.nodes: spec for spec in runs if spec.cell == args.cell}
+    if not sizes:
+        cells = ", ".join(dict.fromkeys(spec.cell for spec in runs))
+        raise StudyError(f"no cell {args.cell[:60]!r}; use one of {cells}")
+    spec = sizes.get(args.nodes or max(sizes))
+    if spec is None:
+        counts = ", ".join(map(str, sorted(sizes)))
+        raise StudyError(f"cell {args.cell} has no {args.nodes} nodes; use one of {counts}")
+    from pipeline.parallel.annotations import alike
+    from pipeline.training.placements import propagate
+
+    strategies.check([spec])
+    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
+    axes = [f"{name} ({size})" for name, size in layout.axes]
+    print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
+    for kind, tensors in propagate(spec).placements.items():
+        print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
+        for name, words in alike(tensors).items():
+            print("| " + " | ".join([f"`{name}`", *words]) + " |")
+        print()
+    return 0
+
+
+@enter(STUDY, option("--image", type=options.path, help="container image that the ranks run in"))
+def commands(args: argparse.Namespace) -> int:
+    """Print the commands that the runs of a study start.
+
+    `python -m pipeline commands --study smoke`: for every cell and node count the commands of the
+    first repeat as `train` starts them from the host; what a start decides (FIRST_NODE and PORT
+    where the nodes meet, its TOKEN) is left open. Where Snakemake has entered the image for a run
+    on one machine, the part up to the image falls away.
+    """
+    from pipeline import strategies
+    from pipeline.launch.slurm.request import request
+    from pipeline.launch.torchrun import Place, RunPaths
+    from pipeline.launch.torchrun import commands as commands_of
+    from pipeline.machine import image
+    from pipeline.machine.facts import usable_cores
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    results = Path("results", study.name).resolve()
+    for spec in expand(study):
+        if spec.repeat:
+            continue
+        asked = request(spec)
+        print(
+            f"# {spec.run_id}: nodes {asked.nodes}, on each {asked.gpus} GPUs and "
+            f"{asked.memory_mb} MiB; {asked.minutes} minutes"
+        )
+        layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
+        folder = results / "runs" / spec.run_id.partition("/")[2]
+        paths = RunPaths(folder / "spec.json", results / "tokens", folder)
+        scheduler = asked.srun if spec.world.num_machines > 1 else ()
+        place = Place(usable_cores(), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN")
+        digest = image.required_digest(spec, args.image)
+        for words in commands_of(spec, layout, paths, place, digest, spec.world.network):
+            print(shlex.join(words))
+    return 0
+
+
+@enter(STUDY, option("--once", action="store_true", help="print once instead of watching"))
+def watch(args: argparse.Namespace) -> int:
+    """Show a study while it runs: the matrix of cells and nodes, with medians as they come.
+
+    `python -m pipeline watch --study smoke` reads `results/<study>` and nothing else, so it also
+    watches a study that a cluster makes. It ends when all runs have ended, or at Control-C; without
+    a terminal it prints once.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from pipeline.study.load import load_study, results_folder
+    from pipeline.watch.show import matrix
+    from pipeline.watch.state import Watched
+
+    watched = Watched(load_study(args.study), results_folder(args.study))
+    watched.update()
+    console = Console()
+    if args.once or not sys.stdout.isatty():
+        console.print(matrix(watched))
+        return 0
+    with suppress(KeyboardInterrupt), Live(matrix(watched), console=console) as live:
+        while any(run.run_id not in watched.ended for run in watched.planned):
+            time.sleep(REFRESH_SECONDS)
+            watched.update()
+            live.update(matrix(watched))
+    return 0
+
+
+@enter(
+    option("one", type=options.folder, metavar="A", help="results of a study: results/smoke"),
+    option("other", type=options.folder, metavar="B", help="the results to hold against A"),
+    option(
+        "--losses", type=options.tolerance, default=0.0, metavar="bit|RELATIVE",
+        help="losses and gradient norms must be equal bit for bit, or within this (default: bit)",
+    ),
+    option(
+        "--times", choices=("ignore", "interval"), default="ignore",
+        help="interval: no step-time ratio's interval may lie outside the margin (default: ignore)",
+    ),
+    option(
+        "--margin", type=options.share, default=0.05, metavar="RELATIVE",
+        help="step times this close are the same (default: 0.05)",
+    ),
+    option("--out", type=options.new_folder, help="folder for compare.{md,csv,pdf,svg,png}"),
+)  # fmt: skip
+def compare(args: argparse.Namespace) -> int:
+    """Hold two result sets against one another: losses, times, environment.
+
+    `python -m pipeline compare results/smoke other/results/smoke --out results/compared` for two
+    folders results/<study>. Exit status 0: equal within what was asked for; 1: they differ.
+    """
+    from pipeline.compare import write
+    from pipeline.compare.sets import ResultSet, compare
+    from pipeline.errors import ComparisonError
+
+    if args.one.resolve() == args.other.resolve():
+        raise ComparisonError(f"{args.one} and {args.other} are both {args.one.name}; give two")
+    sets = ResultSet.read(args.one), ResultSet.read(args.other)
+    compared = compare(*sets, args.losses, args.margin)
+    equal = compared.equal(args.times)
+    print(write.summary(compared))
+    if args.out is not None:
+        write.write_all(compared, args.times, args.out)
+        print(f"table and figure: {args.out}")
+    return 0 if equal else 1
+
+
+@enter(
+    STUDY_OR_RESULTS,
+    option("--out", type=options.new_folder, help="folder; results/<study>/artifact"),
+    option("--time-analysis", action="store_true", help="make the paper anew and take the time"),
+)
+def artifact(args: argparse.Namespace) -> int:
+    """Artifact description, checklist, badge self-check and SBOM of a finished study.
+
+    `python -m pipeline artifact --study smoke` writes `artifact.md` and `sbom.spdx.json` to
+    results/<study>/artifact and prints what the badges of the ACM still lack.
+    """
+    from pipeline import schemas
+    from pipeline.artifact.build import build
+    from pipeline.files import write_text
+    from pipeline.study.load import results_folder
+
+    results = args.results or results_folder(args.study)
+    made, out = build(results, timed=args.time_analysis), args.out or results / "artifact"
+    schemas.validate(made.bill, "sbom", str(out / "sbom.spdx.json"))
+    write_text(out / "artifact.md", made.text)
+    write_text(out / "sbom.spdx.json", json.dumps(made.bill, indent=1) + "\n")
+    print(f"{out}: artifact.md and sbom.spdx.json, {len(made.bill['packages'])} packages")
+    for one in made.checks:
+        if not one.met:
+            print(f"unmet  {one.badge:11}  {one.asks}: {one.grounds}")
+    return 0
+
+
+@enter(
+    STUDY_OR_RESULTS,
+    option("--out", type=options.new_file, help="zip file to write; archives/<study>.zip"),
+    option(
+        "--partial", nargs="?", const="yes", choices=["yes"],
+        help="pack the records of an unfinished study, without results",
+    ),
+)  # fmt: skip
+def archive(args: argparse.Namespace) -> int:
+    """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
+
+    `python -m pipeline archive --study smoke` packs results/<study> into archives/<study>.zip.
+    """
+    from pipeline.archive.contents import contents
+    from pipeline.archive.layout import STUDY_FILE
+    from pipeline.archive.pack import write_zip
+    from pipeline.errors import ArchiveError
+    from pipeline.files import sha256_of_file
+    from pipeline.study.load import results_folder
+
+    results = args.results or results_folder(args.study)
+    out = args.out or Path("archives", f"{results.name}.zip")
+    if not (results / STUDY_FILE).is_file():
+        raise ArchiveError(f"there is no {results / STUDY_FILE}; run the study with make paper")
+    parts = contents(results, partial=args.partial is not None)
+    write_zip(parts, out)
+    size = out.stat().st_size / 1e6
+    print(f"{out}: {len(parts) + 1} files, {size:.1f} MB, sha256 {sha256_of_file(out)}")
+    return 0
+
+
+@enter(
+    option(
+        "--results", type=options.folder, required=True, help="folder results/from_archive/<study>"
+    )
+)
+def verify(args: argparse.Namespace) -> int:
+    """Whether results that were rebuilt from an archive have the bytes that it states.
+
+    `python -m pipeline verify --results results/from_archive/smoke` exits with 1 and names what
+    differs, and probably why, if not.
+    """
+    from pipeline.archive.verify import verify
+
+    return verify(args.results)

@@ -1,0 +1,418 @@
+"""What the workflow and the Makefile call, in the order of the flow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pipeline import options
+from pipeline.commands import STUDY, Command, Declare, command, option
+
+STAGES: dict[str, Command] = {}
+enter = partial(command, STAGES)
+METRICS = option("--metrics", type=options.path, required=True, help="metrics.parquet")
+VERDICTS = option("--verdicts", type=options.path, help="verdicts.json, where the study has claims")
+FIGURES = option("--figures", type=options.folder, required=True, help="folder of the figures")
+TABLES = option("--tables", type=options.folder, required=True, help="folder of the tables")
+RUNS = option("--runs", type=options.folder, required=True, help="folder <cell>/n<nodes>/r<repeat>")
+
+
+def _out(kind: Any, text: str) -> Declare:
+    return option("--out", type=kind, required=True, help=text)
+
+
+def _num_proc(parser: argparse.ArgumentParser) -> None:
+    from pipeline.machine.control_groups import usable_cores
+
+    parser.add_argument(
+        "--num-proc", type=options.count(1, 4096), default=len(usable_cores()),
+        help="processes that read and encode; the result does not depend on it",
+    )  # fmt: skip
+
+
+@enter(
+    option("--spec", type=options.path, required=True, help="JSON file of a tokens spec"),
+    _out(options.new_folder, "folder for shards and manifest"),
+    _num_proc,
+)
+def tokens(args: argparse.Namespace) -> int:
+    """Turn a corpus into token shards and a manifest.
+
+    `python -m pipeline tokens --spec FILE --out DIR`
+    """
+    from pipeline.corpus.build import TokensSpec, build
+    from pipeline.documents import read_made
+    from pipeline.errors import CorpusError
+
+    spec = TokensSpec.from_dict(read_made(args.spec, "tokens spec", CorpusError, "snakemake"))
+    manifest = build(spec, args.out, args.num_proc)
+    print(
+        f"tokens: {manifest.num_documents} documents, {manifest.num_characters} characters, "
+        f"{manifest.num_tokens} tokens, vocabulary {manifest.vocab_size} -> {args.out}"
+    )
+    return 0
+
+
+@enter(
+    STUDY,
+    _out(options.new_file, "JSON file to write"),
+    option(
+        "--seconds", type=options.count(1, 3600),
+        help="of measuring; by default some for each precision and size of a micro-batch",
+    ),
+)  # fmt: skip
+def yardstick(args: argparse.Namespace) -> int:
+    """Measure how fast this machine computes a study's passes when nothing disturbs them.
+
+    `python -m pipeline yardstick --study FILE --out FILE`
+    """
+    from pipeline.errors import StudyError
+    from pipeline.files import write_text
+    from pipeline.launch.emulated.yardstick import measured
+    from pipeline.machine import inherited
+    from pipeline.machine.control_groups import usable_cores
+    from pipeline.schemas import validate
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    if not study.cluster.yardstick:
+        raise StudyError(f"{args.study}: the study has no cluster.yardstick; nothing was measured")
+    inherited.begin(study.environment)
+    made = measured(expand(study), usable_cores(), args.seconds)
+    validate(made, "yardstick", args.out)
+    write_text(args.out, json.dumps(made, indent=1) + "\n")
+    for one in made["passes"]:
+        print(
+            f"yardstick: {one['precision']}, {one['sequences']} sequences: forward pass "
+            f"{1e3 * one['forward_seconds']:.2f} ms, step {1e3 * one['step_seconds']:.2f} ms"
+        )
+    print(f"-> {args.out}")
+    return 0
+
+
+@enter(
+    option("--spec", type=options.path, required=True, help="spec.json of the run"),
+    option("--tokens", type=options.path, required=True, help="folder of token shards"),
+    _out(options.new_folder, "folder for the record"),
+    option("--image", type=options.path, help="container image that the ranks run in"),
+    option(
+        "--yardstick", type=options.path, help="what `yardstick` measured, where the study has it"
+    ),
+    option(
+        "--attempt", type=options.count(1, 1000), default=1, help="how often the run was started"
+    ),
+    option(
+        "scheduler", nargs="*", metavar="-- COMMAND",
+        help="what starts a process on each node of an allocation, such as srun with its options",
+    ),
+)  # fmt: skip
+def train(args: argparse.Namespace) -> int:
+    """Train one run (cell x nodes x repeat) and write its validated record.
+
+    `python -m pipeline train --spec spec.json --tokens DIR --out DIR` exits with 0 also when the
+    record's status is not ok.
+    """
+    from pipeline.launch import waiting
+
+    # Each option in one word, so that no value looks like another.
+    names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
+    given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
+    again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
+    done = waiting.ask(again)
+    if done is not None:
+        return done
+    # Whoever asks a waiting process has no use for what that process has imported.
+    from pipeline.launch.run import train
+    from pipeline.launch.torchrun import RunPaths
+
+    yardstick = args.yardstick and args.yardstick.resolve()
+    paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve(), yardstick)
+    record = train(paths, args.attempt, args.scheduler, args.image)
+    run_id = record.run["run_id"]
+    if record.status != "ok":
+        print(f"{run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
+    if stall := record.run["execution"].get("emulation", {}).get("stalled"):
+        print(f"{run_id}: warning: stalled, kept in the data: {stall}", file=sys.stderr)
+    return 0
+
+
+@enter(
+    STUDY,
+    option(
+        "--results", type=options.new_folder,
+        help="results that are rebuilt from their records, if not results/<study>; none is trained",
+    ),
+    option("workflow", nargs="+", metavar="-- COMMAND", help="what to run"),
+)  # fmt: skip
+def follow(args: argparse.Namespace) -> int:
+    """Run the workflow of a study with its log in a file and one line of progress.
+
+    `python -m pipeline follow --study FILE -- COMMAND`: `make paper` starts Snakemake by it; the
+    command gets `--configfile=FILE`. What Snakemake says goes to a file below `logs/workflow` in
+    the results folder; words that somebody should know, and the end of it on failure, are printed.
+    """
+    from pipeline.study.load import load_study, results_folder
+    from pipeline.watch.follow import follow
+    from pipeline.watch.state import Watched
+
+    watched = Watched(load_study(args.study), args.results or results_folder(args.study))
+    words = [*args.workflow, f"--configfile={args.study}"]
+    return follow(watched, words, retry=args.results is None)
+
+
+@enter(
+    STUDY,
+    RUNS,
+    _out(options.new_file, "metrics.parquet to write"),
+    option("--validation", type=options.file, help="emulation.json that `make bench` wrote"),
+    option("--yardstick", type=options.file, help="yardstick.json by which the runs counted"),
+)
+def metrics(args: argparse.Namespace) -> int:
+    """Run records -> one validated tidy table (Parquet).
+
+    `python -m pipeline metrics --study FILE --runs DIR --out metrics.parquet` prints each cell that
+    is not ok or not equal, so that none hides.
+    """
+    from pipeline.errors import StudyError
+    from pipeline.metrics import table
+    from pipeline.metrics.build import build
+    from pipeline.metrics.emulation import load_bias
+    from pipeline.metrics.report import report
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    if args.yardstick and not study.cluster.yardstick:
+        raise StudyError(f"--yardstick: the study {study.name} has none; leave the option out")
+    frame = build(study, args.runs, load_bias(args.validation, args.yardstick))
+    table.write(frame, args.out)
+    report(frame)
+    return 0
+
+
+def _figures(parser: argparse.ArgumentParser) -> None:
+    from pipeline.figures import catalogue
+
+    catalogue.add_arguments(parser, "{pdf,svg,png}")
+
+
+@enter(
+    _figures,
+    option(
+        "--processes", type=options.count(1, 1_000_000), default=1, help="figures drawn at once"
+    ),
+)
+def figure(args: argparse.Namespace) -> int:
+    """Figures as PDF, PNG and SVG, from the table of metrics.
+
+    `python -m pipeline figure NAME ... --metrics FILE --out DIR`
+    """
+    from pipeline.figures.theme import draw_all
+    from pipeline.files import note_made
+
+    draw_all(args.names, args.metrics, args.verdicts, args.out, args.processes)
+    note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
+    return 0
+
+
+def _tables(parser: argparse.ArgumentParser) -> None:
+    from pipeline.tables import catalogue
+
+    catalogue.add_arguments(parser, "{tex,md,csv,html}")
+
+
+@enter(_tables)
+def table(args: argparse.Namespace) -> int:
+    """Tables as LaTeX, Markdown, CSV and HTML from the table of metrics.
+
+    `python -m pipeline table NAME ... --metrics FILE --out DIR`
+    """
+    from pipeline.files import note_made
+    from pipeline.metrics import table
+    from pipeline.metrics.printed import short_names
+    from pipeline.tables import captions, catalogue
+    from pipeline.tables.write import write_all
+
+    frame = table.read(args.metrics)
+    for name, module, inputs in catalogue.load(args.names, frame, args.verdicts):
+        raw = module.build(*inputs)
+        write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(frame))
+    note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
+    return 0
+
+
+@enter(
+    STUDY,
+    METRICS,
+    option(
+        "--claims", type=options.path, nargs="+",
+        help="files of claims; without it those that the study names",
+    ),
+    _out(options.new_file, "verdicts.json to write"),
+    option("--readme", type=options.path, help="Markdown file whose marked table is renewed"),
+)  # fmt: skip
+def claims(args: argparse.Namespace) -> int:
+    """Verdicts on the published claims that a study names.
+
+    `python -m pipeline claims --study FILE --metrics FILE --out verdicts.json`
+    """
+    from pipeline.claims import readme
+    from pipeline.claims.judge import judge_all
+    from pipeline.claims.load import files_of, load_claims
+    from pipeline.claims.worlds import Evidence
+    from pipeline.claims.write import counted, to_dict, write_verdicts
+    from pipeline.errors import ClaimError
+    from pipeline.metrics import table
+    from pipeline.metrics.emulation import bias_of
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    files = args.claims or files_of(study)
+    if not files:
+        raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
+    known = load_claims(*files)
+    frame = table.read(args.metrics, study.name)
+    verdicts = judge_all(known, Evidence(study, frame, bias_of(frame)))
+    write_verdicts(study.name, verdicts, args.out)
+    shown = [to_dict(verdict) for verdict in verdicts]
+    if args.readme:
+        readme.update(args.readme, study.name, shown, frame)
+    print(counted(shown))
+    return 0
+
+
+@enter(
+    STUDY,
+    METRICS,
+    FIGURES,
+    TABLES,
+    VERDICTS,
+    option("--manifest", type=options.path, help="manifest.json of the tokens, for their size"),
+    option("--validation", type=options.path, help="emulation.json that `make bench` wrote"),
+    option(
+        "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
+    ),
+    _out(options.new_folder, "folder for paper.{pdf,tex}"),
+)
+def paper(args: argparse.Namespace) -> int:
+    """The manuscript with all its generated parts as PDF and LaTeX.
+
+    `python -m pipeline paper --study --metrics --figures --tables --generated --out`
+    """
+    from pipeline import schemas
+    from pipeline.claims.write import read_verdicts
+    from pipeline.files import note_made, write_text
+    from pipeline.metrics import table
+    from pipeline.metrics.emulation import load_validation
+    from pipeline.metrics.printed import printable_markdown
+    from pipeline.paper import export
+    from pipeline.paper.manuscript import SOURCES, render
+    from pipeline.paper.numbers import collect
+    from pipeline.study.load import load_study
+
+    generated, study = args.generated, load_study(args.study)
+    verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
+    manifest = None
+    if args.manifest:
+        manifest = schemas.read(args.manifest, "manifest", "python -m pipeline tokens")
+    validation = load_validation(args.validation) if args.validation else None
+    frame = table.read(args.metrics, study.name)
+    numbers = collect(study, frame, verdicts, manifest, validation)
+    _copy(args.figures, generated / "figures", (".svg", ".pdf"))
+    _copy(args.tables, generated / "tables", (".md", ".tex"))
+    write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
+    # Read back, so that the text can hold nothing that is not in the file.
+    stored = json.loads((generated / "numbers.json").read_text(encoding="utf-8"))
+    source = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
+    text = render(source, stored, generated / "tables")
+    write_text(generated / export.MANUSCRIPT, text)
+    write_text(generated / export.PRINTED, printable_markdown(text, frame))
+    export.write_pdf(generated, args.out / "paper.pdf", stored["date"])
+    export.write_latex(generated, args.out / "paper.tex", args.figures)
+    note_made(args.out.glob("paper.*"))
+    return 0
+
+
+def _copy(source: Path, target: Path, suffixes: tuple[str, ...]) -> None:
+    """Make `target` hold exactly the files of `source` with these suffixes."""
+    from pipeline.files import atomic_path
+
+    shutil.rmtree(target, ignore_errors=True)
+    for path in sorted(source.iterdir()):
+        if path.suffix in suffixes and not path.name.startswith("."):
+            with atomic_path(target / path.name) as temporary:
+                shutil.copyfile(path, temporary)
+
+
+@enter(
+    STUDY, METRICS, VERDICTS, FIGURES, TABLES, RUNS, _out(options.new_file, "report.html to write")
+)
+def page(args: argparse.Namespace) -> int:
+    """One self-contained HTML page: verdicts, figures, tables and every run.
+
+    `python -m pipeline page --study --metrics --figures --tables --runs --out`
+    """
+    from pipeline.claims.write import read_verdicts
+    from pipeline.files import note_made, write_text
+    from pipeline.metrics import table
+    from pipeline.page.page import Folders, render
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
+    beside = quote(Path(os.path.relpath(args.runs, args.out.parent)).as_posix())
+    folders = Folders(args.figures, args.tables, args.runs, beside)
+    text = render(study, table.read(args.metrics, study.name), verdicts, folders)
+    write_text(args.out, text)
+    note_made([args.out])
+    return 0
+
+
+@enter(
+    option("--archive", type=options.path, required=True, help="zip file of `archive`"),
+    option("--into", type=options.new_folder, required=True, help="folder of the study's folder"),
+)
+def unpack(args: argparse.Namespace) -> int:
+    """Check an archive and lay its records where results are rebuilt from them.
+
+    `python -m pipeline unpack --archive FILE --into results/from_archive` prints the new folder.
+    """
+    from pipeline.archive.unpack import unpack
+
+    print(unpack(args.archive, args.into))
+    return 0
+
+
+@enter(STUDY, option("--confirm", default="", help="`yes`, since runs cannot be brought back"))
+def clean(args: argparse.Namespace) -> int:
+    """Remove the results of one study, measured runs included.
+
+    `python -m pipeline clean --study smoke --confirm=yes` removes results/<study>, and nothing that
+    a symlink points to.
+    """
+    from pipeline.errors import SamestepError
+    from pipeline.study.load import results_folder
+
+    folder = results_folder(args.study)
+    if folder.is_symlink():
+        raise SamestepError(f"{folder} is a symlink to {folder.readlink()}; remove it by hand")
+    if not folder.is_dir():
+        raise SamestepError(f"there is no {folder}, so nothing to remove")
+    if args.confirm != "yes":
+        raise SamestepError(f"this removes {folder} and its measured runs; add CONFIRM=yes")
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise SamestepError(
+            f"could not remove {folder}: {error.strerror or error} ({error.filename}); "
+            "fix the permissions"
+        ) from error
+    print(f"removed {folder}")
+    return 0
