@@ -136,9 +136,10 @@ def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
     save = theme.save
 
     def draw(figure: Any, folder: Path, name: str) -> list[Path]:
+        drawn = save(figure, folder, name)
         for kind in ("pdf", "png"):
             (folder / f"{name}.{kind}").write_bytes(b"%PDF-1.4\n")
-        return save(figure, folder, name)
+        return drawn
 
     monkeypatch.setattr(theme, "FORMATS", ("svg",))
     monkeypatch.setattr(theme, "save", draw)

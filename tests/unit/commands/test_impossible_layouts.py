@@ -19,7 +19,7 @@ from pipeline.__main__ import main
             {"schedule": "interleaved"},
             "x 2 chunks are 8 stages, but the model",
         ),
-        ("pipeline_parallel", {"microbatches": 64}, "the nearest option microbatches is 32"),
+        ("pipeline_parallel", {"microbatches": 64}, "the nearest option microbatches is 16"),
         ("pipeline_parallel", {"ranks": 3}, "3 pipeline ranks do not divide 4 ranks; the nearest"),
         ("annotated", {"annotations": {"h.0.up.weight": [None]}}, "h.0.up.weight: no such tensor;"),
         ("annotated", {"annotations": {"wte.weight": ["rows", None]}}, "names the axis 'rows'"),
