@@ -166,7 +166,6 @@ def _are_of(study_file: Path, names: Iterable[str], archive: Path) -> bool:
         study = load_study(study_file)
     except (SamestepError, ValueError, RecursionError):
         return False
-    # With adaptive repeats these are the most; the records say how many there have to be.
     known = {spec.run_id.partition("/")[2] for spec in (*expand(study), *profiled(study))}
     for name in names:
         if name.startswith("runs/") and name[5:].rpartition("/")[0] not in known:
