@@ -22,11 +22,7 @@ TCP = "NET/Socket"
 def listen(environment: MutableMapping[str, str], log: Path) -> None:
     """Make NCCL write its account to `log`; before its first group, for it reads these once."""
     log.unlink(missing_ok=True)
-    environment |= {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,NET",
-        "NCCL_DEBUG_FILE": str(log),
-    }
+    environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=str(log))
 
 
 def account(log: Path) -> dict[str, Any] | None:

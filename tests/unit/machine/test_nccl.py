@@ -1,6 +1,7 @@
 """NCCL's account, read from lines as NCCL 2.2x writes them."""
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.machine import nccl
 
@@ -21,7 +22,7 @@ SOCKETS = [
 ]
 
 
-def read(folder: Path, lines: list[str]) -> dict:
+def read(folder: Path, lines: list[str]) -> dict[str, Any]:
     log = folder / "nccl.log"
     log.write_text("".join(f"{HEAD}{line}\n" for line in lines))
     found = nccl.account(log)

@@ -1,6 +1,7 @@
 """Which GPU DeepSpeed takes, by a stand-in for the package."""
 
 import os
+import sys
 from types import SimpleNamespace
 
 from pipeline.parallel.deepspeed import environment
@@ -8,8 +9,8 @@ from pipeline.parallel.deepspeed import environment
 
 def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> None:
     package = SimpleNamespace(logger=SimpleNamespace(setLevel=lambda _: None))
-    monkeypatch.setitem(environment.sys.modules, "deepspeed", package)
-    monkeypatch.setitem(environment.sys.modules, "deepspeed.comm.torch", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "deepspeed", package)
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace())
     monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
     monkeypatch.setenv("LOCAL_RANK", "0")
     environment.load("cuda")
