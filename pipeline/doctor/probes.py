@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.doctor.types import Finding, missing, note, ok
 from pipeline.errors import SamestepError, UnsupportedError
-from pipeline.training.devices import without_kernels
+from pipeline.training.devices import why_no_cuda, without_kernels
 
 GIBIBYTE = 2**30
 SECONDS = 15
@@ -59,8 +59,8 @@ def cuda() -> Finding:
     driver = _driver()
     if driver is None:
         return missing("no NVIDIA driver", _GPU_NODE)
-    why = "this torch is a CPU build" if torch.version.cuda is None else "torch sees no device"
-    return missing(f"driver {driver}, but {why}", "install a CUDA build of torch: `make setup`")
+    fix = "install a build of torch for this driver (`make setup`), or a newer driver"
+    return missing(f"driver {driver}, but torch says: {why_no_cuda()}", fix)
 
 
 def _driver() -> str | None:

@@ -27,9 +27,10 @@ CPU_FLAGS = Path("/proc/cpuinfo")
 def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
     """The facts of a rank on a `torch.device`, as the schema of a record has them.
 
-    `alone` says that there is no other rank, so no interface.
+    `alone` says that there is no other rank, so no interface. Ranks on GPUs meet over NCCL, which
+    chooses its network by itself and tells of it (see nccl.py).
     """
-    interface = None if alone else interface_to_others()
+    interface = None if alone or device.type == "cuda" else interface_to_others()
     return {
         "host": socket.gethostname(),
         "cpu_model": cpu_model(),
@@ -44,8 +45,8 @@ def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
 
 
 def interface_to_others() -> str | None:
-    """The interface that Gloo or NCCL was told to use; None where they chose by themselves."""
-    named = os.environ.get(addresses.INTERFACE) or os.environ.get("NCCL_SOCKET_IFNAME")
+    """The interface that Gloo was told to use; None where it chose by itself."""
+    named = os.environ.get(addresses.INTERFACE)
     return named.partition(",")[0] if named else None
 
 

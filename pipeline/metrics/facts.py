@@ -71,6 +71,7 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
     values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
     facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
+    facts |= _nccl_facts([rank["nccl"] for rank in ranks if "nccl" in rank])
     shares = [rank["steal_share"] for rank in ranks if "steal_share" in rank]
     if shares:
         facts["steal_share"] = max(shares)
@@ -80,6 +81,20 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         facts["cpu_mhz"] = min(clocks)
     if placed := [rank for rank in ranks if "cores" in rank]:
         facts["placement"] = "; ".join(f"rank {r['rank']} on {_cores(r['cores'])}" for r in placed)
+    return facts
+
+
+def _nccl_facts(accounts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The networks of NCCL as it tells of them; `nccl_tcp` where it used TCP sockets."""
+    facts: dict[str, Any] = {}
+    for name in ("transports", "cards"):
+        if values := sorted({value for one in accounts for value in one[name]}):
+            facts[f"nccl_{name}"] = ", ".join(values)
+    channels = [one["channels"] for one in accounts if one["channels"] is not None]
+    if channels:
+        facts["nccl_channels"] = max(channels)
+    if any(one["tcp"] for one in accounts):
+        facts["nccl_tcp"] = 1
     return facts
 
 

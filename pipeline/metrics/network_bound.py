@@ -68,6 +68,7 @@ def _bits_per_second(record: RunRecord) -> float | None:
     if network == "emulated" and world.link is not None:
         return world.link.rate_mbits * 1e6
     told = [rank.get("environment", {}).get("interface_mbits") for rank in record.run["ranks"]]
-    if network != "real" or not told or None in told:
+    # NCCL may take another network than the interface of older records.
+    if world.backend == "nccl" or network != "real" or not told or None in told:
         return None
     return float(max(told)) * 1e6

@@ -188,8 +188,9 @@ def _rank_rows(run: Run) -> Rows:
         ]
         if "peak_flops_per_second" in rank:
             measured.append(("peak_flops_per_second", "FLOP/s", rank["peak_flops_per_second"]))
-        if "peak_reserved_bytes" in rank:
-            measured.append(("peak_reserved_bytes", "bytes", rank["peak_reserved_bytes"]))
+        for name in ("peak_reserved_bytes", "peak_process_bytes"):
+            if name in rank:
+                measured.append((name, "bytes", rank[name]))
         values += [
             {"level": "rank", "rank": number, "metric": m, "unit": u, "value": v}
             for m, u, v in measured

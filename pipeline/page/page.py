@@ -95,6 +95,7 @@ def render(
         setting=setting(table),
         repeats=repeats(table),
         provenance=_provenance(table),
+        over_tcp=over_tcp(table),
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
         verdicts=told,
         tested=tested,
@@ -121,6 +122,12 @@ def render(
         log_lines=LOG_LINES,
         none_shown=NONE,
     )
+
+
+def over_tcp(table: pd.DataFrame) -> str:
+    """The number of runs in which NCCL sent over TCP sockets, in words; empty where it did not."""
+    number = int((table["metric"] == "nccl_tcp").sum())
+    return f"{number} run{'s' if number > 1 else ''}" if number else ""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ _OF_RANKS = (
     ("Virtualisation", "virtualisation"),
     ("GPU driver", "driver"),
     ("NCCL", "nccl"),
+    ("NCCL's transports", "nccl_transports"),
+    ("NCCL's cards", "nccl_cards"),
+    ("NCCL's channels", "nccl_channels"),
     ("Interface", "interface"),
     ("Interface [Mbit/s]", "interface_mbits"),
 )

@@ -70,10 +70,22 @@ def without_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> st
     )
 
 
+def why_no_cuda() -> str:
+    """Torch's own words on CUDA that is not available, in one line without a full stop."""
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return "it gives no reason"
+
+
 def choose(world: WorldSpec, layout: Layout) -> Any:
     """This rank's torch.device, made current where it is a GPU.
 
-    Raises UnsupportedError where the machine lacks it, LaunchError where only the container does.
+    Raises UnsupportedError where the machine lacks it, LaunchError where only the container or the
+    driver does.
     """
     import torch
 
@@ -85,8 +97,15 @@ def choose(world: WorldSpec, layout: Layout) -> Any:
                 "the machine has a GPU, but the container was started without its driver; add "
                 "`--nv` (the profile workflow/profiles/container does)"
             )
+        words = why_no_cuda()
+        if list(FILES.glob("nvidia[0-9]*")) or "too old" in words:
+            # The machine could do it, so nothing is kept that says that it cannot.
+            raise LaunchError(
+                f"the machine has a GPU that torch cannot use: {words}; mend its driver, or "
+                "install a build of torch for this driver"
+            )
         raise UnsupportedError(
-            "the spec says device cuda, but torch sees no CUDA device; run on a GPU node "
+            f"the spec says device cuda, but torch sees no CUDA device: {words}; run on a GPU node "
             "(in a container with --nv) or set cluster.device to cpu"
         )
     index = gpu_index(world, layout, os.environ, torch.cuda.device_count())

@@ -15,16 +15,30 @@ CPU_SECONDS = 0.15
 def measured_flops_per_second(device: torch.device, compute_dtype: str) -> float:
     """Best rate of square matrix products in the run's own number format, 2 x size^3 FLOPs each.
 
-    `compute_dtype` is torch's name of a type, or `tf32`. On CUDA `REPEATS` products of `SIZE`; on a
-    CPU products of growing size under the rank's own threads, about `CPU_SECONDS` of them. The
-    clock is never dilated: a product on a core that nodes share runs at full speed.
+    `compute_dtype` is torch's name of a type, or `tf32`. On CUDA `REPEATS` products of `SIZE` timed
+    together, after as many that warm the device up; on a CPU products of growing size under the
+    rank's own threads, about `CPU_SECONDS` of them. The clock is never dilated: a product on a core
+    that nodes share runs at full speed.
     """
     dtype = torch.float32 if compute_dtype == "tf32" else getattr(torch, compute_dtype)
     clock = Clock(device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        return max(_rates(SIZE, dtype, clock, REPEATS))
+        return _block_rate(SIZE, dtype, clock)
     return _cpu_peak(dtype, clock)
+
+
+def _block_rate(size: int, dtype: torch.dtype, clock: Clock) -> float:
+    """FLOP/s of `REPEATS` products of (size, size) matrices between two synchronisations."""
+    a = torch.randn(size, size, device=clock.device).to(dtype)
+    result = torch.empty_like(a)
+
+    def block() -> None:
+        for _ in range(REPEATS):
+            torch.mm(a, a, out=result)
+
+    clock.time(block)
+    return REPEATS * 2 * size**3 / clock.time(block)[1].seconds
 
 
 def _cpu_peak(dtype: torch.dtype, clock: Clock) -> float:

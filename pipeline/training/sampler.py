@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -35,6 +36,21 @@ def _gpu_percent(device: torch.device) -> list[float]:
         return []
 
 
+def _process_bytes(device: torch.device) -> int | None:
+    """NVML's memory of this process on its GPU, with NCCL's buffers and the CUDA context.
+
+    None where NVML does not tell, as for a process in a container with numbers of its own.
+    """
+    try:
+        pynvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return next((p.usedGpuMemory for p in processes if p.pid == os.getpid()), None)
+    except Exception:  # torch and NVML have errors of their own; no fact of a run must end it
+        return None
+
+
 class Sampler:
     """From `start` to `stop`: CPU seconds per second of wall time, or NVML's GPU utilisation.
 
@@ -45,6 +61,7 @@ class Sampler:
     def __init__(self, device: torch.device, dilation: float = 1.0) -> None:
         self.device, self.dilation = device, dilation
         self._gpu_percents: list[float] = []
+        self._process_bytes: list[int] = []
         self._start: tuple[float, float, float] | None = None
         self._stop: tuple[float, float, float] | None = None
         self._placement: dict[str, Any] = {}
@@ -60,18 +77,22 @@ class Sampler:
         self._stop = self._reading()
         if self.device.type == "cuda":
             self._gpu_percents += _gpu_percent(self.device)
+            if (used := _process_bytes(self.device)) is not None:
+                self._process_bytes.append(used)
 
     def summary(self) -> dict[str, Any]:
         """`peak_memory_bytes`, `mean_utilisation` and, on CUDA, `peak_reserved_bytes`.
 
-        The utilisation is None where NVML gives none.
+        The utilisation is None where NVML gives none, and `peak_process_bytes`, the most after a
+        step, is left out.
         """
         if self.device.type == "cuda":
-            percents = self._gpu_percents
+            percents, used = self._gpu_percents, self._process_bytes
             return {
                 "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device),
                 "peak_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
                 "mean_utilisation": sum(percents) / len(percents) / 100 if percents else None,
+                **({"peak_process_bytes": max(used)} if used else {}),
             }
         busy = 0.0
         if self._start and self._stop and self._stop[1] > self._start[1]:

@@ -29,7 +29,7 @@ from pipeline.errors import (
     UnsupportedError,
 )
 from pipeline.files import write_text
-from pipeline.machine import addresses, image, inherited
+from pipeline.machine import addresses, image, inherited, nccl
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
 from pipeline.study.spec import RunSpec
@@ -161,6 +161,8 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     from pipeline.training.step_files import StepFile
 
     _choose_interface(spec)
+    if spec.world.backend == "nccl":
+        nccl.listen(os.environ, _nccl_log(places.out))
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     strategy = strategies.load(spec.strategy, spec.options)
@@ -210,6 +212,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
     rank, spec = _rank(), loop.spec
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     usage = loop.sampler.summary()
+    account = nccl.account(_nccl_log(out)) if spec.world.backend == "nccl" else None
     placements = getattr(loop.trainable, "placements", None)
     del loop.trainable
     peak = measured_flops_per_second(loop.device, loop.precision.info.compute_dtype)
@@ -226,6 +229,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             "steal_share": loop.sampler.steal_share(),
             **loop.sampler.placement(),
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
+            **({} if account is None else {"nccl": account}),
             **({} if loop.tcp is None else {"tcp": loop.tcp}),
             **({} if loop.sent is None else {"sent": loop.sent}),
             **loop.clock.pacer.told(),
@@ -244,6 +248,10 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         **({} if placements is None else {"placements": placements}),
     }
     write_text(out / f"rank{rank}.json", json.dumps(about))
+
+
+def _nccl_log(out: Path) -> Path:
+    return out / f"rank{_rank()}.nccl.log"
 
 
 def _rank() -> int:

@@ -34,10 +34,16 @@ def load(device: str) -> Any:
 
     There it would compile an extension for collectives in shared memory, for minutes, and a process
     that is killed meanwhile leaves a lock on which later starts wait for ever. `LOCAL_SIZE`, which
-    it reads as a sign of that extension's launcher, is unset.
+    it reads as a sign of that extension's launcher, is unset. On GPUs it takes the one whose index
+    is LOCAL_RANK, which is 0 on every node, also where nodes share a machine: it is told the one
+    that this rank has.
     """
     if device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
+    else:
+        import torch
+
+        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device())
     os.environ.pop("LOCAL_SIZE", None)
     import deepspeed
 

@@ -32,8 +32,10 @@ def test_a_gpu_whose_driver_tells_nothing_ends_no_run(monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "A100 MIG 1g.5gb")
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
     monkeypatch.setattr("torch.cuda.nccl.version", refuse)
-    found = rank_environment(SimpleNamespace(type="cuda"), alone=True)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    found = rank_environment(SimpleNamespace(type="cuda"), alone=False)
     assert [found[key] for key in ("gpu", "driver", "nccl")] == ["A100 MIG 1g.5gb", None, None]
+    assert found["interface"] is found["interface_mbits"] is None, "NCCL chooses by itself"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_a_gpu_whose_driver_tells_nothing_ends_no_run(monkeypatch) -> None:
     [
         ({}, None),
         ({"GLOO_SOCKET_IFNAME": "eth0,eth1"}, "eth0"),
-        ({"NCCL_SOCKET_IFNAME": "ib0"}, "ib0"),
+        ({"NCCL_SOCKET_IFNAME": "ib0"}, None),
     ],
 )
 def test_the_interface_is_the_one_that_was_named(monkeypatch, variables, expected) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 
+from pipeline.metrics.build import build
 from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import pick
+from pipeline.page.page import over_tcp
+from pipeline.study.study import Study
 from pipeline.tables import utilisation
-from tests.fake_records import EMULATED, make_table
+from tests.fake_records import EMULATED, make_study, make_table, rank_environment, write_records
 
 CELLS = [
     {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
@@ -55,3 +60,23 @@ def test_the_least_time_of_a_step_is_that_of_its_gradients(table: pd.DataFrame) 
     least = least_milliseconds(table)
     assert least[4, "dps-slow"] == pytest.approx(1000 * 1.5 * 1_071_872 * 4 * 8 / 2e8)
     assert least_milliseconds(make_table(repeats=1)) == {}
+
+
+@pytest.mark.parametrize(("backend", "bound"), [("gloo", True), ("nccl", False)])
+def test_no_bound_comes_of_an_interface_that_nccl_may_not_use(tmp_path, backend, bound) -> None:
+    device = {"gloo": "cpu", "nccl": "cuda"}[backend]
+    cluster = {"device": device, "ranks_per_node": 1, "nodes": [1, 2], "backend": backend,
+               "network": "real"}  # fmt: skip
+    study = make_study(cells=CELLS[:1], repeats=1, cluster=cluster)
+    account = {"network": "Socket", "cards": ["eth0"], "channels": 2,
+               "transports": ["NET/Socket"], "tcp": True}  # fmt: skip
+    write_records(tmp_path, study)
+    for file in tmp_path.glob("**/n2/**/run.json"):
+        run = json.loads(file.read_text())
+        for rank in run["ranks"]:
+            rank["environment"] = rank_environment() | {"interface_mbits": 1000}
+            rank |= {"nccl": account} if backend == "nccl" else {}
+        file.write_text(json.dumps(run))
+    found = build(Study.of(study), tmp_path)
+    assert ("network_bound_tokens_per_second" in set(found["metric"])) == bound
+    assert over_tcp(found) == ("" if bound else "1 run")

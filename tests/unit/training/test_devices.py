@@ -129,10 +129,22 @@ def test_a_machine_without_a_gpu_cannot_run_it(gpu_run, monkeypatch, tmp_path) -
     monkeypatch.setattr(image, "digest_from_within", lambda: "sha256:1")
     with pytest.raises(UnsupportedError, match="torch sees no CUDA device"):
         choose(gpu_run)
-    (tmp_path / "nvidia0").touch()
+
+
+@pytest.mark.parametrize("files", [["nvidia0"], []], ids=["device file", "none"])
+def test_a_driver_that_is_too_old_is_told_in_torchs_words_and_lasts_in_no_record(
+    gpu_run, monkeypatch, tmp_path, files
+) -> None:
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr("torch.cuda.init", init)
     monkeypatch.setattr(image, "digest_from_within", lambda: None)
-    with pytest.raises(UnsupportedError, match="torch sees no CUDA device"):
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(LaunchError, match=r"too old \(found version 11040\)") as raised:
         choose(gpu_run)
+    assert "GPU node" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -38,3 +38,17 @@ def test_a_slow_format_stays_small(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "tf32"])
 def test_every_format_of_a_run_has_a_peak_on_this_machine(dtype: str) -> None:
     assert peak.measured_flops_per_second(torch.device("cpu"), dtype) > 1e6
+
+
+def test_a_gpu_is_warm_and_its_products_are_timed_together(monkeypatch) -> None:
+    """The first block is ten times as slow; each synchronisation would cost a launch."""
+    seconds = iter([1.0, 0.1])
+
+    def time(_: Clock, call: Callable[[], Any]) -> tuple[Any, Spent]:
+        spent = next(seconds)
+        return call(), Spent(spent, spent)
+
+    monkeypatch.setattr(Clock, "time", time)
+    clock = Clock(torch.device("cpu"))
+    rate = peak._block_rate(64, torch.float32, clock)
+    assert rate == pytest.approx(peak.REPEATS * 2 * 64**3 / 0.1)

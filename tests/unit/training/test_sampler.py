@@ -1,5 +1,6 @@
 """What a rank samples of a GPU that tells nothing of itself."""
 
+import os
 import time
 from types import SimpleNamespace
 
@@ -90,3 +91,25 @@ def test_a_timed_part_of_a_millisecond_is_not_counted_in_ticks() -> None:
         sampler.sample()
         most = max(most, sampler.summary()["mean_utilisation"])
     assert 0 < most < 2
+
+
+@pytest.mark.parametrize(("pid", "told"), [(os.getpid(), True), (0, False)])
+def test_the_memory_of_the_process_is_what_nvml_tells_at_most(monkeypatch, pid, told) -> None:
+    used = iter([900, 700])
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(
+        pynvml,
+        "nvmlDeviceGetComputeRunningProcesses",
+        lambda _: [SimpleNamespace(pid=pid, usedGpuMemory=next(used))],
+    )
+    about = SimpleNamespace(uuid="1")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: about)
+    monkeypatch.setattr("torch.cuda.utilization", lambda _: 20)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
+    sampler = Sampler(torch.device("cuda"))
+    sampler.start()
+    sampler.sample()
+    sampler.sample()
+    assert sampler.summary().get("peak_process_bytes") == (900 if told else None)
