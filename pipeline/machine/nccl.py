@@ -28,8 +28,8 @@ def listen(environment: MutableMapping[str, str], log: Path) -> None:
 def account(log: Path) -> dict[str, Any] | None:
     """What the log says, as the schema of a record has it; None where there is no log.
 
-    A network that NCCL opened and does not use, as on one machine, is in no transport. Addresses
-    are left out.
+    A network that NCCL opened and does not use, as on one machine, is in no transport. `tcp` is
+    None where no channel was found, so that it says nothing of one. Addresses are left out.
     """
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
@@ -46,5 +46,5 @@ def account(log: Path) -> dict[str, Any] | None:
         "cards": sorted({"/".join(filter(None, card)) for card in cards}),
         "channels": max(channels) if channels else None,
         "transports": transports,
-        "tcp": TCP in transports,
+        "tcp": TCP in transports if transports else None,
     }
