@@ -93,7 +93,7 @@ def test_a_timed_part_of_a_millisecond_is_not_counted_in_ticks() -> None:
     assert 0 < most < 2
 
 
-@pytest.mark.parametrize(("pid", "told"), [(os.getpid(), True), (0, False)])
+@pytest.mark.parametrize(("pid", "told"), [(os.getpid(), True), (0, False)], ids=["own", "other"])
 def test_the_memory_of_the_process_is_what_nvml_tells_at_most(monkeypatch, pid, told) -> None:
     used = iter([900, 700])
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
