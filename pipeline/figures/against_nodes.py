@@ -18,7 +18,9 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from pipeline.figures import panels, theme
 from pipeline.figures.points import Point
 from pipeline.metrics.format import significant, with_interval
+from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
+    cells,
     interval_notes,
     links,
     node_counts,
@@ -30,7 +32,10 @@ from pipeline.metrics.select import (
 )
 
 _LINE_POINTS = 9.0
-"""From one short name to the next."""
+"""From one name to the next."""
+
+_LABEL_LETTERS = 24
+"""Longest label that is written at the end of a line; else all ends have short names."""
 
 _IDEAL: dict[str, Any] = {"color": theme.GREY, "lw": 1.0, "ls": (0, (6, 3)), "zorder": 1}
 
@@ -56,6 +61,8 @@ def draw(
     counts = values.groupby("arm")["nodes"].nunique()
     if len(counts) > 1 and counts.max() == 1 and not published:
         return _ranking(table, values, label, remark)
+    labels, more = _labels(table, values)
+    remark += more
     figure, axes_of = panels.grid(len(links(table)), 2.2, sharey=True)
     ideals = pick(table, "cell", "ideal_speedup")
     low, high = panels.extent(values)
@@ -77,12 +84,28 @@ def draw(
     extra = [Line2D([], [], label=ideal, **_IDEAL)] if slopes else []
     extra += [Line2D([], [], label=source, **theme.PUBLISHED)] if published else []
     for link, axes in zip(links(table), axes_of, strict=True):
-        _name_ends(axes, values[values["cell"].isin(over_link(table, link))], table)
-    return theme.finish(figure, table, set(values["cell"]), remark, named=True, extra=extra)
+        ends = values[values["cell"].isin(over_link(table, link))]
+        _name_ends(axes, ends, table, labels or {arm: arm for arm in ends["arm"]})
+    shown = set[str]() if labels else set(values["cell"])
+    return theme.finish(figure, table, shown, remark, named=True, extra=extra)
 
 
-def _name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
-    """Write each arm's short name beside the end of its line, apart where lines end close together.
+def _labels(table: pd.DataFrame, values: pd.DataFrame) -> tuple[dict[str, str], str]:
+    """Label of each arm, and what its runs were in more words; none where one is too long."""
+    drawn = [pair for pair in zip(records(cells(table)), records(cells(spoken(table))), strict=True)
+             if pair[0]["cell"] in set(values["cell"])]  # fmt: skip
+    labels = {short["arm"]: short["arm_label"] for _, short in drawn}
+    if len(links(table)) > 1 or max(map(len, labels.values())) > _LABEL_LETTERS:
+        return {}, ""
+    ran = {short["arm_label"]: long["precision_ran"] for long, short in drawn
+           if long["arm_label"] != short["arm_label"]}  # fmt: skip
+    return labels, "".join(f" {label} ran in {precision}." for label, precision in ran.items())
+
+
+def _name_ends(
+    axes: Axes, values: pd.DataFrame, table: pd.DataFrame, names: Mapping[str, str]
+) -> None:
+    """Write each arm's name beside the end of its line, apart where lines end close together.
 
     A line that ends before the last number of nodes has it above the points there. The y axis is
     settled before.
@@ -104,7 +127,7 @@ def _name_ends(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
             x, offset, side = nodes, (0.0, 8 + _LINE_POINTS * above[nodes]), "center"
             above[nodes] += 1
         axes.annotate(
-            row["arm"], (x, end), offset, textcoords="offset points", ha=side, va="center",
+            names[row["arm"]], (x, end), offset, textcoords="offset points", ha=side, va="center",
             fontsize=theme.LEAST_POINTS, color=colour, arrowprops=arrow, annotation_clip=False,
         )  # fmt: skip
 
