@@ -97,8 +97,13 @@ STUDY = {
 @cache
 def own_temporary_folder() -> str:
     """One for this process, with a short name: a socket's path has at most 107 characters."""
-    folder = mkdtemp(prefix="samestep-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder, owner = mkdtemp(prefix="samestep-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a process that a test has forked may end like this one
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return folder
 
 

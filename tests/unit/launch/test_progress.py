@@ -40,7 +40,7 @@ def test_a_row_in_the_making_waits_for_its_end(shown, capsys, monkeypatch) -> No
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     shown.steps_file.write_bytes(rows(2, 0.5) + rows(1, 0.5)[:9])
     shown.update()
-    assert "step 2/16, 4,096 tokens/s, 7 s left" in capsys.readouterr().err
+    assert "step 2/16, 2,048 tokens/s, 7 s left" in capsys.readouterr().err
 
 
 def test_no_file_yet_is_no_error(shown) -> None:

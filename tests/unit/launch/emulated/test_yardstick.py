@@ -50,7 +50,7 @@ def run_of(study: Path, cell: str, nodes: int) -> RunSpec:
 def test_every_precision_and_micro_batch_of_the_study_is_measured(study, measured) -> None:
     content = schemas.read(measured, "yardstick", "test")
     found = {(one["precision"], one["sequences"]) for one in content["passes"]}
-    assert found == {(p, n) for p in ("fp32", "amp_o1", "amp_o2") for n in (16, 32)}
+    assert found == {(p, n) for p in ("fp32", "amp_o1", "amp_o2") for n in (8, 16)}
     assert found == {yardstick.shape_of(run) for run in expand(load_study(study))}
     for one in content["passes"]:
         assert len(one["rounds"]) >= yardstick.MIN_ROUNDS
@@ -64,7 +64,7 @@ def test_a_run_gets_the_pass_of_its_own_micro_batch(study, measured) -> None:
         [wanted] = [
             one["forward_seconds"]
             for one in content["passes"]
-            if (one["precision"], one["sequences"]) == ("amp_o1", 32 // nodes)
+            if (one["precision"], one["sequences"]) == ("amp_o1", 16 // nodes)
         ]
         assert yardstick.forward_seconds(measured, spec) == wanted
     plain = replace(spec, world=replace(spec.world, yardstick=None))
