@@ -117,7 +117,7 @@ def note_made(files: Iterable[Path]) -> None:
 
 
 def is_edited(path: Path) -> bool:
-    """Whether a file is another than a stage has made; what an earlier version made is none."""
+    """True for a file that differs from what a stage noted; False where nothing was noted."""
     noted = _made(path.parent).get(path.name)
     return noted is not None and noted != sha256_of_file(path)
 

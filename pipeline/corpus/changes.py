@@ -1,4 +1,4 @@
-"""Whether the text of a study is still that which its tokens were made of."""
+"""Changes of a study's text since its tokens were made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks on this machine need of it before any of them starts, and what ended them later."""
+"""Limits of this machine that ranks need raised before they start, and kills of the kernel."""
 
 from __future__ import annotations
 

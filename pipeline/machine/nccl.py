@@ -26,7 +26,7 @@ def listen(environment: MutableMapping[str, str], log: Path) -> None:
 
 
 def account(log: Path) -> dict[str, Any] | None:
-    """What the log says, as the schema of a record has it; None where there is no log.
+    """Facts of the log, as the schema of a record has them; None where there is no log.
 
     A network that NCCL opened and does not use, as on one machine, is in no transport. `tcp` is
     None where no channel was found, so that it says nothing of one. Addresses are left out.

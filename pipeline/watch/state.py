@@ -116,7 +116,7 @@ class Watched:
         return expected * _stretch(self.ended.values())
 
     def phase(self) -> str | None:
-        """What is under way before the first run, and after the last; None in between."""
+        """Work under way before the first run or after the last; None in between."""
         if not self.ended:
             if not (self.results / "tokens/manifest.json").exists():
                 return "cutting the text into tokens"

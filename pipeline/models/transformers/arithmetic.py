@@ -51,19 +51,19 @@ def product_weights(model: ModelSpec) -> int:
 
 
 def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """What a forward pass over `sequences` keeps for the backward pass, the loss left out."""
+    """Bytes that a forward pass over `sequences` keeps for the backward pass, without the loss."""
     copies = formats.product * product_weights(model) if formats.copies_weights else 0
     return sequences * (_kept(model, formats, "whole") - copies) + copies
 
 
 def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """What the first block keeps of it."""
+    """Bytes of it that the first block keeps."""
     copies = formats.product * product_weights(model) if formats.copies_weights else 0
     return sequences * max(0, _kept(model, formats, "block") - copies // model.num_layers)
 
 
 def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """What is kept where blocks are recomputed: their inputs, and what is kept outside of them."""
+    """Bytes kept where blocks are recomputed: their inputs, and those outside of blocks."""
     blocks = model.num_layers * block_bytes(model, sequences, formats)
     inputs = sequences * model.context * model.num_layers * formats.norm * model.width
     return inputs + max(0, activation_bytes(model, sequences, formats) - blocks)

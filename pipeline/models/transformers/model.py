@@ -34,7 +34,13 @@ class Causal(nn.Module):
         self.model.tie_weights()
         self._initialise(float(getattr(config, "initializer_range", 0.02)))
         lists = [part for part in self.model.modules() if isinstance(part, nn.ModuleList)]
-        self._blocks = [next(part for part in lists if len(part) == spec.num_layers)]
+        # In a list of Python, or the blocks would be parts of this module a second time.
+        self._blocks = [part for part in lists if len(part) == spec.num_layers][:1]
+        if not self._blocks:
+            raise StudyError(
+                f"{spec.architecture} has no list of {spec.num_layers} layers that repeat; use an "
+                "architecture with one"
+            )
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -99,7 +105,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     except Exception as error:
         # Of pydantic-like validators, each with an exception of its own.
         raise StudyError(
-            f"model.config does not fit {type(known()).__name__}: {' '.join(str(error).split())}"
+            f"model.config does not fit {known.__name__}: {' '.join(str(error).split())}"
         ) from error
     for name in vars(config):
         if "drop" in name and isinstance(getattr(config, name), float):
