@@ -3,7 +3,7 @@
 Snakemake's main process starts one for each number of threads that ranks of the study have; they
 end with it. The nodes of an emulated run, torchrun and each of its ranks then are forks of it: to
 load torch takes longer than a small run trains. Without one each loads for itself and is otherwise
-the same. Only for runs on CPUs of this machine, outside of a container image.
+the same. Only for runs on this machine, outside of a container image.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def start(specs: Iterable[RunSpec]) -> None:
 
     cores, wanted = usable_cores(), dict[int, dict[str, str]]()
     for spec in specs:
-        if spec.world.device == "cpu" and spec.world.num_machines == 1:
+        if spec.world.num_machines == 1:
             layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
             count = threads_per_rank(spec, layout, cores)
             wanted[count] = {**spec.environment, **inherited.threads(count)}
@@ -56,7 +56,7 @@ def is_named(spec: RunSpec, threads: int) -> bool:
     """Whether there is one for the ranks of this run; inside an image there is none."""
     from pipeline.machine import image
 
-    if spec.world.device != "cpu" or not os.environ.get(variable(threads)):
+    if not os.environ.get(variable(threads)):
         return False
     return image.digest_from_within() is None
 
@@ -73,6 +73,8 @@ def ask(what: str, arguments: Sequence[str]) -> int | None:
 
 def load() -> fork_server.Work:
     """What it is asked to be, with all that is imported by it loaded."""
+    # A process that has asked CUDA for its GPUs cannot fork ranks that use one; NVML may be asked.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch.distributed.run
 
     from pipeline.launch.emulated.build import run_here

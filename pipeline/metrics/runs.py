@@ -52,11 +52,17 @@ class Run:
 
     @property
     def tails(self) -> dict[str, float]:
-        """What a median hides: the slowest timed step, and P95 where there are steps for it."""
+        """What a median hides: the slowest timed step, P95 where there are steps for it.
+
+        And on a GPU a step among many that nothing waited for between, of the slowest rank.
+        """
         seconds = self.timed_seconds
         found = {"largest_step_seconds": float(seconds.max())}
         if len(seconds) >= STEPS_FOR_P95:
             found["p95_step_seconds"] = float(np.percentile(seconds, 95))
+        free = [rank.get("free_running") for rank in self.record.run["ranks"]]
+        if None not in free:
+            found["free_step_seconds"] = max(float(one["step_seconds"]) for one in free)
         return found
 
 

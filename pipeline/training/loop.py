@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from pipeline.corpus.batches import Batches
 
 
+FREE_STEPS = 50
+"""Most steps that are timed together, after those of the record."""
+
+
 @dataclass(frozen=True)
 class Hooks:
     """What a worker does besides the training: keep a step, keep the state after `n` steps."""
@@ -67,6 +71,8 @@ class Loop:
         self.counted = Counted(self.layout, rank) if spec.profile else None
         self.sent: dict[str, Any] | None = None
         """What this rank sent in a step of a profiled run, once `run` is done."""
+        self.free_running: dict[str, float] | None = None
+        """Steps, and seconds of one, that nothing waited for between; of timed runs on a GPU."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
         self.listener = self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED)
         self.trainable = strategy.build(
@@ -124,20 +130,43 @@ class Loop:
                 hooks.on_checkpoint(step + 1, self.trainable)
         self.tcp = tcp.since(before)
         self.sent = None if self.counted is None else self.counted.summary()
+        if self.device.type == "cuda" and self.phases is None:
+            self.free_running = self._run_freely(min(work.steps - timed_from, FREE_STEPS))
         self.weights_sha256 = self.trainable.close()
+
+    def _run_freely(self, count: int) -> dict[str, float]:
+        """Time `count` further steps, each with its batch read, between two synchronisations.
+
+        The recorded steps each begin and end with an idle device, so the host never runs ahead and
+        many small kernels cost most there. At a learning rate of 0 these leave the weights as they
+        are, to the bit, and do the same work.
+        """
+        for group in self.trainable.optimiser.param_groups:
+            group["lr"] = 0.0
+        first = self.spec.workload.steps
+
+        def steps() -> None:
+            for step in range(first, first + count):
+                self.trainable.step(self.read(step))
+
+        _, spent = self.clock.time(steps, self.trainable.barrier)
+        return {"steps": count, "step_seconds": spent.seconds / count}
 
     def read(self, step: int) -> list[Batch]:
         """This rank's slice of the global batch of `step`, cut into micro-batches."""
         start, stop = self.layout.batch_slice(self.rank, self.spec.workload.global_batch)
-        inputs, targets = self.batches.slice(step, start, stop)
         pieces = self.spec.workload.accumulation_steps
-        return list(
-            zip(
-                torch.from_numpy(inputs).to(self.device).chunk(pieces),
-                torch.from_numpy(targets).to(self.device).chunk(pieces),
-                strict=True,
-            )
+        inputs, targets = (
+            self._to_device(torch.from_numpy(ids)).chunk(pieces)
+            for ids in self.batches.slice(step, start, stop)
         )
+        return list(zip(inputs, targets, strict=True))
+
+    def _to_device(self, ids: torch.Tensor) -> torch.Tensor:
+        """A copy that a GPU makes in the order of its work: one of pageable memory would wait."""
+        if self.device.type == "cuda":
+            return ids.pin_memory().to(self.device, non_blocking=True)
+        return ids
 
     def _read(self, step: int) -> tuple[list[Batch], float]:
         """The micro-batches, and the seconds that they took where the run is a profiled one."""

@@ -232,6 +232,7 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
             **({} if account is None else {"nccl": account}),
             **({} if loop.tcp is None else {"tcp": loop.tcp}),
             **({} if loop.sent is None else {"sent": loop.sent}),
+            **({} if loop.free_running is None else {"free_running": loop.free_running}),
             **loop.clock.pacer.told(),
         },
         "precision": loop.precision.info.to_dict(),

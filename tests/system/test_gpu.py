@@ -76,7 +76,8 @@ def test_the_phases_of_a_profiled_run_on_a_gpu_add_up(tokens, tmp_path, strategy
         record = read_record(folder)
         assert record.status == "ok", record.run["reason"]
         losses.append([step.loss for step in record.steps])
-    assert losses[0] == losses[1]
+    # Backward passes of embeddings and attention add up in any order on a GPU.
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     for step in record.steps[5:]:
         # The record itself holds that all phases add up to the step.
         assert step.phases is not None

@@ -194,17 +194,18 @@ from pipeline.launch import preloaded
 from tests.parity.cases import Case
 
 one = Case("single").spec(1)
-gpu = Case("single").spec(1)
-object.__setattr__(gpu.world, "device", "cuda")
-object.__setattr__(gpu.world, "threads_per_rank", 7)
-preloaded.start([one, one, gpu])
+over = Case("single").spec(1)
+object.__setattr__(over.world, "nodes", 2)
+object.__setattr__(over.world, "network", "real")
+object.__setattr__(over.world, "threads_per_rank", 7)
+preloaded.start([one, one, over])
 print(*(name for name in os.environ if name.startswith("SAMESTEP_PRELOADED")), flush=True)
 time.sleep(60)
 """
 
 
 def test_a_kill_of_snakemake_leaves_neither_a_process_nor_a_file(tmp_path) -> None:
-    """Of the one process for all runs of so many threads; runs on GPUs have none."""
+    """Of the one process for all runs of so many threads; runs over several machines have none."""
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
     command = [sys.executable, "-c", STARTER]
     starter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

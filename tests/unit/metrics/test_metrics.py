@@ -97,6 +97,17 @@ def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Pat
     assert "p95_step_seconds" in load_run(RunRecord(record.run, stall), {}).tails
 
 
+def test_a_freely_running_step_is_that_of_the_slowest_rank(runs: Path) -> None:
+    record = read_record(runs / "dps" / "n2" / "r0")
+    ranks = [
+        {**rank, "free_running": {"steps": 50, "step_seconds": 0.01 * (1 + rank["rank"])}}
+        for rank in record.run["ranks"]
+    ]
+    free = RunRecord({**record.run, "ranks": ranks}, record.steps)
+    assert load_run(free, {}).tails["free_step_seconds"] == pytest.approx(0.01 * len(ranks))
+    assert "free_step_seconds" not in load_run(record, {}).tails
+
+
 def test_the_mesh_of_a_run_is_a_fact_of_it(table: pd.DataFrame) -> None:
     axes = pick(table, "run", "axis:data")
     assert set(axes.loc[axes["cell"] == "dps", "value"]) == {1.0, 2.0, 4.0}

@@ -97,3 +97,17 @@ def test_linear_falls_to_almost_zero_at_the_last_step() -> None:
 
 def test_no_warm_up_starts_at_the_full_rate() -> None:
     assert learning_rate(0, 10, spec("constant", warmup_steps=0)) == 1.0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "amp_o2"])
+def test_steps_that_run_freely_leave_the_weights_to_the_bit(
+    small_tokens: Path, precision: str
+) -> None:
+    loop = a_loop(small_tokens, steps=2, untimed_steps=1)
+    loop = Loop(replace(loop.spec, precision=precision), loop.strategy, loop.batches, 0, loop.clock)
+    loop.run(Hooks(lambda _: None, lambda *_: None))
+    before = [weight.detach().clone() for weight in loop.model.parameters()]
+    found = loop._run_freely(3)
+    assert found["steps"] == 3 and found["step_seconds"] > 0
+    assert all(torch.equal(a, b) for a, b in zip(before, loop.model.parameters(), strict=True))
+    assert loop.free_running is None, "on a CPU no time is taken so"
