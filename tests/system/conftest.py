@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline.launch import preloaded, waiting
 from pipeline.machine.facts import hardware
+from tests.parity.cases import Case
 from tests.system.fault_table import MEASURED
 from tests.system.slurm_cluster import SlurmCluster, why_missing
 
@@ -26,6 +29,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(name) if item.path.parent == here and name in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[None]:
+    """The processes that a workflow has, of which runs are forks: most of a small run is imports."""
+    two = Case("ddp").spec(2)
+    one_core = replace(two, world=replace(two.world, threads_per_rank=1))
+    before = set(os.environ)
+    waiting.start()
+    preloaded.start([Case("single").spec(1), two, one_core])
+    yield
+    for name in set(os.environ) - before:
+        del os.environ[name]
 
 
 @pytest.fixture(scope="session")

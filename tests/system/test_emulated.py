@@ -37,6 +37,7 @@ REASON = why_not()
 pytestmark = [
     pytest.mark.system,
     pytest.mark.alone,
+    pytest.mark.usefixtures("loaded"),
     pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
 ]
 
