@@ -42,6 +42,8 @@ from envs.horovod_target import (
     Target,
     build_environment,
     cache_folder,
+    has_cuda,
+    missing_nccl,
     read_target,
 )
 
@@ -293,6 +295,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         return 1 if args.strict else 0
     reason_file.unlink(missing_ok=True)
+    nccl = missing_nccl(os.environ) if has_cuda(os.environ) else None
+    if nccl and not args.compile_only:
+        print(f"warning: Horovod has Gloo alone, for runs on the CPU: {nccl}", file=sys.stderr)
     print(f"horovod {version} is {'compiled' if args.compile_only else 'installed'}")
     return 0
 

@@ -30,10 +30,8 @@ PATCHES = (
         "\nset(CMAKE_CXX_STANDARD 14)",
         f"\nset(CMAKE_CXX_STANDARD {CXX_STANDARD})\n"
         # Eight sources a compiler call read the same headers once: 127 CPU seconds for 196.
-        "if(NOT DEFINED ENV{HOROVOD_GPU_OPERATIONS})\n"
-        "  set(CMAKE_UNITY_BUILD ON)\n"
-        "  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)\n"
-        "endif()",
+        "set(CMAKE_UNITY_BUILD ON)\n"
+        "set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)",
     ),
     # It has a type of the name that another source has.
     (
@@ -95,11 +93,32 @@ PATCHES = (
         "SHARED ${SOURCES} ${PYTORCH_SOURCES})",
         "SHARED ${PYTORCH_SOURCES} ${SOURCES})",
     ),
+    # What a CUDA torch alone compiles. The driver's library is named by what the driver installs:
+    # the plain name comes with development packages.
+    (
+        "horovod/torch/cuda_util.cc",
+        'dlopen("libcuda.so", RTLD_LAZY)',
+        'dlopen("libcuda.so.1", RTLD_LAZY)',
+    ),
+    # Kernels for a torch of the old C++ ABI, which nothing links.
+    (
+        "horovod/common/ops/cuda/CMakeLists.txt",
+        "add_library(compatible_horovod_cuda_kernels ",
+        "add_library(compatible_horovod_cuda_kernels EXCLUDE_FROM_ALL ",
+    ),
+    # One architecture of each generation, which the others of it run too: six of CUDA 13's twelve.
+    (
+        "cmake/build_utils.py",
+        "    cc_list_env = os.environ.get('HOROVOD_BUILD_CUDA_CC_LIST')\n",
+        "    cc_list_env = os.environ.get('HOROVOD_BUILD_CUDA_CC_LIST')\n"
+        "    if cc_list_env is None:\n"
+        "        return default_flags + ['-arch=all-major']\n",
+    ),
 )
 """File, text that stands in it exactly once, text that replaces it."""
 
 SYSTEM_NVCC = Path("/usr/local/cuda/bin/nvcc")
-SYSTEM_NCCL = (Path("/usr/include/nccl.h"), Path("/usr/local/include/nccl.h"))
+SYSTEM_NCCL = ("/usr", "/usr/local", "/usr/local/cuda")
 """Where NVIDIA's own packages and images put them."""
 
 BYTES_PER_COMPILER = 2 * 1024**3
@@ -163,13 +182,21 @@ def torch_folder() -> Path:
 
 def read_target(environment: Mapping[str, str]) -> Target:
     """Target for the installed torch: `nccl` beside CUDA and NCCL, else `gloo`."""
-    text = (torch_folder() / "version.py").read_text(encoding="utf-8")
-    version = re.search(r"__version__\s*=\s*'([^']+)'", text)
+    version = re.search(r"__version__\s*=\s*'([^']+)'", _torch_version())
     if version is None:
         raise BuildError("torch/version.py names no version; reinstall torch")
-    has_cuda = re.search(r"^cuda\b[^=]*=\s*'", text, re.MULTILINE) is not None
-    kind = "nccl" if has_cuda and find_nvcc(environment) and find_nccl(environment) else "gloo"
-    return Target(version.group(1), kind)
+    nccl = has_cuda(environment) and missing_nccl(environment) is None
+    return Target(version.group(1), "nccl" if nccl else "gloo")
+
+
+def _torch_version() -> str:
+    return (torch_folder() / "version.py").read_text(encoding="utf-8")
+
+
+def has_cuda(environment: Mapping[str, str]) -> bool:
+    """Whether torch is built for CUDA and the CUDA compiler is there."""
+    cuda = re.search(r"^cuda\b[^=]*=\s*'", _torch_version(), re.MULTILINE)
+    return cuda is not None and find_nvcc(environment) is not None
 
 
 def find_nvcc(environment: Mapping[str, str]) -> Path | None:
@@ -182,21 +209,41 @@ def find_nvcc(environment: Mapping[str, str]) -> Path | None:
     return Path(found) if found else SYSTEM_NVCC if SYSTEM_NVCC.is_file() else None
 
 
-def find_nccl(environment: Mapping[str, str]) -> dict[str, str] | None:
-    """Variables that lead Horovod's CMake to NCCL's header and library, or None without NCCL.
+def find_nccl(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that lead Horovod's CMake to NCCL's header and library; raises BuildError.
 
-    The system's NCCL comes first, then the one that torch brought with it from PyPI, so that both
-    load the same library.
+    What the variables of Horovod name comes first, then the NCCL that torch brought with it from
+    PyPI, so that both load the same library, then the system's.
     """
-    if environment.get("HOROVOD_NCCL_HOME") or environment.get("HOROVOD_NCCL_INCLUDE"):
-        return {}
-    if any(header.is_file() for header in SYSTEM_NCCL):
-        return {}
-    wheel = torch_folder().parent / "nvidia" / "nccl"
-    library = next(iter(sorted((wheel / "lib").glob("libnccl.so*"))), None)
-    if library is None or not (wheel / "include" / "nccl.h").is_file():
-        return None
-    return {"HOROVOD_NCCL_INCLUDE": str(wheel / "include"), "HOROVOD_NCCL_LIB": str(library.parent)}
+    given = environment.get("HOROVOD_NCCL_HOME")
+    homes = [given] if given else []
+    homes += [str(torch_folder().parent / "nvidia" / "nccl"), *SYSTEM_NCCL]
+    libraries = ("lib", "lib64", f"lib/{platform.machine()}-linux-gnu")
+    sought = (
+        ("HOROVOD_NCCL_INCLUDE", "nccl.h", ("include",)),
+        ("HOROVOD_NCCL_LIB", "libnccl.so*", libraries),
+    )
+    found = {}
+    for variable, name, below in sought:
+        given = environment.get(variable)
+        folders = [given] if given else []
+        folders += [f"{home}/{folder}" for home in homes for folder in below]
+        there = next((folder for folder in folders if any(Path(folder).glob(name))), None)
+        if there is None:
+            raise BuildError(
+                f"NCCL's {name} is in none of {', '.join(folders)}; set {variable} to its folder"
+            )
+        found[variable] = there
+    return found
+
+
+def missing_nccl(environment: Mapping[str, str]) -> str | None:
+    """What of NCCL is not found, and where it was sought, or None."""
+    try:
+        find_nccl(environment)
+    except BuildError as error:
+        return str(error)
+    return None
 
 
 def link_nccl(folder: str, scratch: Path) -> str:
@@ -229,12 +276,15 @@ def build_environment(
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
         "MAKEFLAGS": f"-j{num_jobs()}",
     }
-    if target.kind == "nccl":
-        nvcc = find_nvcc(environment)
+    nvcc = find_nvcc(environment)
+    if target.kind == "nccl" and nvcc is not None:
         # Shared, as torch has it, so that both load one NCCL.
         wanted |= {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED"}
-        wanted |= find_nccl(environment) or {}
-        if "HOROVOD_NCCL_LIB" in wanted:
-            wanted["HOROVOD_NCCL_LIB"] = link_nccl(wanted["HOROVOD_NCCL_LIB"], scratch)
-        wanted |= {"HOROVOD_CUDA_HOME": str(nvcc.parents[1])} if nvcc else {}
+        nccl = find_nccl(environment)
+        # Where torch has loaded no NCCL yet, the library is found where it was linked.
+        rpath = f"-Wl,-rpath,{nccl['HOROVOD_NCCL_LIB']}"
+        wanted["LDFLAGS"] = f"{environment.get('LDFLAGS', '')} {rpath}".strip()
+        wanted |= nccl | {"HOROVOD_NCCL_LIB": link_nccl(nccl["HOROVOD_NCCL_LIB"], scratch)}
+        # torch's own look for the toolkit knows the second name only
+        wanted |= dict.fromkeys(("HOROVOD_CUDA_HOME", "CUDA_HOME"), str(nvcc.parents[1]))
     return inherited | wanted

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -28,16 +29,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def fake_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *, nccl: bool) -> None:
+NCCL_HEADER, NCCL_LIBRARY = "include/nccl.h", "lib/libnccl.so.2"
+
+
+def fake_torch(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    nccl: tuple[str, ...] = (NCCL_HEADER, NCCL_LIBRARY),
+) -> None:
     torch = folder / "site" / "torch"
     torch.mkdir(parents=True)
     (torch / "version.py").write_text(text)
     monkeypatch.setattr(horovod_target, "torch_folder", lambda: torch)
-    if nccl:
-        for name in ("include/nccl.h", "lib/libnccl.so.2"):
-            path = folder / "site" / "nvidia" / "nccl" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+    monkeypatch.setattr(horovod_target, "SYSTEM_NCCL", ())
+    for name in nccl:
+        path = folder / "site" / "nvidia" / "nccl" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
 
 def fake_nvcc(folder: Path) -> dict[str, str]:
@@ -75,8 +84,7 @@ def test_the_cache_follows_the_user_s(home: Path, monkeypatch: pytest.MonkeyPatc
 def test_nccl_needs_a_cuda_torch_its_compiler_and_its_library(
     home: Path, monkeypatch: pytest.MonkeyPatch, text: str, nccl: bool, nvcc: bool, kind: str
 ) -> None:
-    fake_torch(home, monkeypatch, text, nccl=nccl)
-    monkeypatch.setattr(horovod_target, "SYSTEM_NCCL", ())
+    fake_torch(home, monkeypatch, text, (NCCL_HEADER, NCCL_LIBRARY) if nccl else ())
     monkeypatch.setattr(horovod_target, "SYSTEM_NVCC", home / "none")
     environment = fake_nvcc(home) if nvcc else {"PATH": ""}
     target = horovod_target.read_target(environment)
@@ -89,15 +97,47 @@ def test_nccl_needs_a_cuda_torch_its_compiler_and_its_library(
 def test_cmake_finds_the_nccl_of_a_wheel_under_its_plain_name(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_torch(home, monkeypatch, CUDA_TORCH, nccl=True)
-    monkeypatch.setattr(horovod_target, "SYSTEM_NCCL", ())
+    fake_torch(home, monkeypatch, CUDA_TORCH)
     environment = fake_nvcc(home)
     (home / "work").mkdir()
     target = horovod_target.read_target(environment)
     variables = horovod_target.build_environment(target, environment, home / "work")
     library = Path(variables["HOROVOD_NCCL_LIB"], "libnccl.so")
     assert library.is_relative_to(home / "work")
-    assert library.resolve() == home / "site" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    assert library.resolve() == home / "site" / "nvidia" / "nccl" / NCCL_LIBRARY
+    assert variables["LDFLAGS"] == f"-Wl,-rpath,{library.resolve().parent}"
+    assert variables["CUDA_HOME"] == str(home / "cuda")
+
+
+@pytest.mark.parametrize(
+    ("there", "lacks", "variable"),
+    [
+        (NCCL_LIBRARY, NCCL_HEADER, "HOROVOD_NCCL_INCLUDE"),
+        (NCCL_HEADER, NCCL_LIBRARY, "HOROVOD_NCCL_LIB"),
+    ],
+)
+def test_half_of_nccl_is_said_and_a_variable_brings_the_other_half(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    there: str,
+    lacks: str,
+    variable: str,
+) -> None:
+    fake_torch(home, monkeypatch, CUDA_TORCH, (there,))
+    for name, value in fake_nvcc(home).items():
+        monkeypatch.setenv(name, value)
+    gloo = Target("2.13.0+cu130", "gloo").full_version
+    monkeypatch.setattr(build_horovod, "installed_version", lambda: gloo)
+    assert build_horovod.main([]) == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    folder, name = lacks.split("/")
+    assert f"NCCL's {name.removesuffix('.2')}" in warning
+    assert f"{home}/site/nvidia/nccl/{folder}" in warning
+    assert f"set {variable}" in warning
+    (home / name).touch()
+    monkeypatch.setenv(variable, str(home))
+    assert horovod_target.read_target(os.environ).kind == "nccl"
 
 
 def test_the_compilation_does_not_inherit_an_outer_make(home: Path) -> None:
