@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[None]:
-    """The processes that a workflow has, of which runs are forks: most of a small run is imports."""
+    """The processes that a workflow has, which runs are forks of: a small run is mostly imports."""
     two = Case("ddp").spec(2)
     one_core = replace(two, world=replace(two.world, threads_per_rank=1))
     before = set(os.environ)
