@@ -68,17 +68,18 @@ SAME_TF32 = Band(
 BFLOAT16 = Band(
     "bfloat16 against fp32",
     2e-2,
-    5e-2,
+    1e-1,
     "Every product is rounded to 8 significant bits, so the gradient itself differs at the first "
-    "step; the two trainings then drift apart while following the same curve.",
+    "step; the two trainings then drift apart while following the same curve. On an H100 the norm "
+    "of a model of 106 M parameters deviated by 5.4e-2 within 20 steps (study one-gpu).",
     ("against_fp32/bf16", "against_fp32/amp_o2"),
 )
 FLOAT16 = Band(
     "float16 against fp32",
     2e-3,
-    1e-2,
-    "Every product is rounded to 11 significant bits; with room for narrow weights, which were "
-    "measured in bfloat16 alone.",
+    2e-2,
+    "Every product is rounded to 11 significant bits; with room for narrow weights. On an H100 the "
+    "norm of a model of 106 M parameters deviated by 9.5e-3 within 20 steps (study one-gpu).",
     ("against_fp32/fp16",),
 )
 TF32 = Band(

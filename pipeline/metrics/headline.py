@@ -34,7 +34,8 @@ def measured_on(table: pd.DataFrame) -> str:
     cores = sorted({int(one) for one in pick(table, "run", "num_cores")["value"].dropna()})
     shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({_processor(table)})"
     gpus = sorted(set(fact(table, "gpus", "none").split(", ")) - {"none"})
-    ranks = f"up to {plural(int(runs['world_size'].max()), 'rank')}"
+    most = int(runs["world_size"].max())
+    ranks = ("up to " if most > 1 else "") + plural(most, "rank")
     on_gpus = bool((runs["device"] == "cuda").any()) and gpus
     places = {
         "emulated": f"emulated on {shared}",
@@ -187,7 +188,10 @@ def _type(row: dict[str, Any]) -> str:
 
 def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tuple[str, str]:
     """How cells of lower precision compare with the fp32 one of their strategy, and the rates."""
-    full = {row["strategy"]: row for row in records(place[place["precision"] == "fp32"])}
+    full: dict[str, dict[str, Any]] = {}
+    # A strategy's first fp32 cell is the plain one; those after it have options of their own.
+    for row in records(place[place["precision"] == "fp32"].sort_values("cell_order")):
+        full.setdefault(row["strategy"], row)
     peaks = pick(table, "cell", "peak_flops_per_second")
     rates = peaks[peaks["nodes"] == nodes].set_index("cell")["value"]
     told, gains, types = [], [], set()

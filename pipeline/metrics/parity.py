@@ -109,9 +109,12 @@ def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
     """What a group is held against, each with the band that applies.
 
     A cell of equal work in the same precision, and for every reduced precision also one in fp32;
-    see `_reference`.
+    see `_reference`. A single device is held against its own precision alone: no strategy is
+    tested by how far two number formats are apart.
     """
-    precisions = dict.fromkeys([str(group.context["precision"]), _FULL_PRECISION])
+    own = str(group.context["precision"])
+    alone = group.context["strategy"] == "single"
+    precisions = [own] if alone else dict.fromkeys([own, _FULL_PRECISION])
     found = [_reference(group, groups, precision) for precision in precisions]
     return [(one, _band(group, one)) for one in found if one is not None]
 

@@ -37,11 +37,12 @@ def run_of(
     *,
     scaled: bool = False,
     options: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> Run:
     """A run of one rank with these losses and norms."""
     spec = next(r for r in expand(Study.of(make_study())) if r.cell == cell)
     work = replace(spec.workload, steps=len(losses), untimed_steps=0)
-    made = make_record(replace(spec, workload=work, seed=seed, options=options or {}))
+    made = make_record(replace(spec, workload=work, seed=seed, options=options or {}, **changes))
     run: dict[str, Any] = dict(made.run)
     run["precision"] = {**run["precision"], "loss_scaling": scaled}
     steps: list[Step] = [
@@ -69,6 +70,12 @@ def test_drift_after_the_first_steps_is_reported_and_decides_nothing() -> None:
     early = [1.0] * (FIRST_STEPS - 1) + [1.5] * 31
     found = verdict(run_of(early, [1.0] * steps, "dps"), run_of([1.0] * steps, [1.0] * steps))
     assert found["parity_verdict"]["text"] == NOT_EQUAL
+
+
+def test_a_single_device_is_held_against_no_other_number_format() -> None:
+    """How far two formats are apart says nothing of a strategy."""
+    low = run_of([1.0] * 3, [2.0] * 3, "dps", strategy="single", precision="bf16")
+    assert "parity_verdict" not in verdict(low, run_of([1.0] * 3, [1.0] * 3))
 
 
 @pytest.mark.parametrize(
