@@ -148,11 +148,7 @@ def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> Non
 @pytest.mark.parametrize(
     ("cores", "no_network", "said"),
     [
-        (
-            3,
-            None,
-            "4 nodes in real time need 4 cores of their own and emulated links, and 3 may be",
-        ),
+        (7, None, "4 nodes in real time need 8 cores of their own and emulated links, and 7 may"),
         (8, "there is no tc", "no emulated network is here"),
         (8, None, None),
     ],
