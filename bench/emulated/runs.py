@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from bench.emulated.undisturbed import Machine
 from pipeline.emulation import dilation
@@ -60,11 +59,11 @@ class Runs:
         folder: Path,
         *,
         yardstick: bool = True,
-        model: Mapping[str, int] = MappingProxyType({}),
+        model: Mapping[str, int] | None = None,
     ) -> None:
         self.folder, self.count, self.machine = folder, 0, Machine()
         content = load_study(STUDY).to_dict()
-        content["model"] |= model
+        content["model"] |= model or {}
         self.study = Study.of(content)
         if not yardstick:
             self.study = replace(self.study, cluster=replace(self.study.cluster, yardstick=None))
