@@ -12,11 +12,6 @@ UNDER = "from_archive/"
 
 
 include: "workflow/rules/common.smk"
-
-
-VALIDATED = Path(VALIDATION).is_file()
-
-
 include: "workflow/rules/metrics.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/figures.smk"

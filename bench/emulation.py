@@ -1,19 +1,11 @@
-"""How far may emulated nodes be trusted? Checks on the model and workload of the default study.
+"""How far are emulated times off? Two nodes in dilated time against the same two in real time.
 
     python -m bench.emulation --out bench/results/emulation.json [--quick]
 
-invariance     two nodes in time dilated 10 times, over the least factor on this machine
-eight_nodes    eight nodes in time dilated 15 times, over the least factor on this machine
-cpu_seconds    steps and phases whose dilated time is under their own CPU seconds, of all runs
-phase_length   time of short pieces of work over their CPU seconds, as many on a core as the factor
-bandwidth      bus bandwidth of an all-reduce over the rate that the links are set to
-twice_as_slow  how much longer a step is over slower links, over what a ring all-reduce costs more
-
-All variants of a check run in each repeat, in an order of its own, so that drift of the machine
-hits them alike. Where the factor leaves room, copies of the nodes keep the machine as busy.
-
-What the host of a virtual machine disturbs is made again (`bench/emulated/undisturbed.py`); each
-result says how many of its figures were taken all the same, and how many were dropped.
+In real time each node has a core of its own and nothing is stretched: that is the truth. All
+variants of a strategy (real time, each factor, with and without the yardstick) run in each repeat,
+in an order of its own, so that drift of the machine hits them alike. Runs that the host of a
+virtual machine disturbs are made again (`bench/emulated/undisturbed.py`).
 """
 
 from __future__ import annotations
@@ -23,23 +15,27 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.emulated import checks
-from bench.emulated.bandwidth import bandwidth
-from bench.emulated.phase_length import WORK_SECONDS, phase_length
-from bench.emulated.runs import Runs
-from pipeline.emulation import links
+from bench.emulated.runs import Runs, Variant
+from pipeline.emulation.dilation import YARDSTICK_LEAST
 from pipeline.emulation.nodes import why_not
 from pipeline.machine.facts import hardware, provenance
-from pipeline.schemas import validate
+from pipeline.study.spec import RunSpec
 
-VERSION = 2
-"""Version of the results; 1 had other checks, of nodes whose cores were shared by quotas."""
+NODES = 2
+MODELS: Mapping[str, Mapping[str, int]] = {
+    "default": {},
+    "ten times as large": {"num_layers": 4, "width": 176},
+}
+CELLS = ("sps", "dps", "horovod")
+"""Of the default study; forward passes of the others wait for other ranks: no yardstick."""
+OTHERS = ("sharded", "pipeline_parallel")
 
 
 @dataclass(frozen=True)
@@ -47,102 +43,83 @@ class Extent:
     """What is measured how often."""
 
     repeats: int = 6
-    cells: Sequence[str] = ("single", "sps", "dps", "horovod")
-    factors: Sequence[int] = (1, 2, 5, 10)
-    eight_factors: Sequence[int] = (15,)
-    work_seconds: Sequence[float] = WORK_SECONDS
-    nodes: Sequence[int] = (2, 4, 8)
-    rates: Sequence[float] = (100.0, 1000.0)
+    models: Sequence[str] = tuple(MODELS)
+    strategies: Sequence[str] = CELLS + OTHERS
+    factors: Sequence[float] = (3, 5, 10)
 
 
-QUICK = Extent(2, ("dps",), (1, 10), (15,), WORK_SECONDS[:1], (2,), (1000.0,))
+QUICK = Extent(2, ("default",), ("dps",), (5,))
 
 
 def main() -> int:
-    """Run the checks and write them; 1 where nodes cannot be emulated here."""
+    """Measure, print and write; 1 where two nodes cannot be had in real time here."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--repeats", type=int, default=Extent.repeats)
-    parser.add_argument("--quick", action="store_true", help="one cell, two repeats, two factors")
+    parser.add_argument("--quick", action="store_true", help="one strategy, two repeats, a factor")
     args = parser.parse_args()
-    reason = why_not() or ("two cores are needed" if len(os.sched_getaffinity(0)) < 2 else None)
+    few = len(os.sched_getaffinity(0)) < NODES
+    reason = why_not() or (f"{NODES} cores are needed" if few else None)
     if reason is not None:
         print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
-        runs = Runs(Path(folder))
-        result = measured(runs, QUICK if args.quick else Extent(args.repeats))
-    validate(result, "emulation", args.out)
+    extent = QUICK if args.quick else Extent(args.repeats)
+    about = hardware()
+    result: dict[str, Any] = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": {key: about[key] for key in ("cpu_model", "num_cores")},
+        "git_commit": provenance()["git_commit"],
+        "repeats": extent.repeats,
+        "rate_mbits": checks.RATE_MBITS,
+        "accuracy": [],
+    }
+    for model in extent.models:
+        with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
+            runs = Runs(Path(folder), model=MODELS[model])
+            for name in extent.strategies:
+                found = {"model": model, "num_parameters": runs.num_parameters}
+                found |= accuracy(runs, name, extent)
+                print(json.dumps(found), file=sys.stderr)
+                result["accuracy"].append(found)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"-> {args.out}")
     return 0
 
 
-def measured(runs: Runs, extent: Extent) -> dict[str, Any]:
-    """All results, with what they were measured on."""
-    about = {
-        "version": VERSION,
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "git_commit": provenance()["git_commit"],
-        "repeats": extent.repeats,
-        "mtu": links.MTU,
-        "rate_mbits": checks.RATE_MBITS,
-        "num_parameters": runs.num_parameters,
-    }
-    alike = _alike(runs, extent)
-    bias = checks.largest_bias(one for found in alike.values() for one in found)
-    others = _others(runs, extent)
-    checks.profiled(runs, extent.cells)
-    cpu_seconds = _say("cpu_seconds", runs.tally.told())
-    return about | alike | {"largest_bias": bias, "cpu_seconds": cpu_seconds} | others
+def accuracy(runs: Runs, name: str, extent: Extent) -> dict[str, Any]:
+    """Step time in real time, and each emulated one over it, repeat by repeat."""
+    first, *others = variants(runs, name, extent.factors)
+    real, *emulated = runs.in_turn(extent.repeats, [first, *others])
+    ratios = [
+        {"factor": one.factor, "yardstick": bool(one.spec.world.yardstick)}
+        | checks.shown(
+            checks.interval_of([a.seconds / b.seconds for a, b in zip(taken, real, strict=True)])
+        )
+        for one, taken in zip(others, emulated, strict=True)
+    ]
+    seconds = checks.shown(checks.interval_of([one.seconds for one in real]))
+    return {"strategy": name, "step_seconds": seconds, "ratios": ratios} | runs.machine.told()
 
 
-def _alike(runs: Runs, extent: Extent) -> dict[str, list[dict[str, Any]]]:
-    """The checks in which all variants of a run should take as long."""
-    repeats = extent.repeats
-    paced = bool(runs.study.cluster.yardstick)
-    two = checks.factors_here(2, extent.factors, yardstick=paced)
-    eight = checks.factors_here(checks.NODES, extent.eight_factors, yardstick=paced)
-    return {
-        "invariance": [
-            _say("invariance", checks.invariance(runs, cell, two, repeats)) for cell in extent.cells
-        ],
-        "eight_nodes": [
-            _say("eight_nodes", checks.eight_nodes(runs, cell, eight, repeats))
-            for cell in extent.cells
-            if cell != "single"
-        ],
-    }
-
-
-def _others(runs: Runs, extent: Extent) -> dict[str, list[dict[str, Any]]]:
-    return {
-        "phase_length": [
-            _say("phase_length", phase_length(factor, seconds, runs.machine))
-            for seconds in extent.work_seconds
-            for factor in extent.factors
-        ],
-        "bandwidth": [reached(n, r, extent.repeats) for r in extent.rates for n in extent.nodes],
-        "twice_as_slow": [
-            _say("twice_as_slow", checks.slower(runs, nodes, extent.repeats))
-            for nodes in extent.nodes
-            if nodes < checks.NODES
-        ],
-    }
-
-
-def reached(nodes: int, rate: float, repeats: int) -> dict[str, Any]:
-    """Bus bandwidth of an all-reduce between so many nodes, over the rate."""
-    shares, told = bandwidth(nodes, rate, repeats)
-    about = {"nodes": nodes, "rate_mbits": rate}
-    return _say("bandwidth", about | checks.shown(checks.interval_of(shares)) | told)
-
-
-def _say(check: str, found: dict[str, Any]) -> dict[str, Any]:
-    print(json.dumps({"check": check, **found}), file=sys.stderr)
+def variants(runs: Runs, name: str, factors: Sequence[float]) -> list[Variant]:
+    """A strategy in real time, at each factor, and with the yardstick where it can be had."""
+    paced = spec_of(runs, name)
+    plain = replace(paced, world=replace(paced.world, yardstick=None))
+    real = replace(plain, world=replace(plain.world, real_time=True))
+    found = [Variant(real, 1), *(Variant(plain, factor) for factor in factors)]
+    if paced.world.yardstick:
+        found += [Variant(paced, factor) for factor in factors if factor >= YARDSTICK_LEAST]
     return found
+
+
+def spec_of(runs: Runs, name: str) -> RunSpec:
+    """A cell of the default study on two nodes; of another strategy with its default knobs."""
+    if name in CELLS:
+        return runs.spec(name, NODES, checks.RATE_MBITS)
+    plain = runs.spec("dps", NODES, checks.RATE_MBITS)
+    world = replace(plain.world, yardstick=None)
+    return replace(plain, cell=name, strategy=name, options={}, world=world)
 
 
 if __name__ == "__main__":

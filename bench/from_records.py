@@ -30,11 +30,10 @@ from pipeline.files import sha256_of_file, write_text
 from pipeline.machine.facts import hardware, provenance
 from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, write_record
-from pipeline.study.expansion import expand, run_order
 from pipeline.study.load import load_study
-from pipeline.study.profiling import profiled
+from pipeline.study.real_time import planned_order
 from pipeline.study.study import Study
-from tests.fake_bench import make_result, make_yardstick
+from tests.fake_bench import make_yardstick
 from tests.fake_records import make_manifest, make_record
 
 SHAPE, MANY = (ROOT / f"workflow/config/{name}/study.yaml" for name in ("smoke", "eight-nodes"))
@@ -82,7 +81,7 @@ def metrics(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
     results = folder / "many"
     count = write_results(results, content)
     words = [f"--study={results}/study.json", f"--runs={results}/runs"]
-    words += [f"--validation={results}/emulation.json", f"--yardstick={results}/yardstick.json"]
+    words += [f"--yardstick={results}/yardstick.json"]
     return {"runs": count} | timed(*pipeline("metrics", *words, f"--out={results}/m.parquet"))
 
 
@@ -110,12 +109,11 @@ def write_results(results: Path, content: dict[str, Any]) -> int:
     """Records of all runs with what belongs to them; returns their number."""
     write_text(results / "study.json", json.dumps(content, sort_keys=True) + "\n")
     write_text(results / "tokens/manifest.json", json.dumps(make_manifest()))
-    write_text(results / "emulation.json", json.dumps(make_result()))
     drawn = random.Random(19)
     passes = [[drawn.gauss(0.01, 0.0005) for _ in range(20)] for _ in range(8)]
     write_text(results / "yardstick.json", json.dumps(make_yardstick(*passes)))
     tokens = {"manifest_sha256": sha256_of_file(results / "tokens/manifest.json")}
-    specs = [*run_order(expand(Study.of(content))), *profiled(Study.of(content))]
+    specs = planned_order(Study.of(content))
     for place, spec in enumerate(specs):
         record = make_record(spec, None, place)
         run = {**record.run, "data": {**record.run["data"], **tokens}}

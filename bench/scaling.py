@@ -88,7 +88,7 @@ def scaled(
 ) -> list[dict[str, Any]]:
     """Each setting on so many nodes, over its bound; computation alone is one more variant."""
     specs = [spec_of(runs, setting, nodes) for setting in settings]
-    [factor] = checks.factors_here(nodes, [], yardstick=False)
+    factor = checks.least_factor(nodes)
     variants = [Variant(spec, factor) for spec in (alone(runs, nodes), *specs)]
     computed, *taken = runs.in_turn(repeats, variants)
     host = runs.machine.told()

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 from pipeline import options, strategies
 from pipeline.parallel.mesh import DATA
 from pipeline.study.expansion import compares_conditions, expand
+from pipeline.study.real_time import in_real_time
 from pipeline.study.study import Study
 
 if TYPE_CHECKING:
     import pandas as pd
 
 VERDICTS, CONDITIONS, PROFILE, LAYOUTS = "verdicts", "conditions", "profile", "layouts"
+REAL_TIME = "real_time"
 """What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
 
 Verdicts are on the published claims that the study names; conditions are those of its links; a
-profile is that of its profiled runs; layouts are profiled cells of which one has another axis than
-that of the data.
+profile is that of its profiled runs; real time is that of its runs in it; layouts are profiled
+cells of which one has another axis than that of the data.
 """
 
 WANTED = ("CAPTION", "NEEDS")
@@ -58,6 +60,7 @@ class Catalogue:
             VERDICTS: bool(study.claims),
             CONDITIONS: compares_conditions(study),
             PROFILE: study.profile_steps is not None,
+            REAL_TIME: bool(in_real_time(study)),
             LAYOUTS: study.profile_steps is not None and has_layouts(study),
         }
         needs = literals(self.folder, "NEEDS")

@@ -25,8 +25,7 @@ from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
 from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, write_record
-from pipeline.study.expansion import expand, run_order
-from pipeline.study.profiling import profiled
+from pipeline.study.real_time import planned_order
 from pipeline.study.spec import ModelSpec, RunSpec
 from pipeline.study.study import Study
 
@@ -62,13 +61,14 @@ EMULATED: dict[str, Any] = {
 
 PLAIN = {"name": "plain", "rate_mbits": 1000}
 CONDITIONED = EMULATED | {
+    "real_time": True,
     "links": [
         PLAIN,
         PLAIN | {"name": "straggler", "straggler": 0.5},
         PLAIN | {"name": "jitter", "jitter": 0.3},
         PLAIN | {"name": "asymmetric", "receive_mbits": 250},
         PLAIN | {"name": "oversubscribed", "uplink_mbits": 1000},
-    ]
+    ],
 }
 """The `cluster` of a study of four conditions and of the same link without any."""
 
@@ -120,7 +120,7 @@ def write_records(
 
     `fell_back(spec)` says which runs were to be emulated and were made on the loopback.
     """
-    for place, spec in enumerate([*run_order(expand(Study.of(study))), *profiled(Study.of(study))]):
+    for place, spec in enumerate(planned_order(Study.of(study))):
         here = fell_back is not None and fell_back(spec)
         record = make_record(spec, failures(spec), place, fell_back=here)
         write_record(run_folder(root, spec), record)

@@ -7,12 +7,11 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench.emulated.cpu_seconds import Tally
 from bench.emulated.undisturbed import Machine
 from pipeline.emulation import dilation
 from pipeline.launch import preloaded
@@ -23,6 +22,7 @@ from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "workflow/config/smoke/study.yaml"
@@ -49,14 +49,26 @@ class Taken:
 
 
 class Runs:
-    """Runs of the default study, with tokens made once; without its yardstick where that is off."""
+    """Runs of the default study, with tokens made once; without its yardstick where that is off.
 
-    def __init__(self, folder: Path, *, yardstick: bool = True) -> None:
-        self.folder, self.count, self.machine, self.tally = folder, 0, Machine(), Tally()
-        self.study = load_study(STUDY)
+    `model` are sizes of its model that differ.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        yardstick: bool = True,
+        model: Mapping[str, int] | None = None,
+    ) -> None:
+        self.folder, self.count, self.machine = folder, 0, Machine()
+        content = load_study(STUDY).to_dict()
+        content["model"] |= model or {}
+        self.study = Study.of(content)
         if not yardstick:
             self.study = replace(self.study, cluster=replace(self.study.cluster, yardstick=None))
-        spec = folder / "tokens.json"
+        study, spec = folder / "study.json", folder / "tokens.json"
+        study.write_text(json.dumps(content), encoding="utf-8")
         spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
         self.any = self.spec("dps", 2, 1000.0)
         self.num_parameters = num_parameters(self.any.model)
@@ -64,7 +76,7 @@ class Runs:
         preloaded.start([self.any])
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
         if self.study.cluster.yardstick:
-            self._pipeline("yardstick", f"--study={STUDY}", f"--out={folder}/yardstick.json")
+            self._pipeline("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         """What each variant took in each repeat; every repeat has all, in an order of its own."""
@@ -76,10 +88,7 @@ class Runs:
         return found
 
     def taken(self, variant: Variant) -> Taken:
-        """Run it; its steps are counted in `tally`.
-
-        A run that other work on the machine kept from its rate is made again.
-        """
+        """Run it, again where other work on the machine kept it from its cores or its rate."""
         for _ in range(3):
             record = self._run(variant)
             if record.status == "ok" and "emulation" in record.run["execution"]:
@@ -89,7 +98,6 @@ class Runs:
             raise SystemExit(f"{run['run_id']}: {record.status}: {run['reason']}")
         if (factor := record.run["execution"]["emulation"]["dilation"]) != variant.factor:
             raise SystemExit(f"{record.spec.run_id}: dilated by {factor:g}, not {variant.factor:g}")
-        self.tally.add(record)
         seconds = statistics.median(load_run(record, {}).timed_seconds)
         most: dict[int, float] = {}
         for step in record.steps:
@@ -109,12 +117,12 @@ class Runs:
         self._pipeline("train", *arguments)
         return read_record(out)
 
-    def spec(self, cell: str, nodes: int, rate: float, *, profile: bool = False) -> RunSpec:
+    def spec(self, cell: str, nodes: int, rate: float) -> RunSpec:
         """A run of the study's `cell` on so many nodes, with links of `rate` Mbit/s."""
         found = next(run for run in expand(self.study) if run.cell == cell)
         link = LinkSpec("bench", rate)
         world = replace(found.world, nodes=nodes, dilated_for=None, link=link)
-        return replace(found, world=world, profile=profile)
+        return replace(found, world=world)
 
     def _pipeline(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "pipeline", *arguments]

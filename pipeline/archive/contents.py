@@ -24,12 +24,11 @@ from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_run, run_folder
-from pipeline.metrics.emulation import load_bias
+from pipeline.metrics.emulation import bias_of, load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
-from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
-from pipeline.study.profiling import profiled
+from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
 from pipeline.text import markdown
 
@@ -46,7 +45,7 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     if not partial:
         made = layout.products(study)
         _check_finished(study, results, made, missing)
-        optional = (layout.REPORT_FILE, layout.VALIDATION_FILE, layout.YARDSTICK_FILE)
+        optional = (layout.REPORT_FILE, layout.YARDSTICK_FILE)
         kept += [*made, *(name for name in optional if (results / name).is_file())]
     check_inputs(records, results)
     for record in records:
@@ -79,7 +78,7 @@ def _own(results: Path, name: str) -> Path:
 
 def _records(study: Study, runs: Path) -> tuple[list[RunRecord], list[Path]]:
     """The records of the study, each validated, and the files of those that are missing."""
-    specs = [*expand(study), *profiled(study)]
+    specs = every_run(study)
     files = [run_folder(runs, spec) / "run.json" for spec in specs]
     records = [
         read_run(runs, spec) for spec, file in zip(specs, files, strict=True) if file.is_file()
@@ -102,13 +101,13 @@ def _check_finished(
         )
     with TemporaryDirectory() as folder:
         anew = Path(folder)
-        validation = results / layout.VALIDATION_FILE
         yardstick = results / layout.YARDSTICK_FILE if study.cluster.yardstick else None
-        bias = load_bias(validation if validation.is_file() else None, yardstick)
-        table.write(build(study, results / "runs", bias), anew / layout.METRICS_FILE)
+        made_anew = build(study, results / "runs", load_uncertainty(yardstick))
+        table.write(made_anew, anew / layout.METRICS_FILE)
         if layout.VERDICTS_FILE in made:
             claims = [claim for path in files_of(study) for claim in load_claims(path)]
-            evidence = Evidence(study, table.read(anew / layout.METRICS_FILE), bias)
+            frame = table.read(anew / layout.METRICS_FILE)
+            evidence = Evidence(study, frame, bias_of(frame))
             write_verdicts(study.name, judge_all(claims, evidence), anew / layout.VERDICTS_FILE)
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):
             found = results / path.relative_to(anew)
@@ -161,8 +160,8 @@ def _readme(study: Study, facts: Mapping[str, Any]) -> str:
         f"Study `{study.name}`, {facts['num_recorded']} of {facts['num_runs']} runs, packed by "
         f"{code}{', changed since' if facts['git_dirty'] else ''}.",
         "",
-        "- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs",
-        "- `study.json`: what was asked for; `emulation.json`: how far emulated nodes go",
+        "- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs,",
+        "  `t<repeat>` those of runs in real time; `study.json`: what was asked for",
         "- `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records",
         "- `environment/`, `source/`: locked packages, workflow and manuscript that made them",
         "- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all",

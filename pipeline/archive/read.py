@@ -22,12 +22,11 @@ from pipeline.archive.inputs import check_inputs
 from pipeline.documents import MAX_MADE_BYTES, read_document
 from pipeline.errors import ArchiveError, SamestepError
 from pipeline.files import open_regular
-from pipeline.metrics.collect import collect, collect_profiled
-from pipeline.metrics.emulation import load_bias, load_uncertainty
+from pipeline.metrics.collect import collect_every
+from pipeline.metrics.emulation import load_uncertainty
 from pipeline.schemas import validate
-from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
-from pipeline.study.profiling import profiled
+from pipeline.study.real_time import every_run
 
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
@@ -87,8 +86,6 @@ def check_records(folder: Path) -> str:
     content = _json(folder / layout.STUDY_FILE)
     if isinstance(content, dict) and "extends" in content:
         raise ArchiveError(f"{layout.STUDY_FILE} extends another study; {_AGAIN}")
-    if (folder / layout.VALIDATION_FILE).exists():
-        load_bias(folder / layout.VALIDATION_FILE)
     study = load_study(folder / layout.STUDY_FILE)
     if study.cluster.yardstick:
         load_uncertainty(folder / layout.YARDSTICK_FILE)
@@ -97,7 +94,7 @@ def check_records(folder: Path) -> str:
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "
             f"{study.name!r}; {_AGAIN}"
         )
-    records = [*collect(study, folder / "runs"), *collect_profiled(study, folder / "runs")]
+    records = collect_every(study, folder / "runs")
     if not len(records) == facts["num_runs"] == facts["num_recorded"]:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} states {facts['num_recorded']} records of {facts['num_runs']} "
@@ -166,7 +163,7 @@ def _are_of(study_file: Path, names: Iterable[str], archive: Path) -> bool:
         study = load_study(study_file)
     except (SamestepError, ValueError, RecursionError):
         return False
-    known = {spec.run_id.partition("/")[2] for spec in (*expand(study), *profiled(study))}
+    known = {spec.run_id.partition("/")[2] for spec in every_run(study)}
     for name in names:
         if name.startswith("runs/") and name[5:].rpartition("/")[0] not in known:
             raise ArchiveError(

@@ -13,9 +13,7 @@ from pipeline.artifact.document import ROOT, render, time_analysis
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table
-from pipeline.metrics.collect import collect as collect_runs
-from pipeline.metrics.collect import collect_profiled
-from pipeline.metrics.emulation import load_validation
+from pipeline.metrics.collect import collect_every
 from pipeline.paper.numbers import collect
 from pipeline.study.load import load_study
 
@@ -41,17 +39,14 @@ def build(results: Path, *, timed: bool) -> Artifact:
         )
     study = load_study(results / "study.json")
     # A study of which a record is missing is not complete, whatever its table says.
-    collect_runs(study, results / "runs")
-    collect_profiled(study, results / "runs")
+    collect_every(study, results / "runs")
     frame = table.read(metrics, study.name)
     verdicts_file = _there(results / "claims" / "verdicts.json")
     verdicts = read_verdicts(verdicts_file, study.name) if verdicts_file else []
     manifest_file = _there(results / "tokens" / "manifest.json")
     again = "python -m pipeline tokens"
     manifest = schemas.read(manifest_file, "manifest", again) if manifest_file else None
-    validation_file = _there(results / "emulation.json")
-    validation = load_validation(validation_file) if validation_file else None
-    numbers = collect(study, frame, verdicts, manifest, validation)
+    numbers = collect(study, frame, verdicts, manifest)
     text, checks = render(numbers, frame, verdicts, time_analysis(results) if timed else None)
     bill = sbom.document(
         study.name,

@@ -67,7 +67,6 @@ def time_analysis(results: Path, python: str = sys.executable) -> float:
     from pipeline.study.load import load_study
 
     study = load_study(results / "study.json")
-    validation = _option("--validation", results / "emulation.json")
     yardstick = _option("--yardstick", results / "yardstick.json")
     claims = [str(path) for path in files_of(study)]
     with TemporaryDirectory() as folder:
@@ -77,14 +76,14 @@ def time_analysis(results: Path, python: str = sys.executable) -> float:
         judged = ["--verdicts", verdicts] if claims else []
         drawn = figures.catalogue.shown(study)
         stages = [
-            ["metrics", *named, "--runs", str(results / "runs"), *validation, *yardstick,
+            ["metrics", *named, "--runs", str(results / "runs"), *yardstick,
              "--out", metrics],
             *([["claims", *named, "--metrics", metrics, "--claims", *claims, "--out", verdicts]]
               if claims else []),
             ["figure", *drawn, "--metrics", metrics, *judged, "--out", new["figures"]],
             ["table", *tables.catalogue.shown(study), "--metrics", metrics, *judged,
              "--out", new["tables"]],
-            ["paper", *named, "--metrics", metrics, *judged, *validation, "--figures",
+            ["paper", *named, "--metrics", metrics, *judged, "--figures",
              new["figures"], "--tables", new["tables"], "--generated", new["generated"], "--out",
              new["paper"]],
         ]  # fmt: skip

@@ -23,6 +23,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
 from pipeline.metrics.ranks import ALPHA, holm
 from pipeline.metrics.select import plural
@@ -83,7 +84,7 @@ def _bent(
     if not (emulated and found.num_times):
         return None
     if evidence.bias is None:
-        return "and how far emulated times are off was not measured (make bench does that)"
+        return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
     off = (1 + evidence.bias) ** found.num_times
     if within(effect.low / off, effect.high * off, region) != verdict:
         return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"

@@ -27,10 +27,9 @@ from pipeline.planner.sizes import MOST_DEVICES, layouts, size_of, sizes
 from pipeline.planner.tables import align, best_of, parts_of, which_fit
 from pipeline.records.record import RUN_FILE
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
-from pipeline.study.profiling import profiled
-from pipeline.study.spec import PRECISIONS, RunSpec
+from pipeline.study.real_time import every_run
+from pipeline.study.spec import PRECISIONS, TIMED, RunSpec
 from pipeline.study.study import Study
 from pipeline.watch.state import Watched
 
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     study = load_study(args.study)
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
-    plans = plan_study([*expand(study), *profiled(study)])
+    plans = plan_study(every_run(study))
     if args.device and plans[0].spec.world.device == "cpu":
         raise StudyError(
             f"study {study.name} runs on CPUs, {args.device} is a GPU; "
@@ -183,7 +182,7 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
         f"Worst case (all runs reach their time limit): {runs} runs, {hours:.1f} hours, "
         f"{gpu_hours:.1f} GPU hours.",
     ]
-    if idle := [p for p in plans if p.idle_share is not None and not p.spec.profile]:
+    if idle := [p for p in plans if p.idle_share is not None and p.spec.kind == TIMED]:
         shares = ", ".join(
             f"{p.spec.cell} on {p.spec.world.size} ranks {100 * (p.idle_share or 0):.0f} %"
             for p in idle

@@ -172,7 +172,6 @@ def follow(args: argparse.Namespace) -> int:
     STUDY,
     RUNS,
     _out(options.new_file, "metrics.parquet to write"),
-    option("--validation", type=options.file, help="emulation.json that `make bench` wrote"),
     option("--yardstick", type=options.file, help="yardstick.json by which the runs counted"),
 )
 def metrics(args: argparse.Namespace) -> int:
@@ -184,14 +183,14 @@ def metrics(args: argparse.Namespace) -> int:
     from pipeline.errors import StudyError
     from pipeline.metrics import table
     from pipeline.metrics.build import build
-    from pipeline.metrics.emulation import load_bias
+    from pipeline.metrics.emulation import load_uncertainty
     from pipeline.metrics.report import report
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
     if args.yardstick and not study.cluster.yardstick:
         raise StudyError(f"--yardstick: the study {study.name} has none; leave the option out")
-    frame = build(study, args.runs, load_bias(args.validation, args.yardstick))
+    frame = build(study, args.runs, load_uncertainty(args.yardstick))
     table.write(frame, args.out)
     report(frame)
     return 0
@@ -295,7 +294,6 @@ def claims(args: argparse.Namespace) -> int:
     TABLES,
     VERDICTS,
     option("--manifest", type=options.path, help="manifest.json of the tokens, for their size"),
-    option("--validation", type=options.path, help="emulation.json that `make bench` wrote"),
     option(
         "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
     ),
@@ -310,7 +308,6 @@ def paper(args: argparse.Namespace) -> int:
     from pipeline.claims.write import read_verdicts
     from pipeline.files import note_made, write_text
     from pipeline.metrics import table
-    from pipeline.metrics.emulation import load_validation
     from pipeline.metrics.printed import printable_markdown
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
@@ -322,9 +319,8 @@ def paper(args: argparse.Namespace) -> int:
     manifest = None
     if args.manifest:
         manifest = schemas.read(args.manifest, "manifest", "python -m pipeline tokens")
-    validation = load_validation(args.validation) if args.validation else None
     frame = table.read(args.metrics, study.name)
-    numbers = collect(study, frame, verdicts, manifest, validation)
+    numbers = collect(study, frame, verdicts, manifest)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
     _copy(args.tables, generated / "tables", (".md", ".tex"))
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")

@@ -18,6 +18,7 @@ from pipeline.metrics.pooling import mixed
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.statistics import Floats, Interval
 from pipeline.records import find_records, read_record
+from pipeline.study.spec import TIMED
 
 Place = tuple[str, int]
 SERIES = {"loss": "loss", "gradient norm": "grad_norm"}
@@ -42,7 +43,7 @@ class ResultSet:
                 raise ComparisonError(
                     f"{path} holds the record of {spec.run_id}; bring it to the folder of its run"
                 )
-            if spec.profile:
+            if spec.kind != TIMED:
                 continue
             cell, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
             label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}

@@ -43,9 +43,11 @@ def dilate(world: WorldSpec, cores: int) -> Dilation:
     """The factor by which the nodes of `world.dilated_for` fit on `cores`; 1 where they do as is.
 
     Nodes that share a core get `HEADROOM` more time than all of them at work at once would take,
-    with a yardstick `YARDSTICK_HEADROOM`.
+    with a yardstick `YARDSTICK_HEADROOM`. In real time nothing is stretched.
     """
     width = world.cores_per_node or 1
+    if world.real_time:
+        return Dilation(1.0, max(1, cores // (world.nodes * width)))
     headroom = YARDSTICK_HEADROOM if world.yardstick else HEADROOM
     shared = -(-(world.dilated_for or world.nodes) * width // cores)
     factor = max(

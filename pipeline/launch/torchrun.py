@@ -124,6 +124,8 @@ def plan(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> Launch
             "to loopback"
         )
         return replace(launch, unsupported=reason)
+    if spec.world.real_time and (too_few := _not_in_real_time(spec.world, network)):
+        return replace(launch, unsupported=too_few)
     if network == "emulated" and (too_many := _too_many_ranks(spec.world, layout)):
         return replace(launch, unsupported=too_many)
     return replace(launch, commands=commands(spec, layout, paths, place, digest, network))
@@ -143,6 +145,18 @@ def network_text(world: WorldSpec, network: str) -> str:
         return f"the {network} network"
     found = dilate(world, len(usable_cores()))
     return f"emulated nodes (copies {found.copies}, dilation {found.factor:g})"
+
+
+def _not_in_real_time(world: WorldSpec, network: str) -> str | None:
+    """Why the nodes cannot be made without dilation here, each on cores of its own."""
+    needed, cores = world.nodes * (world.cores_per_node or 1), len(usable_cores())
+    if network == "emulated" and needed <= cores:
+        return None
+    there = f"{cores} may be used" if needed > cores else "no emulated network is here"
+    return (
+        f"{world.nodes} nodes in real time need {needed} cores of their own and emulated links, "
+        f"and {there}; how far emulated times are off is not measured"
+    )
 
 
 def _too_many_ranks(world: WorldSpec, layout: Layout) -> str | None:

@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics import table
+from pipeline.metrics.accuracy import accuracies, bias_from, real_time_rows
 from pipeline.metrics.cells import cell_rows, group_runs
-from pipeline.metrics.collect import collect, collect_profiled
+from pipeline.metrics.collect import collect, read_all
 from pipeline.metrics.contrasts import all_cells_rows, contrast_rows
 from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
@@ -19,19 +20,23 @@ from pipeline.metrics.profile import profile_rows
 from pipeline.metrics.runs import load_run, run_rows
 from pipeline.metrics.sizing import sizing_rows
 from pipeline.study.expansion import expand, run_order
+from pipeline.study.profiling import profiled
+from pipeline.study.real_time import in_real_time
 from pipeline.study.study import Study
 
 
-def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
+def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     """The tidy table of a study; raises RecordError on a missing or unfit record.
 
-    `bias` is the share by which times on emulated nodes may be off (`load_bias`); without one,
-    None, comparisons do not take it into account and the table says nothing of it.
+    `uncertainty` is that of the study's yardstick (`load_uncertainty`).
     """
     records = collect(study, runs)
+    real = read_all(study, in_real_time(study), runs)
     labels = cell_labels(study, records)
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
+    accurate = accuracies(real, groups)
+    bias = bias_from(accurate, uncertainty)
     facts = {"title": study.title, "compares": " ".join(study.compares)}
     about: list[dict[str, Any]] = [
         {"level": "study", "metric": name, "text": text} for name, text in facts.items()
@@ -49,7 +54,9 @@ def build(study: Study, runs: Path, bias: float | None = None) -> pd.DataFrame:
             *parity,
             *contrast_rows(groups, study.compares, parity, bias),
             *place_rows(loaded),
-            *profile_rows(collect_profiled(study, runs), labels, groups),
+            *(one.rows for one in accurate),
+            *real_time_rows(real, labels),
+            *profile_rows(read_all(study, profiled(study), runs), labels, groups),
             *(found for one in loaded for found in run_rows(one)),
         ]
     )

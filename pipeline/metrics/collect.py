@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.errors import RecordError
 from pipeline.records import RunRecord, read_record
 from pipeline.study.expansion import expand
-from pipeline.study.profiling import profiled
+from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
@@ -24,9 +24,9 @@ def collect(study: Study, runs: Path) -> list[RunRecord]:
     return read_all(study, expand(study), runs)
 
 
-def collect_profiled(study: Study, runs: Path) -> list[RunRecord]:
-    """Every record of a profiled run of the study; none where it asks for none."""
-    return read_all(study, profiled(study), runs)
+def collect_every(study: Study, runs: Path) -> list[RunRecord]:
+    """Every record of the study, those of profiled runs and of runs in real time too."""
+    return read_all(study, every_run(study), runs)
 
 
 def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:

@@ -4,8 +4,8 @@ Every two cells at one node count are compared, every cell with the base of its 
 cell under a condition with itself without it. The values are the throughputs of the runs. A verdict
 needs both: a rank test that finds a difference after Holm's correction for all comparisons of its
 family (the pairs at one node count, the cells against their bases, or the cells under a condition),
-and an interval of the ratio of medians that leaves out 1; on emulated nodes also all that the
-emulation itself may be off by, where its validation is at hand.
+and an interval of the ratio of medians that leaves out 1; on emulated nodes also all that these
+may be off by on this machine, and nothing is decided of them where that was not measured.
 
 `against_plain(table)` reads the comparisons under conditions back from the table of metrics: what a
 condition of a link costs, as ratios of step times, for the figure, table and text on it.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, count
-from math import comb
+from math import comb, inf
 from typing import Any
 
 import pandas as pd
@@ -76,7 +76,7 @@ def contrast_rows(
 ) -> list[Rows]:
     """Rows of all comparisons; `declared` are fields of equal work that the study lets differ.
 
-    `bias` is the share by which times on emulated nodes may be off; None where it is not known.
+    `bias` is the share by which times on emulated nodes may be off; None where it was not measured.
     """
     unequal = _unequal_places(parity)
     frames = []
@@ -205,7 +205,9 @@ def _values(
     ratio = interval_of_ratio(pair.one.rate, pair.other.rate)
     overlap = pair.one.rate.overlaps(pair.other.rate)
     # Times of emulated nodes may be off either way, so that ratios this close to 1 say nothing.
-    off = 1.0 + (bias or 0.0) * (pair.one.context["network"] == "emulated")
+    off = 1.0
+    if pair.one.context["network"] == "emulated":
+        off = inf if bias is None else 1.0 + bias
     apart = ratio.low > off or ratio.high < 1 / off
     if smallest >= ALPHA or ratio.n < MIN_REPEATS:
         verdict = TOO_FEW

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.metrics.select import pick, plural
+from pipeline.metrics.select import listed, pick, plural
+
+LEVELS = {"run": "timed", "profile": "profiled", "real_time": "real-time"}
+"""Levels of the table of metrics that are about runs, and what these are called."""
 
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Timed and profiled runs, whatever became of them, and how many of each finished."""
+    """Runs of each kind, whatever became of them, and how many of each finished."""
 
-    timed: int
-    profiled: int
-    timed_finished: int
-    profiled_finished: int
+    planned: Mapping[str, int]
+    ok: Mapping[str, int]
 
     @property
     def finished(self) -> int:
-        """All that finished, of both kinds."""
-        return self.timed_finished + self.profiled_finished
+        """All that finished, of every kind."""
+        return sum(self.ok.values())
 
     @property
     def text(self) -> str:
-        """`18 timed and 3 profiled runs`; without profiled ones `18 timed runs`."""
-        if not self.profiled:
-            return plural(self.timed, "timed run")
-        return f"{self.timed} timed and {plural(self.profiled, 'profiled run')}"
+        """`18 timed and 3 profiled runs`: the kinds of which there are any."""
+        kinds = {name: count for name, count in self.planned.items() if count or name == "timed"}
+        last = list(kinds)[-1]
+        said = [f"{count} {name}" for name, count in kinds.items() if name != last]
+        return listed([*said, plural(kinds[last], f"{last} run")])
 
 
 def run_counts(table: pd.DataFrame) -> RunCounts:
     """The counts of a table of metrics."""
-    timed, profiled = (pick(table, level, "status")["text"] for level in ("run", "profile"))
-    finished = [int((status == "ok").sum()) for status in (timed, profiled)]
-    return RunCounts(len(timed), len(profiled), *finished)
+    status = {name: pick(table, level, "status")["text"] for level, name in LEVELS.items()}
+    finished = {name: int((found == "ok").sum()) for name, found in status.items()}
+    return RunCounts({name: len(found) for name, found in status.items()}, finished)

@@ -1,47 +1,50 @@
-"""Uncertainty of times on emulated nodes: validation of the emulation, and the yardstick."""
+"""How far times on emulated nodes may be off, as tables and texts are told, and the yardstick."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipeline.errors import RecordError
-from pipeline.metrics.select import pick
+from pipeline.metrics.format import ratio_interval
+from pipeline.metrics.select import pick, plural, records
 from pipeline.metrics.statistics import interpolated_bounds
 from pipeline.schemas import read
 
-
-def load_bias(validation: Path | None, yardstick: Path | None = None) -> float | None:
-    """Share by which times on emulated nodes may be off, of the results of `make bench`.
-
-    A yardstick adds its own uncertainty. None where the bench was not run, or by a version before
-    0.3; raises RecordError on unfit files.
-    """
-    result = load_validation(validation) if validation else {}
-    if "largest_bias" not in result:
-        return None
-    bias, own = float(result["largest_bias"]), load_uncertainty(yardstick)
-    return bias + own + bias * own
+HOW_TO_MEASURE = "cluster.real_time measures it, in a minute on a machine with two free cores"
 
 
 def bias_of(table: pd.DataFrame) -> float | None:
-    """The bias that a table of metrics was made with."""
+    """Share by which emulated times may be off on this machine; None where it was not measured."""
     values = pick(table, "study", "emulation_bias")["value"]
     return None if values.empty else float(values.iloc[0])
 
 
+def accuracy_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows `accuracy` of the cells that have an interval, the worst one first."""
+    rows = pick(table, "cell", "accuracy").dropna(subset=["low", "high"])
+    off = pd.concat([rows["high"], 1 / rows["low"]], axis=1).max(axis=1)
+    return rows.loc[off.sort_values(ascending=False, kind="stable").index]
+
+
 def bias_sentence(table: pd.DataFrame) -> str:
-    """The one number by which all documents say how far emulated times may be off; else empty."""
-    bias = bias_of(table)
-    if bias is None or not (pick(table, "run", "status")["network"] == "emulated").any():
+    """How far emulated times may be off, in all documents alike; empty where no run has any."""
+    if not (pick(table, "run", "status")["network"] == "emulated").any():
         return ""
+    bias, rows = bias_of(table), records(accuracy_of(table))
+    if bias is None or not rows:
+        return (
+            "How far emulated times are off was not measured here, so nothing is decided by them "
+            f"({HOW_TO_MEASURE})."
+        )
+    worst = rows[0]
+    ratio = ratio_interval(worst["value"], worst["low"], worst["high"])
     return (
         f"Times on emulated nodes may be off by {100 * bias:.1f} % either way, and only what is "
-        "outside of that is decided."
+        f"outside of that is decided (farthest from real time on this machine: {worst['label']} on "
+        f"{plural(int(worst['nodes']), 'node')}, {ratio} times as long)."
     )
 
 
@@ -65,34 +68,3 @@ def load_uncertainty(path: Path | None) -> float:
     own = logs - logs.mean(axis=0)
     bounds = [(np.median(one), *interpolated_bounds(one)) for one in own]
     return float(np.expm1(max(max(high - mid, mid - low) for mid, low, high in bounds)))
-
-
-def load_validation(path: Path) -> dict[str, Any]:
-    """What `make bench` found of emulated nodes; raises RecordError on an unfit file.
-
-    Of results of a version before 0.3 nothing is read, so nothing is checked.
-    """
-    result = read(path, "emulation", "make bench")
-    if "version" not in result:
-        return result
-    again = "run `make bench` again"
-    try:
-        datetime.fromisoformat(result["measured_at"])
-    except ValueError:
-        raise RecordError(
-            f"{path} at $.measured_at: {result['measured_at'][:80]!r} is no date; {again}"
-        ) from None
-    ratios = [(part, one) for part in ("bandwidth", "twice_as_slow") for one in result[part]]
-    ratios += [
-        (part, one)
-        for part in ("invariance", "eight_nodes")
-        for variant in result[part]
-        for one in variant["ratios"]
-    ]
-    for part, one in ratios:
-        if not one["low"] <= one["value"] <= one["high"]:
-            raise RecordError(
-                f"{path} at $.{part}: {one['value']} is outside its interval [{one['low']}, "
-                f"{one['high']}]; {again}"
-            )
-    return result

@@ -6,6 +6,7 @@ import sys
 
 import pandas as pd
 
+from pipeline.metrics.counts import LEVELS
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.ranks import DRIFT
 from pipeline.metrics.runs import TIMER_SHARE
@@ -14,7 +15,7 @@ from pipeline.metrics.select import mixed_notes, records
 
 def report(frame: pd.DataFrame) -> None:
     """Lines on stderr for what a reader must not miss; returns the cells that are not equal."""
-    status = frame[frame.level.isin(["run", "profile"]) & (frame.metric == "status")]
+    status = frame[frame.level.isin(LEVELS) & (frame.metric == "status")]
     for row in records(status[status.status != "ok"]):
         print(f"{row['run_id']}: {row['status']}: {row['reason']}", file=sys.stderr)
     for row in records(frame[frame.metric.isin(["drift", "order_drift"]) & (frame.text == DRIFT)]):

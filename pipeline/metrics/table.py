@@ -2,9 +2,9 @@
 
 `level` says what a row is about: `study`, `cell` (a cell at one node count, over its repeats),
 `comparison` (a cell against `other`, both at the node counts given), `run`, `rank` (one rank of one
-run), `step` (one optimiser step of one run) or `profile` (a profiled run or one of its ranks, which
-stand at no other level). A fact that is not a number stands in `text`; `low` and `high` bound
-`value` by the rule that `interval` names.
+run), `step` (one optimiser step of one run), `profile` (a profiled run or one of its ranks) or
+`real_time` (a run in real time), and runs of the last two stand at no other level. A fact that is
+not a number stands in `text`; `low` and `high` bound `value` by the rule that `interval` names.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _HERE = Path(__file__).parent
 _SECTIONS = (
     ("parity", "Does every strategy train alike?", "Same training", ("loss_step",), ("parity",)),
     ("scaling", "How does it scale?", "Scaling", ("speedup", "step_time"),
-     ("scaling", "comparisons", "step_time")),
+     ("scaling", "comparisons", "step_time", "accuracy")),
     ("time", "Where does the time go?", "Time", ("time_split",),
      ("utilisation", "sends")),
     ("layouts", "What does each layout cost, and by its formula?", "Layouts", (), ("layouts",)),

@@ -14,10 +14,12 @@ import pandas as pd
 
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
-from pipeline.metrics.collect import collect, collect_profiled, run_folder
+from pipeline.metrics.collect import collect_every, run_folder
+from pipeline.metrics.counts import LEVELS
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import pick, records
 from pipeline.records import RunRecord
+from pipeline.study.spec import TIMED
 from pipeline.study.study import Study
 
 LOG_LINES = 20
@@ -61,11 +63,11 @@ def run_rows(study: Study, table: pd.DataFrame, runs: Path) -> list[RunRow]:
     """
     labels = {
         row["run_id"]: row["label"]
-        for level in ("run", "profile")
+        for level in LEVELS
         for row in records(pick(table, level, "status"))
     }
     times = {row["run_id"]: row for row in records(pick(table, "run", "step_seconds"))}
-    found = [*collect(study, runs), *collect_profiled(study, runs)]
+    found = collect_every(study, runs)
     for record in found:
         if record.spec.run_id not in labels:
             raise SamestepError(
@@ -124,7 +126,7 @@ def _row(
         name=spec.run_id.partition("/")[2],
         label=labels[spec.run_id],
         nodes=spec.world.nodes,
-        repeat="profiled" if spec.profile else str(spec.repeat),
+        repeat=str(spec.repeat) if spec.kind == TIMED else spec.kind,
         status=record.status,
         reason=tidy(record.run["reason"] or ""),
         seconds=None if time is None else float(time["value"]),

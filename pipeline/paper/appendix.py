@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.counts import LEVELS
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import fact, listed, pick, plural, records, seconds_of_runs
 from pipeline.study.study import Study
@@ -29,21 +30,22 @@ def appendix(
 ) -> dict[str, Any]:
     """The facts as JSON types; `manifest` is that of the token shards, None where it is not given.
 
-    Times and sizes are sums over all runs, whatever became of them; the profiled runs have a time
-    of their own, but their records are among the sizes.
+    Times and sizes are sums over all runs, whatever became of them; the profiled runs and those in
+    real time have a time of their own, but their records are among the sizes.
     """
-    runs, profiled = seconds_of_runs(table), seconds_of_runs(table, "profile")
-    ends = [*pick(table, "run", "ended_at")["text"], *pick(table, "profile", "ended_at")["text"]]
-    spans = pd.to_datetime([*runs["text"], *profiled["text"], *ends])
-    sizes = [pick(table, level, "record_bytes")["value"].sum() for level in ("run", "profile")]
+    runs, profiled, real = (seconds_of_runs(table, level) for level in LEVELS)
+    of_every = {name: pd.concat([pick(table, level, name) for level in LEVELS])
+                for name in ("started_at", "ended_at", "record_bytes")}  # fmt: skip
+    spans = pd.to_datetime([*of_every["started_at"]["text"], *of_every["ended_at"]["text"]])
     return {
         "licence": LICENCE,
         "data_licence": _DATA_LICENCES[study.corpus["source"]],
         "total": duration(runs["seconds"].sum()),
         "profiled": "" if profiled.empty else duration(profiled["seconds"].sum()),
+        "real_time": "" if real.empty else duration(real["seconds"].sum()),
         "elapsed": duration((spans.max() - spans.min()).total_seconds()),
         "hardware": _hardware(table),
-        "records": size(sum(sizes)),
+        "records": size(of_every["record_bytes"]["value"].sum()),
         "tokens": {} if manifest is None else _tokens(manifest),
         "image": fact(table, "image_digest"),
         "kick": _kick(study, runs),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.emulation import accuracy_of, bias_of
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import listed, pick, plural
-from pipeline.paper.validation_facts import validation_facts
 
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
+
+ADDED = 5e-4
+"""Share from which it is printed what the yardstick adds."""
 
 NAMED_RUNS = 3
 """Of the runs that are marked as stalled."""
@@ -21,13 +23,8 @@ METRICS = ("shares", "copies", "cores_per_node", "mtu", "measured_cores", "measu
 """What the table says of each run on emulated nodes, beside its dilation."""
 
 
-def emulation_facts(
-    table: pd.DataFrame, validation: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Facts of the runs on emulated nodes; `any` is false where there are none. JSON types only.
-
-    `validation` is what `make bench` wrote; it says itself when and on what it was measured.
-    """
+def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
+    """Facts of the runs on emulated nodes; `any` is false where there are none. JSON types only."""
     dilation, fell_back = pick(table, "run", "dilation"), _fell_back(table)
     if dilation.empty:
         return {"any": False, "fell_back": fell_back}
@@ -53,7 +50,25 @@ def emulation_facts(
         "least_rates": _least_rates(rates),
         "tcp": _tcp(table, len(share)),
         "stalled": _stalled(table),
-        "validation": validation_facts(validation, table),
+        "accuracy": _accuracy(table),
+    }
+
+
+def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
+    """What the runs in real time say; `reasons` are those of runs that did not finish.
+
+    `yardstick` is the part of the bias, in per cent, that the yardstick adds; empty for none.
+    """
+    status, bias, worst = pick(table, "real_time", "status"), bias_of(table), accuracy_of(table)
+    added = 0.0
+    if bias is not None:
+        row = worst.iloc[0]
+        added = (1 + bias) / max(row["high"], 1 / row["low"]) - 1
+    return {
+        "measured": bias is not None,
+        "runs": plural(len(status), "run"),
+        "reasons": "; ".join(status["reason"].dropna().unique()),
+        "yardstick": f"{100 * added:.1f}" if added > ADDED else "",
     }
 
 

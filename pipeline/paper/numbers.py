@@ -16,7 +16,7 @@ from pipeline.catalogue import has_layouts
 from pipeline.errors import SamestepError
 from pipeline.figures.left_out import left_out
 from pipeline.metrics.comparison import declared_by_study
-from pipeline.metrics.counts import run_counts
+from pipeline.metrics.counts import LEVELS, run_counts
 from pipeline.metrics.format import NONE
 from pipeline.metrics.headline import headline
 from pipeline.metrics.labels import spoken
@@ -53,11 +53,10 @@ def collect(
     table: pd.DataFrame,
     verdicts: Sequence[dict[str, Any]] = (),
     manifest: Mapping[str, Any] | None = None,
-    validation: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of numbers.json; JSON types only.
 
-    `manifest` is that of the token shards, `validation` what the bench of the emulation wrote.
+    `manifest` is that of the token shards.
     """
     return {
         "study": _study(study, table),
@@ -66,7 +65,7 @@ def collect(
         "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()},
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
-        "emulation": emulation_facts(table, validation),
+        "emulation": emulation_facts(table),
         "runs": _runs(table),
         "measurement": measurement(table),
         "environment": _environment(table),
@@ -218,8 +217,8 @@ def _runs(table: pd.DataFrame) -> dict[str, Any]:
         "mixed": mixed_notes(table),
         "planned": counts.text,
         "finished": counts.finished,
-        "any_finished": counts.timed_finished > 0,
-        "all_finished": counts.finished == counts.timed + counts.profiled,
+        "any_finished": counts.ok["timed"] > 0,
+        "all_finished": counts.ok == counts.planned,
         "exceptions": len(status.show(status.build(table))),
         "missing": missing_notes(table),
     }
@@ -237,9 +236,7 @@ def _environment(table: pd.DataFrame) -> dict[str, Any]:
 
 def _date(table: pd.DataFrame) -> dict[str, Any]:
     """The day on which the last run ended: the one date that the records themselves fix."""
-    last = max(
-        text for level in ("run", "profile") for text in pick(table, level, "ended_at")["text"]
-    )
+    last = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])
     year, month, day = (int(part) for part in last[:10].split("-"))
     return {
         "iso": last[:10],

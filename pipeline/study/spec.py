@@ -15,6 +15,7 @@ from pipeline.errors import StudyError
 from pipeline.study.link import LinkSpec
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o1", "apex_o2")
+TIMED, PROFILED, REAL_TIME = "timed", "profiled", "in real time"
 NODES_OF_ONE_MACHINE = 254
 """Emulated nodes have addresses of one /24 network."""
 
@@ -102,7 +103,8 @@ class WorldSpec:
     `threads_per_rank` is None where each machine's cores are shared equally among its ranks.
     All from `link` on belong to the network `emulated` alone. With `yardstick` CPU seconds count by
     the machine's undisturbed speed (`pipeline.launch.emulated.yardstick`). Time is dilated as
-    `dilated_for` nodes need it, None for `nodes`.
+    `dilated_for` nodes need it, None for `nodes`; `real_time` makes it a run without dilation
+    (`pipeline.study.real_time`).
     """
 
     nodes: int
@@ -115,6 +117,7 @@ class WorldSpec:
     cores_per_node: int | None = None
     yardstick: bool | None = None
     dilated_for: int | None = None
+    real_time: bool | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorldSpec:
@@ -160,10 +163,15 @@ class RunSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def kind(self) -> str:
+        """`TIMED`, `PROFILED` or `REAL_TIME`; only of the first kind are the study's times."""
+        return PROFILED if self.profile else REAL_TIME if self.world.real_time else TIMED
+
+    @property
     def run_id(self) -> str:
-        """`<study>/<cell>/n<nodes>/r<repeat>`, and `p<repeat>` at the end of a profiled one."""
-        kind = "p" if self.profile else "r"
-        return f"{self.study}/{self.cell}/n{self.world.nodes}/{kind}{self.repeat}"
+        """`<study>/<cell>/n<nodes>/r<repeat>`; `p` in a profiled one, `t` in one in real time."""
+        letter = {TIMED: "r", PROFILED: "p", REAL_TIME: "t"}[self.kind]
+        return f"{self.study}/{self.cell}/n{self.world.nodes}/{letter}{self.repeat}"
 
     @property
     def global_batch_tokens(self) -> int:
@@ -181,7 +189,7 @@ class RunSpec:
             (whole["model"], "architecture"),
             (whole["model"], "config"),
         ]
-        optional = ("threads_per_rank", "link", "cores_per_node", "yardstick", "dilated_for")
+        optional = "threads_per_rank link cores_per_node yardstick dilated_for real_time".split()
         later += [(whole["world"], name) for name in optional]
         for place, name in later:
             if place[name] is None:

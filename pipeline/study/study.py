@@ -16,7 +16,7 @@ from pipeline.study.spec import ModelSpec, OptimiserSpec, WorkloadSpec
 class Cluster:
     """What the runs are made on.
 
-    `links`, `cores_per_node` and `yardstick` belong to the network `emulated`.
+    `links`, `cores_per_node`, `yardstick` and `real_time` belong to the network `emulated`.
     """
 
     device: str
@@ -28,6 +28,7 @@ class Cluster:
     cores_per_node: int | None = None
     threads_per_rank: int | None = None
     yardstick: bool | None = None
+    real_time: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,11 @@ def _cluster(content: Mapping[str, Any]) -> Cluster:
                 f"cluster.network {network} {'needs' if emulated else 'has no'} cluster.{key}; "
                 f"{'add it' if emulated else 'leave it out, or set network to emulated'}"
             )
-    if "yardstick" in content and not emulated:
-        raise StudyError(
-            f"cluster.yardstick belongs to cluster.network emulated, given {network}; leave it out"
-        )
+    for key in ("yardstick", "real_time"):
+        if key in content and not emulated:
+            raise StudyError(
+                f"cluster.{key} belongs to cluster.network emulated, given {network}; leave it out"
+            )
     links = tuple(LinkSpec(**link) for link in content.get("links", []))
     return Cluster(**{**content, "nodes": tuple(content["nodes"]), "links": links})
 

@@ -6,6 +6,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.study.spec import TIMED
 from pipeline.watch.state import Ended, Watched, medians, not_ok
 
 _LAST = 3
@@ -56,12 +57,19 @@ def matrix(watched: Watched) -> Group:
         table.add_row(cell, *(_entry(watched, known, cell, count) for count in nodes))
     filled, rest = bar(watched)
     last = sorted(watched.ended.values(), key=lambda run: run.ended)[-_LAST:]
-    profiled = [run for run in watched.planned if run.profile]
-    note = f"profiled runs: {sum(r.run_id in watched.ended for r in profiled)}/{len(profiled)}"
+    others = {
+        "profiled runs": [run for run in watched.planned if run.profile],
+        "runs in real time": [run for run in watched.planned if run.world.real_time],
+    }
+    notes = [
+        f"{what}: {sum(run.run_id in watched.ended for run in runs)}/{len(runs)}"
+        for what, runs in others.items()
+        if runs
+    ]
     return Group(
         table,
         Text(filled, style="green") + Text(rest, style="dim") + Text(f"  {line(watched)}"),
-        Text(note if profiled else "no profiled runs", style="dim"),
+        Text("; ".join(notes) or "no profiled runs", style="dim"),
         *(Text(_outcome(watched, run), style=_COLOURS.get(run.status, "red")) for run in last),
     )
 
@@ -80,7 +88,7 @@ def _counts(watched: Watched) -> tuple[int, int]:
 
 
 def _entry(watched: Watched, known: dict[tuple[str, int], float], cell: str, nodes: int) -> Text:
-    own = [r for r in watched.planned if (r.cell, r.world.nodes, r.profile) == (cell, nodes, False)]
+    own = [r for r in watched.planned if (r.cell, r.world.nodes, r.kind) == (cell, nodes, TIMED)]
     if not own:
         return Text("")
     ended = [watched.ended[run.run_id] for run in own if run.run_id in watched.ended]
@@ -103,7 +111,7 @@ def _outcome(watched: Watched, run: Ended) -> str:
     if run.step_seconds is not None:
         parts.append(f"{_milliseconds(run.step_seconds)} ms a step")
     else:
-        parts.append("profiled" if run.spec.profile and run.status == "ok" else run.status)
+        parts.append(run.spec.kind if run.status == "ok" else run.status)
     return ", ".join(parts)
 
 

@@ -17,9 +17,9 @@ from typing import Any
 from pipeline.documents import read_lines, read_made
 from pipeline.errors import RecordError, StudyError
 from pipeline.records.record import RUN_FILE, STEPS_FILE
-from pipeline.study.expansion import cells_of, expand
-from pipeline.study.profiling import profiled
-from pipeline.study.spec import RunSpec
+from pipeline.study.expansion import cells_of
+from pipeline.study.real_time import every_run
+from pipeline.study.spec import TIMED, RunSpec
 from pipeline.study.study import Study
 
 # Runs further apart than this were not made in one go, so what lies between them is no run's cost.
@@ -41,7 +41,7 @@ class Ended:
     """A run that has ended; `started` and `ended` are in seconds since the epoch.
 
     `step_seconds` is the median of its timed steps, each the time of the slowest rank; None for a
-    profiled run and where the status is not `ok`.
+    run that is not timed and where the status is not `ok`.
     """
 
     spec: RunSpec
@@ -58,7 +58,7 @@ class Watched:
         self.study, self.results = study, results
         self.ended: dict[str, Ended] = {}
         self.labels = {cell.name: cell.label for cell in cells_of(study)}
-        self.planned = [*expand(study), *profiled(study)]
+        self.planned = every_run(study)
         # Asked each second while runs are timed: 252 records take less than a millisecond.
         folders = (results / "runs" / spec.run_id.partition("/")[2] for spec in self.planned)
         self._files = [folder / RUN_FILE for folder in folders]
@@ -175,7 +175,7 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
             datetime.fromisoformat(run[key]).timestamp() for key in ("started_at", "ended_at")
         )
         status = str(run["status"])
-        timed = status == "ok" and not spec.profile
+        timed = status == "ok" and spec.kind == TIMED
         seconds = _median_step(folder / STEPS_FILE) if timed else None
     except (RecordError, StudyError, KeyError, TypeError, ValueError):
         return None

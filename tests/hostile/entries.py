@@ -15,7 +15,6 @@ import yaml
 from pipeline.archive.layout import METRICS_FILE
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.study import Study
-from tests.fake_bench import make_result
 from tests.fake_records import a_verdict
 from tests.hostile.mutants import Mutant, mutants, number_keys, sample
 from tests.unit.archive.conftest import finished_study
@@ -253,14 +252,5 @@ DOCUMENTS: dict[str, Entry] = {
             "claims", "--study", laid.study, "--metrics", "none", "--claims", path, "--out", out,
         ),
         depth=5,
-    ),
-    "bench": Entry(
-        "emulation.json",
-        "emulation.json",
-        lambda laid: make_result(),
-        lambda laid, path, out: (
-            *_paper(laid, out), "--validation", path,
-        ),
-        depth=3,
     ),
 }  # fmt: skip

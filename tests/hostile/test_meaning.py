@@ -324,5 +324,5 @@ def test_a_yardstick_of_what_counts_by_none(laid: Laid, here: Path, command: str
         "metrics": ("--study", laid.study, "--runs", laid.results / "runs"),
         "train": ("--spec", laid.record("spec.json"), "--tokens", laid.results / "tokens"),
     }
-    words = ("--yardstick", laid.results / "emulation.json", "--out", "out")
+    words = ("--yardstick", laid.study, "--out", "out")
     assert "leave " in refusal(here, command, *given[command], *words)

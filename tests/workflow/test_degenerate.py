@@ -16,8 +16,7 @@ from pipeline.figures import theme
 from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, write_record
-from pipeline.study.expansion import expand
-from pipeline.study.profiling import profiled
+from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_manifest, make_record, make_study
@@ -93,7 +92,7 @@ def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
     write_text(results / MANIFEST_FILE, json.dumps(make_manifest()))
     tokens = sha256_of_file(results / MANIFEST_FILE)
     made = Study.of(study)
-    for place, spec in enumerate([*expand(made), *profiled(made)]):
+    for place, spec in enumerate(every_run(made)):
         folder, ended = run_folder(results / "runs", spec), failure(spec)
         run = make_record(spec, ended, place).run
         run = {**run, "data": {**run["data"], "manifest_sha256": tokens}}

@@ -8,9 +8,8 @@ from snakemake.settings.types import DeploymentMethod
 from pipeline.accept import accept, accept_to_run
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError, SamestepError, StudyError
-from pipeline.study.profiling import profiled
-from pipeline.study.expansion import expand as expand_study
-from pipeline.study.expansion import run_order, tokens_spec
+from pipeline.study.expansion import tokens_spec
+from pipeline.study.real_time import planned_order
 from pipeline.records import spec_to_write
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image, inherited
@@ -50,13 +49,8 @@ EVERY_CORE = 1024
 RESULTS = f"results/{UNDER}{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
-VALIDATION = f"{RESULTS}/emulation.json"
 YARDSTICK = [f"{RESULTS}/yardstick.json"] if STUDY.cluster.yardstick else []
-# The profiled runs come last, so that they stand between no two timed ones.
-RUNS = {
-    run.run_id.partition("/")[2]: run
-    for run in [*run_order(expand_study(STUDY)), *profiled(STUDY)]
-}
+RUNS = {run.run_id.partition("/")[2]: run for run in planned_order(STUDY)}
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
 RECORDS = [f"{RESULTS}/runs/{run}/run.json" for run in RUNS]
 STEPS = [f"{RESULTS}/runs/{run}/steps.jsonl" for run in RUNS]
@@ -120,7 +114,7 @@ container: None if UNMET else IMAGE
 
 
 wildcard_constraints:
-    run=r"[^/]+/n\d+/[rp]\d+",
+    run=r"[^/]+/n\d+/[rpt]\d+",
 
 
 # What takes seconds is not sent to a cluster's queue.

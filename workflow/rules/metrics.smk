@@ -8,7 +8,6 @@ rule metrics:
         study=STUDY_FILE,
         records=RECORDS,
         steps=STEPS,
-        validation=VALIDATION if VALIDATED else [],
         yardstick=YARDSTICK,
         code=[
             *files("pipeline/metrics/*.py"),
@@ -20,7 +19,6 @@ rule metrics:
             "pipeline/parallel/mesh.py",
             "pipeline/parallel/schedule.py",
             "pipeline/parallel/wire.py",
-            "pipeline/schemas/emulation.schema.json",
             "pipeline/schemas/metrics.schema.json",
             "pipeline/schemas/yardstick.schema.json",
         ],
@@ -30,8 +28,7 @@ rule metrics:
         f"{RESULTS}/logs/metrics.txt",
     params:
         runs=lambda wildcards, input: str(Path(input.records[0]).parents[3]),
-        validation=option("validation"),
         yardstick=option("yardstick"),
     shell:
-        "python -m pipeline metrics --study {input.study} --runs {params.runs} {params.validation}"
-        " {params.yardstick} --out {output} 2> >(tee {log} >&2)"
+        "python -m pipeline metrics --study {input.study} --runs {params.runs} {params.yardstick}"
+        " --out {output} 2> >(tee {log} >&2)"

@@ -17,7 +17,6 @@ rule manuscript:
             "paper/template.tex",
             "paper/template.typ",
         ],
-        validation=VALIDATION if VALIDATED else [],
         code=[
             "pipeline/fonts.py",
             "pipeline/text.py",
@@ -40,12 +39,11 @@ rule manuscript:
         generated=f"paper/generated/{UNDER}{STUDY.name}",
         folder=out_folder,
         verdicts=option("verdicts"),
-        validation=option("validation"),
     shell:
         "python -m pipeline paper --study {input.study} --metrics {input.metrics}"
         " --figures {params.figures} --tables {params.tables} {params.verdicts}"
-        " --manifest {input.manifest} {params.validation}"
-        " --generated {params.generated} --out {params.folder} 2> >(tee {log} >&2)"
+        " --manifest {input.manifest} --generated {params.generated}"
+        " --out {params.folder} 2> >(tee {log} >&2)"
 
 
 rule paper:

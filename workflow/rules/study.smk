@@ -3,12 +3,6 @@ localrules:
     study_file,
     tokens_spec,
     run_spec,
-    validation,
-
-
-# How far emulated nodes may be trusted is copied, so that it goes into the archive of the study.
-BENCH = "bench/results/emulation.json"
-VALIDATED = STUDY.cluster.network == "emulated" and Path(BENCH).is_file()
 
 
 # The three small files that split a study: a job re-runs only when its own part has changed.
@@ -48,14 +42,3 @@ rule run_spec:
         ).to_json(),
     shell:
         "printf '%s' {params.text:q} > {output} 2> {log}"
-
-
-rule validation:
-    input:
-        BENCH,
-    output:
-        VALIDATION,
-    log:
-        f"{RESULTS}/logs/validation.txt",
-    shell:
-        "cp {input} {output} 2> {log}"

@@ -45,7 +45,7 @@ rule train:
         f"{RESULTS}/runs/{{run}}/log.txt",
     wildcard_constraints:
         run="|".join(run for run in RUNS if run not in ON_NODES) or NO_RUN,
-    # The scheduler takes the highest first: runs go in the random order of pipeline.study.expansion.run_order.
+    # The scheduler takes the highest first: runs go in the random order of pipeline.study.real_time.planned_order.
     priority: lambda wildcards: PRIORITY[wildcards.run]
     container:
         IMAGE
@@ -58,7 +58,11 @@ rule train:
         # The yardstick's too: finished runs are made again where the text of `shell` changes.
         image=lambda wildcards, input: " ".join(
             ([f"--image {IMAGE}"] if CONTAINED else [])
-            + [f"--yardstick {path}" for path in [input.get("yardstick")] if path]
+            + [
+                f"--yardstick {path}"
+                for path in YARDSTICK
+                if RUNS[wildcards.run].world.yardstick
+            ]
         ),
         attempt=lambda wildcards, attempt: attempt,
     params:

@@ -14,7 +14,6 @@ from pipeline.archive.layout import (
     MANIFEST_FILE,
     METRICS_FILE,
     STUDY_FILE,
-    VALIDATION_FILE,
     YARDSTICK_FILE,
     products,
 )
@@ -23,12 +22,11 @@ from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
-from pipeline.metrics.emulation import load_bias
+from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord, write_record
-from pipeline.study.expansion import expand
-from pipeline.study.profiling import profiled
+from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
-from tests.fake_bench import make_result, make_yardstick
+from tests.fake_bench import make_yardstick
 from tests.fake_records import make_manifest, make_record, make_study
 
 CELLS = [
@@ -43,9 +41,8 @@ def finished_study(results: Path, **changes: Any) -> Path:
     study["cluster"] = study["cluster"] | {"nodes": [1]}
     write_text(results / STUDY_FILE, json.dumps(study, sort_keys=True) + "\n")
     write_text(results / MANIFEST_FILE, json.dumps(make_manifest()))
-    write_text(results / VALIDATION_FILE, json.dumps(make_result()))
     tokens = sha256_of_file(results / MANIFEST_FILE)
-    for spec in [*expand(Study.of(study)), *profiled(Study.of(study))]:
+    for spec in every_run(Study.of(study)):
         failure = ("unsupported", "no CUDA device") if spec.cell == "dps" else None
         record = make_record(spec, failure)
         run = {**record.run, "data": {**record.run["data"], "manifest_sha256": tokens}}
@@ -57,8 +54,8 @@ def finished_study(results: Path, **changes: Any) -> Path:
     yardstick = results / YARDSTICK_FILE if study["cluster"].get("yardstick") else None
     if yardstick:
         write_text(yardstick, json.dumps(make_yardstick([0.01, 0.011], [0.02, 0.021])))
-    bias = load_bias(results / VALIDATION_FILE, yardstick)
-    table.write(build(Study.of(study), results / "runs", bias), results / METRICS_FILE)
+    made = build(Study.of(study), results / "runs", load_uncertainty(yardstick))
+    table.write(made, results / METRICS_FILE)
     return results
 
 

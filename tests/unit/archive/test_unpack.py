@@ -67,10 +67,10 @@ def test_the_records_come_back_with_their_bytes(
 ) -> None:
     folder = unpack(archive, tmp_path / "into")
     assert folder == tmp_path / "into" / "fake"
-    for path in [results / "study.json", results / "emulation.json", *results.glob("runs/*/*/*/*")]:
+    for path in [results / "study.json", *results.glob("runs/*/*/*/*")]:
         assert (folder / path.relative_to(results)).read_bytes() == path.read_bytes()
     names = {path.name for path in folder.iterdir()}
-    assert names == {"study.json", "emulation.json", "runs", "tokens", "archive.json", "SHA256SUMS"}
+    assert names == {"study.json", "runs", "tokens", "archive.json", "SHA256SUMS"}
 
 
 def test_the_yardstick_of_a_study_comes_back(tmp_path: Path) -> None:
@@ -193,7 +193,6 @@ def _stray(files: Files) -> None:
         (edited("archive.json", b'"schema_version": 1', b'"schema_version": 2'), "2 breaks const"),
         (edited("archive.json", b'"fake"', b'"other"'), "is of study 'other'"),
         (edited("archive.json", b'"num_recorded": 2', b'"num_recorded": 3'), "states 3 records"),
-        (edited("emulation.json", b'"version": 2', b'"version": 3'), "emulation.json"),
         (edited("study.json", b'"repeats": 1', b'"repeats": 2'), "2 of 4 runs are missing"),
         (edited("study.json", b'"repeats": 1', b'"repaets": 1'), "repaets"),
         (edited("study.json", b'"study": "fake"', b'"study": "../x"'), r"study\.json at"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import scaling
-from bench.emulated.checks import factors_here
+from bench.emulated.checks import least_factor
 from bench.emulated.runs import STUDY, Runs, Taken
 from bench.emulated.undisturbed import Machine
 from pipeline.study.load import load_study
@@ -40,7 +40,7 @@ def test_the_longer_of_computation_and_wire_is_the_bound(computed, expected) -> 
     runs = NoRuns(computed, 0.03)
     [found] = scaling.scaled(runs, 2, scaling.SETTINGS[:1], 6)
     assert found["over_bound"]["value"] == pytest.approx(expected, rel=1e-3)
-    assert found["dilation"] == factors_here(2, [], yardstick=False)[0]
+    assert found["dilation"] == least_factor(2)
 
 
 @pytest.mark.parametrize("setting", scaling.SETTINGS, ids=lambda setting: setting.name)

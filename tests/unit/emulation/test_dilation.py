@@ -72,3 +72,9 @@ def test_with_a_yardstick_every_run_is_paced_and_cores_have_more_room(
     nodes, factor, copies
 ) -> None:
     assert dilate(world(nodes, yardstick=True), 2) == Dilation(factor, copies)
+
+
+def test_in_real_time_nothing_is_stretched_whatever_is_asked_for(monkeypatch) -> None:
+    monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "8")
+    assert dilate(world(2, real_time=True), 2) == Dilation(1, 1)
+    assert dilate(world(2, real_time=True), 8) == Dilation(1, 4)

@@ -146,6 +146,24 @@ def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> Non
 
 
 @pytest.mark.parametrize(
+    ("cores", "no_network", "said"),
+    [
+        (7, None, "4 nodes in real time need 8 cores of their own and emulated links, and 7 may"),
+        (8, "there is no tc", "no emulated network is here"),
+        (8, None, None),
+    ],
+)
+def test_nodes_in_real_time_need_cores_of_their_own(
+    emulated, monkeypatch, cores, no_network, said
+) -> None:
+    monkeypatch.setattr(launcher, "why_not", lambda link: no_network)
+    monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(cores)))
+    world = replace(emulated.world, real_time=True, yardstick=None)
+    launch = planned(replace(emulated, world=world), Place(num_cores=cores, port=1234))
+    assert (said or "None") in str(launch.unsupported)
+
+
+@pytest.mark.parametrize(
     ("yardstick", "ranks", "nodes"),
     [(None, 12, "copies 3, dilation 1"), (True, 24, "copies 6, dilation 5")],
     ids=["no yardstick", "a yardstick"],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import collect, collect_profiled, run_folder
+from pipeline.metrics.collect import collect, collect_every, run_folder
 from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
@@ -131,10 +131,9 @@ def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
 
 def test_the_profiled_runs_are_collected_apart(tmp_path: Path) -> None:
     runs = write_records(tmp_path, STUDY)
-    timed, short = collect(Study.of(STUDY), runs), collect_profiled(Study.of(STUDY), runs)
+    timed, every = collect(Study.of(STUDY), runs), collect_every(Study.of(STUDY), runs)
     assert not any(record.spec.profile for record in timed)
-    assert [record.spec for record in short] == profiled(Study.of(STUDY))
-    assert collect_profiled(Study.of(make_study()), runs) == []
+    assert [record.spec for record in every[len(timed) :]] == profiled(Study.of(STUDY))
 
 
 def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -> None:

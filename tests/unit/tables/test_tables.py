@@ -55,7 +55,7 @@ def shown(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_the_folder_says_which_tables_there_are() -> None:
-    assert tables.names() == sorted([*NAMES, "claims", "layouts", "sends", "what_if"])
+    assert tables.names() == sorted([*NAMES, "accuracy", "claims", "layouts", "sends", "what_if"])
     assert tables.needing_verdicts() == ["claims"]
 
 

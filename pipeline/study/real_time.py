@@ -1,0 +1,48 @@
+"""Runs in real time: the truth that the times of emulated nodes are held against.
+
+A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with as many cores
+without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest of
+several) are made once more at factor 1 and without a yardstick, as often as they are timed. What
+such a step takes is what the emulated one should take; no time of these runs goes anywhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeline.study.expansion import expand, run_order
+from pipeline.study.profiling import profiled
+from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
+
+
+def in_real_time(study: Study) -> list[RunSpec]:
+    """The runs in real time of a validated study; none where it asks for none."""
+    runs = [spec for spec in expand(study) if spec.world.nodes > 1]
+    if not study.cluster.real_time or not runs:
+        return []
+    fewest = min(spec.world.nodes for spec in runs)
+    return [
+        replace(
+            spec,
+            world=replace(spec.world, real_time=True, yardstick=None, dilated_for=None),
+            workload=replace(spec.workload, checkpoint_every=0),
+        )
+        for spec in runs
+        if spec.world.nodes == fewest
+    ]
+
+
+def every_run(study: Study) -> list[RunSpec]:
+    """All runs of a study: timed, in real time, profiled."""
+    return [*expand(study), *in_real_time(study), *profiled(study)]
+
+
+def planned_order(study: Study) -> list[RunSpec]:
+    """All runs in the order in which they are to be made.
+
+    Those in real time follow the timed ones of their repeat, so that the machine is as it was. The
+    profiled ones come last: they stand between no two timed ones.
+    """
+    timed = [*run_order(expand(study)), *run_order(in_real_time(study))]
+    return [*sorted(timed, key=lambda run: run.repeat), *profiled(study)]

@@ -1,0 +1,91 @@
+"""Accuracy of the emulated times, from runs in real time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.metrics.build import build
+from pipeline.metrics.collect import run_folder
+from pipeline.metrics.emulation import accuracy_of, bias_of, bias_sentence
+from pipeline.metrics.select import pick, records
+from pipeline.records import write_record
+from pipeline.study.real_time import every_run
+from pipeline.study.spec import REAL_TIME, RunSpec
+from pipeline.study.study import Study
+from pipeline.tables import accuracy
+from tests.fake_records import EMULATED, make_record, make_study, with_steps
+
+CELLS = [
+    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32", "nodes": [1]},
+    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]},
+    {"name": "sps", "label": "SPS", "strategy": "parameter_server", "precision": "fp32",
+     "nodes": [2, 4]},
+]  # fmt: skip
+CLUSTER = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
+
+
+def made(folder: Path, failure: Any = None, uncertainty: float = 0.0, **changes: Any):
+    """A table whose emulated steps of the cell `dps` take a quarter longer than in real time."""
+    study = Study.of(make_study(**{"cells": CELLS, "cluster": CLUSTER, "repeats": 6, **changes}))
+    for spec in every_run(study):
+        record = make_record(spec, failure if spec.kind == REAL_TIME else None)
+        steps = [replace(step, seconds=seconds(spec)) for step in record.steps]
+        write_record(run_folder(folder, spec), with_steps(record.run, steps))
+    return build(study, folder, uncertainty)
+
+
+def seconds(spec: RunSpec) -> float:
+    return (0.1 if spec.kind == REAL_TIME or spec.cell != "dps" else 0.125) + 1e-3 * spec.repeat
+
+
+def test_the_bias_is_the_far_end_of_the_worst_cell(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    worst, other = records(accuracy_of(table))
+    assert (worst["cell"], worst["nodes"], other["cell"]) == ("dps", 2, "sps")
+    assert worst["value"] == pytest.approx(0.1275 / 0.1025)
+    assert other["value"] == pytest.approx(1)
+    assert bias_of(table) == pytest.approx(worst["high"] - 1) and worst["high"] > 1.24
+    assert "DDP on 2 nodes, 1.24 [" in bias_sentence(table)
+    shown = accuracy.show(accuracy.build(table))
+    assert list(shown["Cell"]) == ["DDP", "SPS"]
+    assert shown["Ratio"][0].startswith("1.24 [")
+
+
+def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:
+    plain, more = made(tmp_path / "a"), made(tmp_path / "b", uncertainty=0.01)
+    biases = [bias_of(table) or 0 for table in (plain, more)]
+    assert biases[0] > 0 and 1 + biases[1] == pytest.approx(1.01 * (1 + biases[0]))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repeats": 5},
+        {"cluster": CLUSTER | {"real_time": None}},
+        {"failure": ("unsupported", "2 nodes in real time need 2 cores")},
+    ],
+)
+def test_where_it_was_not_measured_nothing_is_decided(tmp_path: Path, changes: Any) -> None:
+    cluster = {k: v for k, v in changes.get("cluster", CLUSTER).items() if v is not None}
+    table: pd.DataFrame = made(tmp_path, **{**changes, "cluster": cluster})
+    assert bias_of(table) is None
+    assert not {"faster", "slower"} & {*pick(table, "comparison", "speed_verdict")["text"]}
+    assert "two free cores" in bias_sentence(table)
+
+
+def test_no_time_of_these_runs_goes_anywhere_else(tmp_path: Path) -> None:
+    with_them = made(tmp_path / "a")
+    cluster = {k: v for k, v in CLUSTER.items() if k != "real_time"}
+    without = made(tmp_path / "b", cluster=cluster)
+    own = (with_them["level"] == "real_time") | with_them["metric"].isin(
+        ["real_time_step_seconds", "accuracy", "emulation_bias", "speed_verdict", "order_kept"]
+    )
+    rest = without[~without["metric"].isin(["speed_verdict", "order_kept"])]
+    pd.testing.assert_frame_equal(
+        with_them[~own].reset_index(drop=True), rest.reset_index(drop=True)
+    )
