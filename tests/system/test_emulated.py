@@ -20,6 +20,7 @@ import pytest
 
 from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
+from pipeline.launch import preloaded, waiting
 from pipeline.launch.emulated import yardstick
 from pipeline.machine.facts import hardware
 from pipeline.machine.inherited import SENT_AGAIN
@@ -41,6 +42,9 @@ pytestmark = [
     pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
 ]
 
+
+ALONE = {waiting.VARIABLE: "", preloaded.variable(1): ""}
+"""Environment of a stage that loads for itself, without the processes of the fixture `loaded`."""
 
 LAYOUTS = ["zero1", "zero2", "zero3", "tensor", "gpipe", "pipe-1f1b", "interleaved", "zero-bubble"]
 LAYOUTS += ["annotated"]
@@ -285,7 +289,7 @@ def test_without_tc_the_run_is_on_the_loopback_and_says_so(
     done = subprocess.run(
         [sys.executable, "-c", script, *words[3:]],
         cwd=ROOT,
-        env=os.environ | {"PATH": str(hidden)},
+        env=os.environ | ALONE | {"PATH": str(hidden)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -331,7 +335,7 @@ def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
             command(spec, small_tokens, tmp_path / "out"),
             cwd=ROOT,
             # In a job the scheduler starts a killed run again, not the stage.
-            env=os.environ | {SENT_AGAIN: "yes"},
+            env=os.environ | ALONE | {SENT_AGAIN: "yes"},
             stdout=said,
             stderr=said,
         )
