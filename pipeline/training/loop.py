@@ -129,15 +129,10 @@ class Loop:
     def read(self, step: int) -> list[Batch]:
         """This rank's slice of the global batch of `step`, cut into micro-batches."""
         start, stop = self.layout.batch_slice(self.rank, self.spec.workload.global_batch)
-        inputs, targets = self.batches.slice(step, start, stop)
         pieces = self.spec.workload.accumulation_steps
-        return list(
-            zip(
-                torch.from_numpy(inputs).to(self.device).chunk(pieces),
-                torch.from_numpy(targets).to(self.device).chunk(pieces),
-                strict=True,
-            )
-        )
+        parts = self.batches.slice(step, start, stop)
+        cut = [torch.from_numpy(part).to(self.device).chunk(pieces) for part in parts]
+        return list(zip(*cut, strict=True))
 
     def _read(self, step: int) -> tuple[list[Batch], float]:
         """The micro-batches, and the seconds that they took where the run is a profiled one."""
