@@ -1,9 +1,9 @@
 """Shards to batches: the batch of a step is a pure function of (manifest, seed, step).
 
-Window i is tokens [i * context, i * context + context] of the corpus; inputs are all but its last
-token, targets all but its first. Windows come in a new order each epoch, and step t takes the
-positions t * global_batch onwards of the endless sequence of epochs. Neither strategy nor world
-size enters, so every cell of a study sees the same sequences at the same step.
+Window i is tokens [i * context, i * context + context] of the corpus; `objectives.py` makes inputs
+and targets of it. Windows come in a new order each epoch, and step t takes the positions
+t * global_batch onwards of the endless sequence of epochs. Neither strategy nor world size enters,
+so every cell of a study sees the same sequences at the same step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.corpus.manifest import Manifest
+from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest
+from pipeline.corpus.objectives import Masked, Objective, Tokens, causal
+from pipeline.documents import read_document
 from pipeline.errors import CorpusError
-
-Tokens = npt.NDArray[np.int64]
+from pipeline.study.spec import ObjectiveSpec
 
 MAX_OPEN_SHARDS = 128
 """Shards that are mapped at a time: each holds a file descriptor, and 1,024 is a usual limit."""
@@ -28,8 +29,18 @@ MAX_OPEN_SHARDS = 128
 class Batches:
     """Batches of `global_batch` windows of `context` tokens from the shards in `folder`."""
 
-    def __init__(self, folder: Path, context: int, global_batch: int, seed: int) -> None:
-        """Raises CorpusError where the shards do not match their manifest or are too few."""
+    def __init__(
+        self,
+        folder: Path,
+        context: int,
+        global_batch: int,
+        seed: int,
+        objective: ObjectiveSpec | None = None,
+    ) -> None:
+        """Raises CorpusError where the shards do not match their manifest or are too few.
+
+        Without `objective` it is the causal one.
+        """
         self.manifest = Manifest.load(folder)
         self.context, self.global_batch, self.seed = context, global_batch, seed
         self.num_windows = (self.manifest.num_tokens - 1) // context
@@ -41,15 +52,17 @@ class Batches:
                 f"{context}; expected at least the global batch {global_batch}, lower "
                 "workload.global_batch or model.context, or use a larger corpus"
             )
+        self.objective: Objective = causal if objective is None else self._masked(objective)
 
     def indices(self, step: int) -> Tokens:
         """The windows of the global batch of `step` (from 0), shape (global_batch,)."""
         return self._windows(step, 0, self.global_batch)
 
-    def slice(self, step: int, start: int, stop: int) -> tuple[Tokens, Tokens]:
+    def slice(self, step: int, start: int, stop: int) -> tuple[npt.NDArray[Any], ...]:
         """Sequences [start, stop) of the global batch of `step`, and only these, from disk.
 
-        Returns inputs and targets, each of shape (stop - start, context).
+        Returns inputs, targets and where the objective has them weights, each of shape
+        (stop - start, context).
         """
         if not 0 <= start < stop <= self.global_batch:
             raise CorpusError(
@@ -57,8 +70,21 @@ class Batches:
                 "give each rank its own part of it"
             )
         windows = [self._read(int(window)) for window in self._windows(step, start, stop)]
-        tokens = np.stack(windows)
-        return tokens[:, :-1], tokens[:, 1:]
+        return self.objective(np.stack(windows), self.seed, step, start)
+
+    def _masked(self, spec: ObjectiveSpec) -> Masked:
+        """The objective for these tokens; raises CorpusError for a mask token that text has."""
+        about = read_document(self._folder / TOKENIZER_FILE, "tokeniser", CorpusError)
+        special = {token["id"] for token in about["added_tokens"] if token["special"]}
+        special |= {self.manifest.separator_id}
+        if spec.mask_token < self.manifest.vocab_size and spec.mask_token not in special:
+            raise CorpusError(
+                f"objective.mask_token {spec.mask_token} is an ordinary token of the tokeniser; "
+                f"use a special one, or from {self.manifest.vocab_size} up to model.vocab_size - 1 "
+                "one that it never makes"
+            )
+        special |= {spec.mask_token}
+        return Masked(spec.share, spec.mask_token, frozenset(special), self.manifest.vocab_size)
 
     def _windows(self, step: int, start: int, stop: int) -> Tokens:
         positions = step * self.global_batch + np.arange(start, stop, dtype=np.int64)

@@ -158,7 +158,8 @@ def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
             f"{spec.run_id}: the tokens' vocabulary of {manifest.vocab_size} is over "
             f"model.vocab_size {spec.model.vocab_size}; raise it or make the tokens again"
         )
-    Batches(paths.tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    batch = spec.workload.global_batch
+    Batches(paths.tokens, spec.model.context, batch, spec.seed, spec.objective)
     return manifest
 
 

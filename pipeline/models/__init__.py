@@ -4,7 +4,8 @@ Each parameter gets its initial values in place and whole, by `torch.nn.init`, a
 assigned: ranks that cut the weights repeat these writes, see `deferred.py`.
 
 A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, targets)` returns the
-mean loss and whose `blocks` are the layers that repeat. Its `arithmetic.py`, without torch, has
+mean loss and whose `blocks` are the layers that repeat; given weights of the targets as a third
+argument, it returns the weighted sum. Its `arithmetic.py`, without torch, has
 `num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
 `flops_per_token(model)`, `end_parameters(model)`, `activation_bytes(model, sequences, formats)` and
 `logit_bytes(model, sequences)`, for recomputation `recomputed_flops_per_token(model)`,

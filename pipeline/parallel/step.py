@@ -71,7 +71,7 @@ class Stepper:
         self.phases.begin(REST)
         if self.faults.empty_cache:
             torch.cuda.empty_cache()
-        self.tokens = sum(inputs.numel() for inputs, _ in microbatches) * self.data_parallel
+        self.tokens = sum(inputs.numel() for inputs, *_ in microbatches) * self.data_parallel
 
     def report(self) -> StepResult:
         """The mean loss over all ranks, and the norm that every rank has."""
@@ -83,16 +83,16 @@ class Stepper:
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
         self.precision.zero_grad(self.optimiser)
-        count, total = (
-            len(microbatches),
-            torch.zeros((), device=microbatches[0][0].device),
-        )
-        for index, (inputs, targets) in enumerate(microbatches):
-            last = index == count - 1
+        total = torch.zeros((), device=microbatches[0][0].device)
+        weighted = len(microbatches[0]) == 3
+        whole = self.mean_weight(microbatches) if weighted else len(microbatches)
+        for index, batch in enumerate(microbatches):
+            last = index == len(microbatches) - 1
             with nullcontext() if last else self.accumulating():
                 self.phases.begin(FORWARD)
                 with self.precision.autocast():
-                    loss = self.forward(inputs, targets).mean() / count
+                    losses = self.forward(*batch)  # one for each device of this process
+                    loss = (losses.sum() if weighted else losses.mean()) / whole
                 total += loss.detach()
                 self.phases.begin(BACKWARD, after_gradients=self.after_gradients if last else None)
                 with self.precision.scaled(loss, self.optimiser, last=last) as scaled:
@@ -100,6 +100,18 @@ class Stepper:
                     if last:
                         self.reduced()
         return total
+
+    def mean_weight(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Weight of the global batch over its ranks. Collective.
+
+        Means over the ranks, of sums divided by it, are means over the global batch, wherever in it
+        the weights are. Where nothing has a weight the sums are zero, and one is as good.
+        """
+        weight = torch.stack([weights.sum() for _, _, weights in microbatches]).sum()
+        if self.mean_over_ranks is not None:
+            with self.phases.during(COMMUNICATION):
+                weight = self.mean_over_ranks(weight)
+        return weight.clamp(min=1 / self.data_parallel)
 
     def reduced(self) -> None:
         """Reduce; what the precision does afterwards prepares the update."""

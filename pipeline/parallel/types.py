@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 WEIGHTS, SLOTS = "weights", "optimiser"
 """With which the names of a state begin: `weights/<parameter>`, `optimiser/<parameter>/<slot>`."""
 
-Batch = tuple["Tensor", "Tensor"]
-"""Token ids and their targets, each (sequences, context), int64, on the rank's device."""
+Batch = tuple["Tensor", ...]
+"""Token ids, their targets and, where these do not count alike, their weights (float32).
+
+Each is (sequences, context) on the rank's device, ids are int64.
+"""
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,11 @@ def check(runs: Iterable[RunSpec]) -> None:
                 f"{run.run_id}: strategy {run.strategy} cuts the model itself, and family "
                 f"{run.model.family} does not say where; use one of {', '.join(whole)}"
             )
+        if run.objective is not None and not strategy.weighs:
+            raise StudyError(
+                f"{run.run_id}: strategy {run.strategy} averages over all tokens alike, and "
+                f"objective {run.objective.kind} gives them weights; use another strategy"
+            )
         models.num_parameters(run.model)  # raises where its family cannot make it
         strategy.check_spec(run)
         strategy.layout(run.world).check_batch(run)

@@ -48,6 +48,7 @@ class Deepspeed(Strategy):
     install: ClassVar[str] = _environment.INSTALL
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
+    weighs: ClassVar[bool] = False
 
     use: ClassVar[str] = "to hold `sharded` against other code"
 

@@ -156,6 +156,7 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
         image_digest=study.image_digest,
         options=cell.options,
         environment=study.environment,
+        objective=study.objective,
     )
 
 

@@ -39,6 +39,23 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
+class ObjectiveSpec:
+    """Masked language modelling: a `share` of the tokens is to be found by those around it.
+
+    `mask_token` is the id that stands for most of them. A run without an objective is causal.
+    """
+
+    kind: str
+    mask_token: int
+    share: float = 0.15
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any] | None) -> ObjectiveSpec | None:
+        """That of a study or a spec; None, which specs leave out, is the causal one."""
+        return None if data is None or data == {"kind": "causal"} else cls(**data)
+
+
+@dataclass(frozen=True)
 class OptimiserSpec:
     """AdamW with clipping by the global gradient norm and a linear warm-up of `warmup_steps`.
 
@@ -161,6 +178,7 @@ class RunSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     profile: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    objective: ObjectiveSpec | None = None
 
     @property
     def kind(self) -> str:
@@ -186,6 +204,7 @@ class RunSpec:
             whole["world"]["link"] = self.world.link.to_dict()
         later = [
             (whole, "image_digest"),
+            (whole, "objective"),
             (whole["model"], "architecture"),
             (whole["model"], "config"),
         ]
@@ -211,6 +230,7 @@ class RunSpec:
         try:
             nested = {name: kind(**data[name]) for name, kind in parts.items()}
             nested["world"] = WorldSpec.from_dict(data["world"])
+            nested["objective"] = ObjectiveSpec.of(data.get("objective"))
             spec = cls(**{**data, **nested})
         except (KeyError, TypeError) as error:
             raise StudyError(
@@ -241,6 +261,7 @@ class RunSpec:
         """Raise StudyError where the numbers contradict one another."""
         _check_world(self)
         _check_model(self.model)
+        _check_objective(self)
         work = self.workload
         if work.untimed_steps >= work.steps:
             raise StudyError(
@@ -286,4 +307,20 @@ def _check_model(model: ModelSpec) -> None:
         raise StudyError(
             f"model.width {model.width} is not a multiple of model.num_heads "
             f"{model.num_heads}; change one of them"
+        )
+
+
+def _check_objective(spec: RunSpec) -> None:
+    objective, model = spec.objective, spec.model
+    masked = (model.architecture or "").endswith("ForMaskedLM")
+    if masked != (objective is not None):
+        raise StudyError(
+            f"{spec.run_id}: objective {'causal' if objective is None else objective.kind} does "
+            f"not train {model.architecture or model.family}; use masked for classes "
+            "named ...ForMaskedLM and causal for all others"
+        )
+    if objective is not None and objective.mask_token >= model.vocab_size:
+        raise StudyError(
+            f"{spec.run_id}: objective.mask_token {objective.mask_token} is not below "
+            f"model.vocab_size {model.vocab_size}; lower it or raise model.vocab_size"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.study.link import LinkSpec
-from pipeline.study.spec import ModelSpec, OptimiserSpec, WorkloadSpec
+from pipeline.study.spec import ModelSpec, ObjectiveSpec, OptimiserSpec, WorkloadSpec
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Study:
     corpus: Mapping[str, Any]
     tokenizer: Mapping[str, Any]
     model: ModelSpec
+    objective: ObjectiveSpec | None
     optimiser: OptimiserSpec
     workload: WorkloadSpec
     cluster: Cluster
@@ -98,6 +99,7 @@ class Study:
             corpus=content["corpus"],
             tokenizer=content["tokenizer"],
             model=ModelSpec(**content["model"]),
+            objective=ObjectiveSpec.of(content.get("objective")),
             optimiser=OptimiserSpec(**content["optimiser"]),
             workload=WorkloadSpec(**content["workload"]),
             cluster=cluster,

@@ -156,17 +156,15 @@ class Loop:
         """This rank's slice of the global batch of `step`, cut into micro-batches."""
         start, stop = self.layout.batch_slice(self.rank, self.spec.workload.global_batch)
         pieces = self.spec.workload.accumulation_steps
-        inputs, targets = (
-            self._to_device(torch.from_numpy(ids)).chunk(pieces)
-            for ids in self.batches.slice(step, start, stop)
-        )
-        return list(zip(inputs, targets, strict=True))
+        parts = self.batches.slice(step, start, stop)
+        cut = [self._to_device(torch.from_numpy(part)).chunk(pieces) for part in parts]
+        return list(zip(*cut, strict=True))
 
-    def _to_device(self, ids: torch.Tensor) -> torch.Tensor:
+    def _to_device(self, part: torch.Tensor) -> torch.Tensor:
         """A copy that a GPU makes in the order of its work: one of pageable memory would wait."""
         if self.device.type == "cuda":
-            return ids.pin_memory().to(self.device, non_blocking=True)
-        return ids
+            return part.pin_memory().to(self.device, non_blocking=True)
+        return part
 
     def _read(self, step: int) -> tuple[list[Batch], float]:
         """The micro-batches, and the seconds that they took where the run is a profiled one."""

@@ -168,7 +168,8 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     strategy = strategies.load(spec.strategy, spec.options)
     strategy.check()
     device = devices.choose(spec.world, strategy.layout(spec.world))
-    batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+    work = spec.workload
+    batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
     loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.pacer))
     places.check()
     done = places.done

@@ -13,7 +13,14 @@ from typing import Any
 from pipeline import strategies
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import PIPELINE
-from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import (
+    ModelSpec,
+    ObjectiveSpec,
+    OptimiserSpec,
+    RunSpec,
+    WorkloadSpec,
+    WorldSpec,
+)
 
 REFERENCE = "single"
 STEPS = 6
@@ -46,9 +53,18 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "Gemma3ForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
     "PhiForCausalLM": {"intermediate_size": 48},
     "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "BertForMaskedLM": {"intermediate_size": 48},
 }
 """Classes of transformers, which strategies that cut no model must train; what differs from a
 configuration's defaults."""
+NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
+"""Trained in bf16 too, the latter also in micro-batches."""
+MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
+"""Of a class that fills gaps: so few that ranks and micro-batches have unequal numbers, or none."""
+WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
+MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks")
+"""Mutations that show where targets have weights: each rank divides by its own weight, each
+micro-batch by its own, masks are those of the position within the rank."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
 OPTIMISER = OptimiserSpec(
@@ -99,6 +115,7 @@ MUTATIONS = (
     ("hybrid", "same_shard"),
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
+    *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
 )
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
@@ -175,6 +192,7 @@ class Case:
             repeat=0,
             seed=11,
             profile=self.profiled,
+            objective=MASKED if self.model.architecture == "BertForMaskedLM" else None,
         )
 
     @property
@@ -233,15 +251,16 @@ def cases_of(strategy: str, world: int) -> list[Case]:
 
 
 def model_cases(strategy: str, world: int) -> list[Case]:
-    """Each class of transformers on two ranks, in fp32 with every setting; Llama in bf16 too."""
+    """Each class of transformers on two ranks, in fp32 with every setting; `NARROW` in bf16 too."""
     cuts = strategies.load(strategy, {}).cuts or strategy == "deepspeed"
     if cuts or world != (1 if strategy == REFERENCE else 2):
         return []
     return [
-        Case(strategy, precision, variant=variant, architecture=name)
+        Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
         for variant in variants_of(strategy, world)
-        for precision in (("fp32",) if variant or name != "LlamaForCausalLM" else ("fp32", "bf16"))
+        for precision in (("fp32",) if variant or name not in NARROW else ("fp32", "bf16"))
+        for pieces in ((1, 4) if name in NARROW[1:] else (1,))
     ]
 
 
@@ -363,6 +382,8 @@ def mutated_world(strategy: str) -> int:
 
 def mutant(strategy: str, mutation: str) -> Case:
     """The case with this mistake."""
+    if mutation in MISCOUNTED:
+        return Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
     variant = VARIANT_OF.get((strategy, mutation), 0)
     again = mutation in RECOMPUTED
     return case_of(strategy, mutated_world(strategy), variant, mutation=mutation, recompute=again)

@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
+from pipeline.corpus.objectives import Masked
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
 from pipeline.parallel import counted, state, tensor
@@ -172,7 +173,8 @@ def train(
 
     def make(options: dict[str, Any] = case.options) -> Loop:
         strategy = strategies.load(case.strategy, options)
-        batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
+        work = spec.workload
+        batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
         return Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
 
     hooks = Hooks(lambda step: steps.append(step.to_dict()), save)
@@ -282,6 +284,24 @@ def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) 
         return real_pipeline_clip(self, parameters)
 
 
+def own_weight(self: Stepper, microbatches: Any) -> torch.Tensor:
+    """The count of this rank, before the all-reduce: a mean of means over the ranks."""
+    with mock.patch.object(self, "mean_over_ranks", None):
+        return real_weight(self, microbatches)
+
+
+def means_of_pieces(self: Stepper, microbatches: Any) -> torch.Tensor:
+    """A mean of means: each micro-batch counts as much as any other."""
+    total = sum(weights.sum() for *_, weights in microbatches) / len(microbatches)
+    even = [
+        (ids, targets, weights * total / weights.sum().clamp(min=1))
+        for ids, targets, weights in microbatches
+    ]
+    return real_passes(self, even)
+
+
+real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
+real_masks = Masked.__call__
 real_leave = tensor._Leave.forward
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
@@ -303,6 +323,13 @@ WRONG: dict[str, dict[str, Any]] = {
     "rest_twice": {P + "pipeline.PipelineStepper.clip": with_the_rest_of_all},
     "no_average": {P + "pipeline.average": lambda gradients, group: None},
     "stale_rows": {P + "sharded.ShardedOptimiser.publish": lambda self: None},
+    "own_weight": {P + "step.Stepper.mean_weight": own_weight},
+    "means_of_pieces": {P + "step.Stepper.accumulate": means_of_pieces},
+    "own_masks": {
+        "pipeline.corpus.objectives.Masked.__call__": lambda self, windows, seed, step, start: (
+            real_masks(self, windows, seed, step, 0)
+        )
+    },
 }
 """What a broken axis has in place of the right thing, by mutation."""
 

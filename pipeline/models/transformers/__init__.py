@@ -1,1 +1,1 @@
-"""Causal language models of the library transformers, by the name of their class."""
+"""Language models of the library transformers, by the name of their class."""

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.models.transformers.model import Causal
+from pipeline.models.transformers.model import LanguageModel
 from pipeline.study.spec import ModelSpec
 
 _PRODUCTS = ("mm", "addmm")
@@ -31,7 +31,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     `kept_bytes` and its part in one block are for fp32, autocast and bf16 weights.
     """
     with FakeTensorMode():
-        model = Causal(spec)
+        model = LanguageModel(spec)
         ids = torch.zeros((1, spec.context), dtype=torch.int64)
         # Written out in products, attention is counted too.
         written_out = sdpa_kernel(SDPBackend.MATH)
@@ -42,7 +42,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
         kept = {name: _kept(model, ids, name == "autocast") for name in ("fp32", "autocast")}
         torch.set_default_dtype(torch.bfloat16)
         try:
-            kept["bf16"] = _kept(Causal(spec), ids, False)
+            kept["bf16"] = _kept(LanguageModel(spec), ids, False)
         finally:
             torch.set_default_dtype(torch.float32)
         return {
@@ -54,7 +54,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
         }
 
 
-def _kept(model: Causal, ids: Tensor, autocast: bool) -> dict[str, int]:
+def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     """Bytes that a forward pass keeps for the backward pass but the loss's, and its first block's.
 
     Each storage counts once. Weights do not count, copies of them by autocast do.

@@ -1,4 +1,4 @@
-"""A causal language model of transformers: its own modules and forward pass, our initial weights.
+"""A language model of transformers: its own modules and forward pass, our initial weights.
 
 The class comes from the installed library, never from a hub, so no foreign code runs. Dropout is
 off, since its mask would depend on how a batch is split over ranks.
@@ -13,7 +13,10 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.initialization import no_init_weights
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from pipeline.errors import StudyError
 from pipeline.study.spec import ModelSpec
@@ -22,8 +25,8 @@ _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 """Classes of these names scale by one plus their weight, which therefore begins at zero."""
 
 
-class Causal(nn.Module):
-    """A model of transformers with the mean loss over given targets."""
+class LanguageModel(nn.Module):
+    """A model of transformers with the loss over given targets."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -70,10 +73,15 @@ class Causal(nn.Module):
         found: Tensor = self.model(input_ids=inputs, use_cache=False).logits
         return found
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
-        logits = self.logits(inputs)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    def forward(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Cross-entropy in nats, a scalar in fp32; ids and weights are (batch, context).
+
+        The mean over the tokens, or with weights the weighted sum, which others divide.
+        """
+        logits, labels = self.logits(inputs).flatten(0, 1).float(), targets.flatten()
+        if weights is None:
+            return F.cross_entropy(logits, labels)
+        return F.cross_entropy(logits, labels, reduction="none") @ weights.flatten()
 
 
 def resolve(spec: ModelSpec) -> tuple[Any, Any]:
@@ -83,10 +91,12 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     gives what else differs from the class's defaults.
     """
     types = {name: key for key, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
+    masked = MODEL_FOR_MASKED_LM_MAPPING_NAMES.items()
+    types |= {name: key for key, name in masked if name.endswith("ForMaskedLM")}
     if spec.architecture not in types:
         near = get_close_matches(str(spec.architecture), types, n=3)
         raise StudyError(
-            f"model.architecture {spec.architecture!r} is no causal language model of transformers "
+            f"model.architecture {spec.architecture!r} is no language model of transformers "
             f"{transformers.__version__}; use one such as "
             f"{', '.join(near or ['LlamaForCausalLM', 'GPTNeoXForCausalLM'])}"
         )
@@ -107,6 +117,13 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
         raise StudyError(
             f"model.config does not fit {known.__name__}: {' '.join(str(error).split())}"
         ) from error
+    encoder = types[spec.architecture] in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    causal = not str(spec.architecture).endswith("ForMaskedLM")
+    if encoder and causal != getattr(config, "is_decoder", causal):
+        raise StudyError(
+            f"{spec.architecture} with model.config.is_decoder {config.is_decoder} sees the tokens "
+            f"that it is to predict or not those it may; set it to {str(causal).lower()}"
+        )
     for name in vars(config):
         if "drop" in name and isinstance(getattr(config, name), float):
             setattr(config, name, 0.0)
@@ -136,6 +153,6 @@ def _check_names(known: Any, spec: ModelSpec) -> None:
             )
 
 
-def build(spec: ModelSpec) -> Causal:
+def build(spec: ModelSpec) -> LanguageModel:
     """A fresh model from torch's current random state."""
-    return Causal(spec)
+    return LanguageModel(spec)

@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.corpus.batches import MAX_OPEN_SHARDS, Batches, permute
+from pipeline.corpus.objectives import Masked
 from pipeline.errors import CorpusError
+from pipeline.study.spec import ObjectiveSpec
 from tests.unit.corpus.conftest import MakeShards
 
 # Steps 0, 1, 166 (its last four positions lie in the next epoch) and 100 000.
@@ -50,18 +52,44 @@ def shards(make_shards: MakeShards) -> Path:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     step=st.integers(min_value=0, max_value=10**6),
-    seed=st.integers(min_value=0, max_value=2**64),
+    seed=st.integers(min_value=0, max_value=2**64 - 1),
     cuts=st.sets(st.integers(min_value=1, max_value=11), max_size=4),
+    objective=st.sampled_from([None, ObjectiveSpec("masked", 500, 0.5)]),
 )
 def test_slices_of_any_world_make_the_same_batch(
-    shards: Path, step: int, seed: int, cuts: set[int]
+    shards: Path, step: int, seed: int, cuts: set[int], objective: ObjectiveSpec | None
 ) -> None:
-    batches = Batches(shards, context=4, global_batch=12, seed=seed)
+    """Ranks, micro-batches and restarts are slices; masks are drawn for each anew."""
+    batches = Batches(shards, 4, 12, seed, objective)
     whole = batches.slice(step, 0, 12)
     edges = [0, *sorted(cuts), 12]
     parts = [batches.slice(step, a, b) for a, b in itertools.pairwise(edges)]
-    for side in (0, 1):
-        assert np.array_equal(np.concatenate([part[side] for part in parts]), whole[side])
+    assert len(whole) == (2 if objective is None else 3)
+    for side, expected in enumerate(whole):
+        assert np.array_equal(np.concatenate([part[side] for part in parts]), expected)
+
+
+def test_masks_are_drawn_from_ordinary_tokens_in_their_shares() -> None:
+    tokens = np.arange(64 * 513).reshape(64, 513) % 100
+    masked = Masked(0.15, mask_token=101, special=frozenset({0, 7, 101}), vocab_size=100)
+    inputs, targets, weights = masked(tokens, 3, 5, 0)
+    chosen = weights == 1
+    assert np.array_equal(targets, tokens[:, :-1])
+    assert not np.isin(targets[chosen], [0, 7]).any() and (inputs == targets)[~chosen].all()
+    assert chosen.mean() == pytest.approx(0.15 * 0.98, abs=0.005)
+    hidden, kept = (inputs == 101)[chosen], (inputs == targets)[chosen]
+    assert hidden.mean() == pytest.approx(0.8, abs=0.02)
+    assert kept.mean() == pytest.approx(0.1 + 0.1 / 100, abs=0.02)
+    assert len(np.unique(inputs[chosen & (inputs != targets) & (inputs != 101)])) > 90
+    for other in ((4, 5, 0), (3, 6, 0), (3, 5, 1)):
+        assert not np.array_equal(masked(tokens, *other)[2], weights)
+    # Masks are part of every recorded result; changing them changes them all.
+    assert np.flatnonzero(weights[0])[:8].tolist() == [6, 13, 18, 19, 21, 28, 29, 32]
+
+
+def test_a_mask_token_that_text_has_is_refused(make_shards: MakeShards) -> None:
+    with pytest.raises(CorpusError, match=r"mask_token 9 is an ordinary token.*from 100 up"):
+        Batches(make_shards(100), 4, 4, 0, ObjectiveSpec("masked", 9))
 
 
 def test_every_window_once_an_epoch_in_a_new_order(make_shards: MakeShards) -> None:

@@ -73,6 +73,24 @@ def test_a_time_limit_and_checkpoints_are_no_part_of_what_is_trained(study) -> N
     assert replace(run, seed=run.seed + 1).identity() != run.identity()
 
 
+def test_an_objective_is_part_of_a_spec_only_where_it_is_not_causal(study) -> None:
+    usual = expand(Study.of(study))
+    causal = expand(Study.of(study | {"objective": {"kind": "causal"}}))
+    assert [run.sha256() for run in causal] == [run.sha256() for run in usual]
+    assert "objective" not in usual[0].to_json()
+    masked = {"kind": "masked", "mask_token": study["model"]["vocab_size"] - 1}
+    bert = {"family": "transformers", "architecture": "BertForMaskedLM"}
+    run = expand(Study.of(study | {"objective": masked, "model": study["model"] | bert}))[0]
+    validate(run.to_dict(), "spec", Path())
+    assert RunSpec.from_dict(json.loads(run.to_json())) == run
+    for change in ({"objective": masked}, {"model": study["model"] | bert}):
+        with pytest.raises(StudyError, match="use masked for classes named"):
+            expand(Study.of(study | change))
+    with pytest.raises(StudyError, match=r"is not below model\.vocab_size"):
+        objective = replace(run.objective, mask_token=run.model.vocab_size)
+        replace(run, objective=objective).check()
+
+
 def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
     usual = expand(Study.of(study))
     study["workload"]["recompute"] = False

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from pipeline import models, strategies
+from pipeline.corpus.objectives import Masked
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF, Formats
 from pipeline.models.build import build_model, recompute_blocks
@@ -17,7 +19,7 @@ from pipeline.models.deferred import deferred_model
 from pipeline.models.gpt2 import arithmetic as formulas
 from pipeline.models.transformers import arithmetic
 from pipeline.study.expansion import expand
-from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import ModelSpec, ObjectiveSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 
@@ -27,6 +29,7 @@ LLAMA = replace(
     architecture="LlamaForCausalLM",
     config={"intermediate_size": 48, "num_key_value_heads": 2},
 )
+BERT = replace(GPT2, architecture="BertForMaskedLM", config={"intermediate_size": 48})
 OWN = replace(GPT2, family="gpt2", architecture=None)
 
 
@@ -70,9 +73,36 @@ def test_what_a_pass_keeps_grows_with_sequences_and_shrinks_where_blocks_are_rec
     assert arithmetic.input_bytes(LLAMA, 4, kept) < arithmetic.activation_bytes(LLAMA, 4, kept)
 
 
-def test_a_model_without_memory_gets_the_same_initial_weights_and_buffers() -> None:
-    whole = build_model(LLAMA, 3)
-    model, initial = deferred_model(LLAMA, 3)
+def test_sizes_of_bert_are_those_of_its_layers() -> None:
+    """Attention both ways is counted whole; the head has a layer of its own and the embeddings."""
+    width, wide, context, vocab = BERT.width, 48, BERT.context, BERT.vocab_size
+    block = 4 * width**2 + 2 * width * wide
+    products = 2 * block + width**2 + width * vocab
+    assert models.product_weights(BERT) == products
+    assert models.flops_per_token(BERT) == 6 * products + 3 * 2 * 4 * context * width
+    assert models.num_parameters(BERT) == sum(p.numel() for p in build_model(BERT, 0).parameters())
+
+
+def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
+    torch.manual_seed(0)
+    ours = build_model(BERT, 0)
+    config = transformers.BertConfig(**ours.model.config.to_dict())
+    theirs = transformers.BertForMaskedLM(config).eval()
+    theirs.load_state_dict(ours.model.state_dict())
+    windows = torch.randint(1, 300, (4, 17)).numpy()
+    masked = Masked(0.3, mask_token=301, special=frozenset({0, 301}), vocab_size=300)
+    inputs, targets, weights = map(torch.from_numpy, masked(windows, 0, 0, 0))
+    labels = targets.where(weights == 1, -100)
+    expected = theirs(input_ids=inputs, labels=labels)
+    torch.testing.assert_close(ours.logits(inputs), expected.logits, rtol=1e-5, atol=1e-5)
+    loss = ours(inputs, targets, weights) / weights.sum()
+    torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("spec", [LLAMA, BERT], ids=lambda spec: spec.architecture)
+def test_a_model_without_memory_gets_the_same_initial_weights_and_buffers(spec) -> None:
+    whole = build_model(spec, 3)
+    model, initial = deferred_model(spec, 3)
     names = [name for name, _ in whole.named_parameters()]
     values = dict(initial.values(names))
     assert all(torch.equal(values[name], p) for name, p in whole.named_parameters())
@@ -95,7 +125,12 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
     ("change", "said"),
     [
         ({"architecture": "LamaForCausalLM"}, "use one such as LlamaForCausalLM"),
-        ({"architecture": "BertForMaskedLM"}, "is no causal language model"),
+        ({"architecture": "BertForQuestionAnswering"}, "is no language model"),
+        ({"architecture": "BertLMHeadModel", "config": {}}, "is_decoder False.* set it to true"),
+        (
+            {"architecture": "BertForMaskedLM", "config": {"is_decoder": True}},
+            "is_decoder True.* set it to false",
+        ),
         ({"config": {"intermedate_size": 3}}, "use one such as intermediate_size"),
         ({"config": {"hidden_size": 3}}, "is set by num_layers, width"),
         ({"config": {"intermediate_size": "wide"}}, "model.config does not fit LlamaConfig"),
@@ -110,7 +145,7 @@ def test_a_model_that_cannot_be_made_is_refused(change, said) -> None:
 
 
 def test_what_the_other_process_refuses_is_said_in_this_one() -> None:
-    with pytest.raises(StudyError, match=r"^model\.architecture 'Lama' is no causal"):
+    with pytest.raises(StudyError, match=r"^model\.architecture 'Lama' is no language"):
         models.num_parameters(replace(LLAMA, architecture="Lama"))
 
 
@@ -121,6 +156,14 @@ def test_a_strategy_that_cuts_the_model_itself_says_which_do_not() -> None:
     study["cells"] = [*study["cells"][:1], cell]
     with pytest.raises(StudyError, match=r"cuts the model itself.*use one of ddp, "):
         strategies.check(expand(Study.of(study)))
+
+
+def test_a_strategy_that_takes_no_weights_refuses_the_masked_objective() -> None:
+    (run, *_) = expand(Study.of(make_study(repeats=1, study="tiny")))
+    objective = ObjectiveSpec("masked", BERT.vocab_size - 1)
+    run = replace(run, strategy="deepspeed", options={}, model=BERT, objective=objective)
+    with pytest.raises(StudyError, match=r"deepspeed averages over all tokens alike"):
+        strategies.check([run])
 
 
 @pytest.mark.parametrize(
