@@ -272,7 +272,10 @@ def together(world: int) -> list[Case]:
     if world == 1:
         return references(together(4) + together(WIDE))
     brief = [case for name in wide_strategies() for case in brief_cases(name, world)]
-    return (wide_cases() if world == WIDE else []) + brief
+    if world < WIDE:
+        return brief
+    # Four ranks train every setting in every format; what only eight have are three axes at once.
+    return wide_cases() + [case for case in brief if case.precision == "fp32" or not case.variant]
 
 
 def longer_cases(strategy: str, world: int) -> list[Case]:

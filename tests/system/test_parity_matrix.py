@@ -1,4 +1,6 @@
-"""Parity on eight ranks (every setting in fp32, three axes at once) and the rest of the matrix.
+"""Parity on eight ranks (three axes at once; every setting in fp32, defaults in all formats).
+
+And on four ranks the rest of the matrix.
 
 `tests/parity` has all other cases of 1, 2 and 4 ranks. All strategies are one launch of 4 or 8.
 """
