@@ -32,9 +32,10 @@ def test_what_the_page_says_besides_is_a_study(tmp_path: Path, cluster: str) -> 
     assert main(["check", "--study", str(own)]) == 0
 
 
-def test_the_study_of_the_page_on_models_is_one(tmp_path: Path) -> None:
+def test_the_studies_of_the_page_on_models_are_such(tmp_path: Path) -> None:
     page = Path("docs/models.md").read_text(encoding="utf-8")
-    (study,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    own = tmp_path / "llama.yaml"
-    own.write_text(study)
-    assert main(["check", "--study", str(own)]) == 0
+    llama, bert = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    own = tmp_path / "own.yaml"
+    for study in (llama, bert):
+        own.write_text(study)
+        assert main(["check", "--study", str(own)]) == 0
