@@ -100,6 +100,10 @@ MUTATIONS = (
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
 )
+UNSEEN = ("deepspeed",)
+"""Strategies whose gradients a library keeps to itself."""
+ONE_NORM = "one_norm"
+"""The gradient of one layer norm is scaled by 1.5, in every strategy, in fp32 and bf16."""
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
     | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
@@ -221,7 +225,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         if p in RESUMED
     ]
     if world == mutated_world(strategy):
-        found += [mutant(strategy, name) for s, name in MUTATIONS if s == strategy]
+        found += mutants(strategy)
     found += overflow_cases(strategy, world)
     if strategy == REFERENCE:
         deep = [replace(case, num_layers=LAYERS[1]) for case in found]
@@ -361,11 +365,16 @@ def mutated_world(strategy: str) -> int:
     return next(n for n in WORLDS if (n > 1 and fits(case_of(strategy, n), n)) or n == WORLDS[-1])
 
 
-def mutant(strategy: str, mutation: str) -> Case:
-    """The case with this mistake."""
-    variant = VARIANT_OF.get((strategy, mutation), 0)
-    again = mutation in RECOMPUTED
-    return case_of(strategy, mutated_world(strategy), variant, mutation=mutation, recompute=again)
+def mutants(strategy: str) -> list[Case]:
+    """The cases with a mistake, all of which the comparison must notice."""
+    world, found = mutated_world(strategy), []
+    for mutation in [name for s, name in MUTATIONS if s == strategy]:
+        variant = VARIANT_OF.get((strategy, mutation), 0)
+        again = mutation in RECOMPUTED
+        found.append(case_of(strategy, world, variant, mutation=mutation, recompute=again))
+    able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
+    wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
+    return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in wanted]
 
 
 def accumulations_of(strategy: str, world: int, variant: int) -> tuple[int, ...]:

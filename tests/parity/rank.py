@@ -173,9 +173,13 @@ def train(
     def make(options: dict[str, Any] = case.options) -> Loop:
         strategy = strategies.load(case.strategy, options)
         batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
-        return Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
+        loop = Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
+        trainable: Any = loop.trainable
+        trainable.update = noting(trainable, squares)
+        return loop
 
-    hooks = Hooks(lambda step: steps.append(step.to_dict()), save)
+    squares: list[dict[str, float]] = []
+    hooks = Hooks(lambda step: steps.append(step.to_dict() | {"squares": squares[-1]}), save)
     if not case.resume:
         loop = make()
         loop.run(hooks)
@@ -185,6 +189,40 @@ def train(
     loop = make(resumed_options(case))
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
     return steps, loop, kept
+
+
+def noting(trainable: Any, squares: list[dict[str, float]]) -> Callable[[], torch.Tensor]:
+    """Its `update`, before which the squares of the gradients are added to the list."""
+    real = trainable.update
+
+    def update() -> torch.Tensor:
+        squares.append(own_squares(trainable))
+        return real()
+
+    return update
+
+
+def own_squares(trainable: Any) -> dict[str, float]:
+    """Of each parameter's mean gradient the sum of squares that this rank is the first to hold.
+
+    Added up over the ranks they are those of the whole gradient; nothing is sent.
+    """
+    if hasattr(trainable, "engine"):
+        return {}  # DeepSpeed's engine keeps the gradients to itself
+    precision, optimiser = trainable.precision, trainable.optimiser
+    clipped = {id(tensor) for tensor in precision.clip_parameters(optimiser)}
+    names, norms = list[str](), list[torch.Tensor]()
+    for name, weight, owner in precision.owners(trainable.model, optimiser):
+        tensor = owner if id(owner) in clipped else weight
+        own = held(tensor.grad, tensor)
+        if trainable.is_first_with(name, own.axes):
+            for box in own.boxes:
+                names.append(name)
+                norms.append(torch.linalg.vector_norm(box.of(own.part), dtype=torch.float64))
+    found = dict.fromkeys(names, 0.0)
+    for name, norm in zip(names, torch.stack(norms).tolist() if norms else [], strict=True):
+        found[name] += norm**2
+    return found
 
 
 def resumed_options(case: Case) -> dict[str, Any]:
@@ -240,6 +278,8 @@ def broken(mutation: str | None) -> Any:
         return mock.patch(f"pipeline.parallel.annotated.{name}", wrong)
     if mutation == "sum":
         return mock.patch("pipeline.precision.native.Native.scaled", summed())
+    if mutation == "one_norm":
+        return mock.patch.object(Stepper, "reduced", one_and_a_half(Stepper.reduced))
     raise ValueError(mutation)
 
 
@@ -334,6 +374,18 @@ def overflowing(case: Case) -> Any:
                     own.part.view(-1)[0] = torch.inf
 
     return mock.patch.object(Stepper, "reduced", reduced)
+
+
+def one_and_a_half(real: Any) -> Any:
+    """Reduce, then scale the gradient of one layer norm."""
+
+    def reduced(self: Stepper) -> None:
+        real(self)
+        for name, parameter in self.model.named_parameters():
+            if name == "h.1.ln_2.weight" and parameter.grad is not None:
+                parameter.grad *= 1.5
+
+    return reduced
 
 
 def relabel(tensor: Any, wanted: Any) -> Any:
