@@ -63,6 +63,9 @@ OPTIMISER = OptimiserSpec(
     warmup_steps=4,
 )
 
+DECAYED = replace(OPTIMISER, weight_decay=10.0, decay_matrices_only=True)
+"""Decay of norms would move their weights of 1 by 2 % a step, 200 times what parity allows."""
+
 # Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.
 MUTATIONS = (
     ("annotated", "partial_kept"),
@@ -126,7 +129,7 @@ class Case:
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
-    sequences.
+    sequences. `decay`: strong weight decay, of matrices alone.
     """
 
     strategy: str
@@ -141,6 +144,7 @@ class Case:
     recompute: bool = False
     brief: bool = False
     architecture: str | None = None
+    decay: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -158,6 +162,7 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
+        parts += ["decay"] * self.decay
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [self.mutation or "", self.architecture or ""]
@@ -174,7 +179,7 @@ class Case:
             precision=self.precision,
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=self.model,
-            optimiser=OPTIMISER,
+            optimiser=DECAYED if self.decay else OPTIMISER,
             workload=WorkloadSpec(batch, self.accumulation, steps, 2, "strong", 0, self.recompute),
             repeat=0,
             seed=11,
@@ -226,7 +231,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     ]
     if world == mutated_world(strategy):
         found += mutants(strategy)
-    found += overflow_cases(strategy, world)
+    found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     if strategy == REFERENCE:
         deep = [replace(case, num_layers=LAYERS[1]) for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
@@ -290,6 +295,19 @@ def overflow_cases(strategy: str, world: int) -> list[Case]:
     able = "fp16" in precisions_of(strategy, 0) and (world > 1 or strategy == REFERENCE)
     variants = variants_of(strategy, world) if able else []
     return [case_of(strategy, world, v, "fp16", overflow=True) for v in variants]
+
+
+def decay_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting in fp32, the defaults also with master weights; in one world, the same code."""
+    if strategy == REFERENCE:
+        others = [name for name in strategies.names() if name != REFERENCE]
+        return references([case for s in others for case in decay_cases(s, mutated_world(s))])
+    if world != mutated_world(strategy):
+        return []
+    found = [case_of(strategy, world, v, decay=True) for v in variants_of(strategy, world)]
+    if "amp_o2" in precisions_of(strategy, 0):
+        found.append(case_of(strategy, world, 0, "amp_o2", decay=True))
+    return found
 
 
 def references(cases: list[Case]) -> list[Case]:

@@ -52,6 +52,7 @@ from tests.parity.cases import (
     brief_cases,
     case_of,
     cases_of,
+    decay_cases,
     launches,
     longer_cases,
     model_cases,
@@ -394,6 +395,24 @@ def assert_step_is_skipped(runs: Runs, single: Runs, case: Case) -> None:
     for run in ranks:
         assert [s["step"] for s in run["steps"] if s["grad_norm"] is None] == [OVERFLOW_STEP]
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
+
+
+DECAYED = [(s, w, c) for s, w in launches() if w > 1 for c in decay_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in DECAYED]
+)
+def test_matrices_alone_decay_as_on_a_single_device(launched, strategy, world, case) -> None:
+    runs, single = launched(strategy, world), launched("single", 1)
+    full = case.precision == "fp32"
+    first, later = (FIRST_STEP, ALL_STEPS) if full else (MIXED_FIRST, MIXED)
+    assert_same_steps(runs.rank(case), single.rank(case.reference()), first=first, later=later)
+    assert len({rank["weights_sha256"] for rank in runs.ranks(case)}) == 1
+    if full:
+        expected = single.weights(case.reference())
+        for name, weight in runs.weights(case).items():
+            torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
 
 
 MUTANTS = [case for strategy in {s: None for s, _ in launches()} for case in mutants(strategy)]
