@@ -341,7 +341,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "twice": {P + "pipeline.PipelineStepper.accumulate": first_half_twice},
     "stage_order": {P + "schedule.Stages.layers_of": backwards},
     "rest_twice": {P + "pipeline.PipelineStepper.clip": with_the_rest_of_all},
-    "no_average": {P + "pipeline.average": lambda gradients, group: None},
+    "no_average": {P + "sharded.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)},
     "stale_rows": {P + "sharded.ShardedOptimiser.publish": lambda self: None},
 }
 """What a broken axis has in place of the right thing, by mutation."""
@@ -367,9 +367,9 @@ def overflowing(case: Case) -> Any:
         real(self)
         if next(steps) != OVERFLOW_STEP:
             return
-        for name, parameter in self.model.named_parameters():
-            if name == "h.1.mlp.c_fc.weight" and parameter.grad is not None:
-                own = held(parameter.grad, parameter)
+        for name, reduced in reduced_by(self):
+            if name == "h.1.mlp.c_fc.weight":
+                own = held(reduced.grad, reduced)
                 if own.boxes and not any(own.boxes[0].offsets):
                     own.part.view(-1)[0] = torch.inf
 
@@ -381,11 +381,18 @@ def one_and_a_half(real: Any) -> Any:
 
     def reduced(self: Stepper) -> None:
         real(self)
-        for name, parameter in self.model.named_parameters():
-            if name == "h.1.ln_2.weight" and parameter.grad is not None:
-                parameter.grad *= 1.5
+        for name, reduced in reduced_by(self):
+            if name == "h.1.ln_2.weight":
+                reduced.grad *= 1.5
 
     return reduced
+
+
+def reduced_by(stepper: Stepper) -> Iterator[tuple[str, Any]]:
+    """Names, and the weights or this rank's rows of them that have the mean gradients."""
+    for name, *pair in stepper.precision.owners(stepper.model, stepper.optimiser):
+        yield from ((name, one) for one in pair[:1] if one.grad is not None)
+        yield from ((name, one) for one in pair[1:] if one.grad is not None and one is not pair[0])
 
 
 def relabel(tensor: Any, wanted: Any) -> Any:
