@@ -12,7 +12,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-NAME = "samestep_cut"
+NAME, ROWS_NAME = "samestep_cut", "samestep_rows"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows, from `start` on, of a parameter of this `shape`: ZeRO's stage 1."""
+
+    start: int
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,12 @@ def cut(parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup) -> nn.
     part = nn.Parameter(made.part(parameter.detach()))
     setattr(part, NAME, made)
     return part
+
+
+def rows_of(tensor: Tensor) -> Rows | None:
+    """Which rows of a parameter these are; None for all of them."""
+    found: Rows | None = getattr(tensor, ROWS_NAME, None)
+    return found
 
 
 def cut_of(tensor: Tensor) -> Cut | None:

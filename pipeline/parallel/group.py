@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from pipeline.errors import LaunchError
 from pipeline.parallel.collectives import collective
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import BUCKET_BYTES, Layout
 
+T = TypeVar("T", bound=Tensor)
 PAUSE_SECONDS = 0.1
 """Between two nodes the deadlock came within 200 groups; after half of this in none of 1000."""
 
@@ -107,3 +109,17 @@ def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
             sent.wait()
         total = incoming.add_(pieces[(rank - 2 - step) % size])
     return total
+
+
+def buckets(tensors: Iterable[T]) -> Iterator[list[T]]:
+    """Consecutive tensors that travel together, of BUCKET_BYTES or a little more."""
+    bucket: list[T] = []
+    size = 0
+    for tensor in tensors:
+        bucket.append(tensor)
+        size += tensor.nbytes
+        if size >= BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket

@@ -1,7 +1,7 @@
 """What a rank holds of a tensor, as boxes of the whole, so that a checkpoint knows no layout.
 
 A tensor may be cut twice: a tensor axis gives a rank its part (`Cut`), and ZeRO's stage 1 cuts the
-rows of that part over the data axis (a DTensor). Both cuts are exact for lengths that the ranks do
+rows of that part over the data axis (`Rows`). Both cuts are exact for lengths that the ranks do
 not divide, where some ranks have one row less, or none.
 """
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pipeline.parallel.cut import Cut, cut_of
-from pipeline.parallel.mesh import TENSOR
+from pipeline.parallel.cut import Cut, cut_of, rows_of
+from pipeline.parallel.mesh import DATA, TENSOR
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Placement
@@ -60,6 +60,9 @@ def held(tensor: Tensor, like: Tensor) -> Held:
         assert own == tuple(part.shape), f"a part of {tuple(part.shape)}, expected {own}"
         placed = zip(mesh.mesh_dim_names, shards.placements, strict=True)
         axes |= {name for name, placement in placed if placement.is_shard()}
+    if shape and (rows := rows_of(like)) is not None:
+        axes.add(DATA)
+        offsets, shape = (rows.start, *offsets[1:]), rows.shape
     boxes = [Box(offsets, tuple(part.shape), (0,) * part.dim())]
     cut = cut_of(like)
     if cut is not None and shape:

@@ -7,7 +7,7 @@ were made before the stages, and a data axis along which gradients are averaged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,11 @@ from torch.distributed.pipelining import (
 from pipeline.parallel import schedule as schedules
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
-from pipeline.parallel.group import Group
-from pipeline.parallel.mesh import BUCKET_BYTES, PIPELINE, TENSOR, Layout
+from pipeline.parallel.group import Group, buckets
+from pipeline.parallel.mesh import PIPELINE, TENSOR, Layout
 from pipeline.parallel.passes import MarkedStage, Waits
 from pipeline.parallel.schedule import ONE_STAGE
+from pipeline.parallel.sharded import ShardedOptimiser
 from pipeline.parallel.stages import StagedModel
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
@@ -103,7 +104,11 @@ class PipelineStepper(Stepper):
         self.schedule, self.asked = schedule, microbatches
         self.device = next(self.model.parameters()).device
         self.waits = Waits(self.phases)
+        optimiser = parts.optimiser
+        self.sharded = optimiser if isinstance(optimiser, ShardedOptimiser) else None
         self._names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        if self.sharded is not None:
+            self._names |= {rows: self._names[p] for p, rows in self.sharded.rows.items()}
         self._runner: Any = None
         self._scale = self._total = torch.zeros((), device=self.device)
 
@@ -175,19 +180,25 @@ class PipelineStepper(Stepper):
     def average(self) -> None:
         """Mean gradients along the data axis, then the sum of the two copies of a tied weight.
 
+        Under ZeRO's stage 1 each rank has its rows of both from there on.
+
         Where sequences are cut, what is whole on all ranks of the tensor axis is added up first. In
         this order both ends add the same two numbers, and get equal bits.
         """
         if self.cut_over is not None:
             self.cut_over.add_uncut(self.model)
-        if self.axes.data is not None:
+        if self.sharded is not None:
+            self.sharded.reduce()
+        elif self.axes.data is not None:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             average(gradients, self.axes.data)
         if self.axes.ends is not None:
             for name in self.staged.tied:
-                gradient = self.model.get_parameter(name).grad
+                tied = self.model.get_parameter(name)
+                gradient = (tied if self.sharded is None else self.sharded.rows[tied]).grad
                 assert gradient is not None
-                dist.all_reduce(gradient, group=self.axes.ends)
+                if gradient.numel():  # the last ranks may have no rows
+                    dist.all_reduce(gradient, group=self.axes.ends)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over all stages; each parameter counts once.
@@ -201,7 +212,8 @@ class PipelineStepper(Stepper):
         if self.axes.tensor is not None and self.axes.tensor.rank() > 0:
             rest = []  # the first rank of the tensor axis counts what all of them hold
         squares = sum_of_squares(parts, self.device) + sum_of_squares(rest, self.device)
-        for axis in (self.axes.tensor, self.axes.pipeline):
+        data = None if self.sharded is None else self.axes.data
+        for axis in (self.axes.tensor, data, self.axes.pipeline):
             if axis is not None:
                 dist.all_reduce(squares, group=axis)
         norm = squares.sqrt().float()
@@ -231,7 +243,7 @@ class PipelineStepper(Stepper):
 
 def average(gradients: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     """The mean of each gradient over the ranks of a group, in place. Collective."""
-    for bucket in _buckets(gradients):
+    for bucket in buckets(gradients):
         # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket]) / group.size()
         dist.all_reduce(flat, group=group)
@@ -245,16 +257,3 @@ def sum_of_squares(gradients: list[Tensor], device: torch.device) -> Tensor:
     if not gradients:
         return torch.zeros((), dtype=torch.float64, device=device)
     return torch.nn.utils.get_total_norm(gradients).double() ** 2
-
-
-def _buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    bucket: list[Tensor] = []
-    size = 0
-    for gradient in gradients:
-        bucket.append(gradient)
-        size += gradient.nbytes
-        if size >= BUCKET_BYTES:
-            yield bucket
-            bucket, size = [], 0
-    if bucket:
-        yield bucket

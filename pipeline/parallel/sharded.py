@@ -6,8 +6,10 @@ state, stage 2 the gradients too, stage 3 the weights too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,18 +24,15 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from pipeline.parallel.collectives import collective
-from pipeline.parallel.cut import NAME, cut_of
-from pipeline.parallel.group import Group, ring_reduce_scatter
+from pipeline.parallel.cut import NAME, ROWS_NAME, Rows, cut_of
+from pipeline.parallel.group import Group, buckets, ring_reduce_scatter
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Prepared
-
-ROWS = Shard(0)
-"""A tensor's rows are cut into as many runs as there are ranks; the last ranks may get fewer."""
 
 
 def data_mesh(layout: Layout) -> DeviceMesh:
@@ -107,88 +106,189 @@ class MeanReduceScatter(ReduceScatter):
             output_tensor /= group.size()
 
 
+class Bucket:
+    """Parameters whose rows travel together; `own` are this rank's rows of all of them, flat.
+
+    Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
+    It becomes a view of its padded rows, so that one operator spreads what was gathered.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], ranks: dist.ProcessGroup) -> None:
+        self.parameters, self.ranks, self.missing = parameters, ranks, len(parameters)
+        size, rank = ranks.size(), ranks.rank()
+        runs = [-(-len(parameter) // size) for parameter in parameters]
+        self.sizes = [n * p[0].numel() for n, p in zip(runs, parameters, strict=True)]
+        self.own = parameters[0].detach().new_zeros(sum(self.sizes))
+        self.gradient = torch.zeros_like(self.own)
+        self.padded, self.gradients = list[Tensor](), list[Tensor]()
+        self.rows = list[nn.Parameter]()
+        self._sent: tuple[Tensor, Any] | None = None
+        flats = zip(
+            torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes), strict=True
+        )
+        for parameter, run, (own, gradient) in zip(parameters, runs, flats, strict=True):
+            padded = parameter.detach().new_zeros(size * run, *parameter.shape[1:])
+            padded[: len(parameter)] = parameter.detach()
+            self.padded.append(padded.view(size, -1))
+            own.copy_(self.padded[-1][rank])
+            start = min(rank * run, len(parameter))
+            shape = (min(run, len(parameter) - start), *parameter.shape[1:])
+            numel = math.prod(shape)
+            rows = nn.Parameter(own[:numel].view(shape))
+            setattr(rows, ROWS_NAME, Rows(start, tuple(parameter.shape)))
+            if (cut := cut_of(parameter)) is not None:
+                setattr(rows, NAME, cut)
+            self.rows.append(rows)
+            self.gradients.append(gradient[:numel].view(shape))
+            parameter.data = padded[: len(parameter)]
+
+    @collective
+    def reduce(self) -> None:
+        """Begin to give every rank its rows of the mean gradient; the whole one is dropped."""
+        gradients: Any = [parameter.grad for parameter in self.parameters]
+        # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
+        flat = torch._chunk_cat(gradients, 0, self.ranks.size()).div_(self.ranks.size()).view(-1)
+        for parameter in self.parameters:
+            parameter.grad = None
+        if flat.device.type == "cpu":
+            self.gradient.copy_(ring_reduce_scatter(flat, self.ranks))
+        else:
+            work = dist.reduce_scatter_tensor(self.gradient, flat, group=self.ranks, async_op=True)
+            self._sent = flat, work
+
+    def reduced(self) -> None:
+        """Wait for the rows' gradients and hand them to the rows."""
+        if self._sent is not None:
+            self._sent[1].wait()
+            self._sent = None
+        self.missing = len(self.parameters)
+        for rows, gradient in zip(self.rows, self.gradients, strict=True):
+            rows.grad = gradient
+
+    def gather(self) -> tuple[Tensor, Any]:
+        """Begin to gather the rows of all ranks: where they come, and what to wait for."""
+        gathered = self.own.new_empty(self.ranks.size() * len(self.own))
+        return gathered, dist.all_gather_into_tensor(gathered, self.own, self.ranks, async_op=True)
+
+    def spread(self, gathered: Tensor) -> None:
+        """Copy the rows of all ranks into the whole parameters."""
+        by_rank = gathered.view(self.ranks.size(), -1)
+        torch.split_with_sizes_copy(by_rank, self.sizes, dim=1, out=self.padded)
+
+
 class ShardedOptimiser(Optimizer):
     """Stage 1: every rank updates its rows of each whole parameter, then all gather the rows.
 
-    The parameter group is the model's; its `masters` are the rows as DTensors, to which the state
-    of the optimiser belongs that `make` gives.
+    The parameter group holds the rows, which the optimiser that `make` gives steps, and the model's
+    own parameters as `wholes`. Buckets are those of DDP, the last parameters first.
     """
 
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
         make: Callable[[Iterable[nn.Parameter]], Optimizer],
-        mesh: DeviceMesh,
+        ranks: dist.ProcessGroup,
     ) -> None:
-        whole = list(parameters)
-        shards = [of_same_cut(parameter, _rows(parameter.detach(), mesh)) for parameter in whole]
-        super().__init__([{"params": whole, "masters": shards}], {})
-        self.mesh = mesh
-        self.inner = make(shards)
+        self.buckets = [Bucket(found, ranks) for found in buckets(list(parameters)[::-1])]
+        self.ranks, self._next, self._hold = ranks, 0, False
+        wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
+        rows = [one for bucket in self.buckets for one in bucket.rows]
+        super().__init__([{"params": rows, "wholes": wholes}], {})
+        self.inner = make(rows)
+        self.rows = dict(zip(wholes, rows, strict=True))
+
+    def overlap(self) -> None:
+        """Reduce each bucket as soon as a backward pass has its last gradient, in their order."""
+        for bucket in self.buckets:
+            for parameter in bucket.parameters:
+                any_parameter: Any = parameter
+                any_parameter.register_post_accumulate_grad_hook(partial(self._ready, bucket))
+
+    def _ready(self, bucket: Bucket, parameter: Tensor) -> None:
+        if self._hold:
+            return
+        bucket.missing -= 1
+        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
+            self.buckets[self._next].reduce()
+            self._next += 1
+
+    @contextmanager
+    def without_reduction(self) -> Iterator[None]:
+        """Gradients stay whole and are added up on their own rank within this context."""
+        self._hold = True
+        try:
+            yield
+        finally:
+            self._hold = False
+
+    def reduce(self) -> None:
+        """Reduce what no backward pass has, and wait for all: rows then have mean gradients."""
+        for bucket in self.buckets[self._next :]:
+            bucket.reduce()
+        for bucket in self.buckets:
+            bucket.reduced()
+        self._next = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of rows and whole parameters."""
+        for whole, rows in self.rows.items():
+            whole.grad = rows.grad = None
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Step this rank's rows, then gather those of all ranks into the whole parameters."""
-        (group,) = self.param_groups
         for inner in self.inner.param_groups:
-            inner["lr"] = group["lr"]
-        for parameter, rows in zip(group["params"], group["masters"], strict=True):
-            rows.grad = _rows(parameter.grad, self.mesh)
+            inner["lr"] = self.param_groups[0]["lr"]
         self.inner.step()
-        self.inner.zero_grad()
         self.publish()
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Copy the rows of all ranks into the whole parameters. A collective, one message each."""
-        (group,) = self.param_groups
-        size = self.mesh.size()
-        pieces = [parameter.detach().chunk(size) for parameter in group["params"]]
-        lengths = [sum(p[rank].numel() for p in pieces if rank < len(p)) for rank in range(size)]
-        own = torch.cat([rows.to_local().reshape(-1) for rows in group["masters"]])
-        sent = own.new_zeros(max(lengths))
-        sent[: own.numel()] = own
-        gathered = sent.new_empty(size * sent.numel())
-        dist.all_gather_into_tensor(gathered, sent, self.mesh.get_group())
-        for rank, flat in enumerate(gathered.chunk(size)):
-            targets = [p[rank] for p in pieces if rank < len(p)]
-            sizes = [target.numel() for target in targets]
-            parts = torch.split(flat[: lengths[rank]], sizes)
-            for target, part in zip(targets, parts, strict=True):
-                target.copy_(part.view_as(target))
+        """Copy the rows of all ranks into the whole parameters: one collective for each bucket.
 
-
-def of_same_cut(parameter: Tensor, rows: Tensor) -> nn.Parameter:
-    """Rows of a parameter, which also know where a tensor axis cut it."""
-    made = nn.Parameter(rows)
-    if (cut := cut_of(parameter)) is not None:
-        setattr(made, NAME, cut)
-    return made
-
-
-def _rows(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
-    """This rank's rows of a tensor that every rank holds whole; nothing is sent."""
-    return distribute_tensor(tensor, mesh, [ROWS], src_data_rank=None)
+        While one bucket is spread the next ones travel.
+        """
+        sent = [bucket.gather() for bucket in self.buckets]
+        for bucket, (gathered, work) in zip(self.buckets, sent, strict=True):
+            if work is not None:
+                work.wait()
+            bucket.spread(gathered)
 
 
 class ShardedStepper(Stepper):
-    """The shared step where gradients or weights are shards, or the optimiser's state is."""
+    """The shared step where gradients or weights are shards, or the optimiser's state is.
 
-    def __init__(self, parts: Prepared, group: Group, **options: Any) -> None:
+    `ranks`: under stage 1, those over which rows are cut; DTensors know theirs.
+    """
+
+    def __init__(
+        self,
+        parts: Prepared,
+        group: Group,
+        ranks: dist.ProcessGroup | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(parts, **group.all_data_parallel(), **options)
+        self.ranks = ranks
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over the shards of all ranks; where it is infinite all skip the step."""
-        norm = total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = total_norm([p.grad for p in parameters if p.grad is not None], self.ranks)
         torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
         self.precision.overflowed(self.optimiser, norm)
         return norm
 
 
 @collective
-def total_norm(gradients: list[Tensor]) -> Tensor:
+def total_norm(gradients: list[Tensor], ranks: dist.ProcessGroup | None) -> Tensor:
     """The L2 norm over the shards of all ranks."""
     norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if isinstance(norm, DTensor):
+        return norm.full_tensor()
+    if ranks is None:
+        return norm
+    squares = norm.double() ** 2
+    dist.all_reduce(squares, group=ranks)
+    return squares.sqrt().float()
 
 
 @contextmanager

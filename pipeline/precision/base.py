@@ -91,8 +91,9 @@ class Precision(ABC):
         """
         names = {parameter: name for name, parameter in model.named_parameters()}
         for group in optimiser.param_groups:
+            weights = group.get("wholes", group["params"])
             owners = group.get("masters", group["params"])
-            for parameter, owner in zip(group["params"], owners, strict=True):
+            for parameter, owner in zip(weights, owners, strict=True):
                 yield names[parameter], parameter, owner
 
     @abstractmethod

@@ -144,12 +144,14 @@ class Hybrid(Pipelined):
             payload += each * uncut
             formula = formula.replace("A,", "A + R,", 1)
         gathered = own * FP32 / each if self.zero_stage else 0.0
-        stated = "2(n-1)/n G + (n-1)/n W" if self.zero_stage else "2(n-1)/n G"
+        data = layout.data_parallel if self.zero_stage else 1
+        reduced = own if data > 1 else 2 * own
+        stated = "(n-1)/n (G + W)" if self.zero_stage else "2(n-1)/n G"
         cut_in = self.tensor if part.sequence else 1
         return (
             *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
-            *self.sends_between_stages(spec, layout, rank, tied, cut_in),
-            *along(layout, DATA, stated, 2 * own + gathered),
+            *self.sends_between_stages(spec, layout, rank, tied / data, cut_in),
+            *along(layout, DATA, stated, reduced + gathered),
         )
 
     def _part(self, spec: RunSpec, layout: Layout, rank: int) -> Part:
@@ -177,5 +179,5 @@ class Hybrid(Pipelined):
             return super().prepare(parts, mesh)
         parts.materialise()
         return parts.prepared(
-            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA])
+            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA].get_group())
         )

@@ -1,7 +1,8 @@
 """Sharded data parallelism: ZeRO's stages 1 to 3 (Rajbhandari et al. 2020), 2 and 3 by FSDP2.
 
-Stage 1 all-reduces gradients as DDP does and gathers the updated weights. Stages 2 and 3 gather
-weights before each block and reduce-scatter its gradients after it; stage 3 gathers them twice.
+Stage 1 reduce-scatters gradients in buckets during the backward pass and gathers updated weights.
+Stages 2 and 3 gather weights before each block and reduce-scatter its gradients after it; stage 3
+gathers them twice.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import DATA
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -86,13 +87,13 @@ class Sharded(Strategy):
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
         share = 1 / layout.num_processes
         if self.stage == 1:
-            # rows of the weights besides the whole ones, and the two ends of the all-gather
+            # rows of the weights besides the whole ones and of the gradients, and a bucket in the
+            # order of the ranks while it is reduced; then all that is gathered
             rows = int(gradients * share)
             return Footprint(
-                buffer_bytes=2 * rows + gradients,
-                holds_gradients=True,
+                buffer_bytes=min(BUCKET_BYTES, gradients),
                 optimiser_share=share,
-                gathered_bytes=rows,
+                gathered_bytes=2 * rows,
             )
         each = gradients // models.num_parameters(spec.model)
         block = each * models.layer_parameters(spec.model)
@@ -113,7 +114,7 @@ class Sharded(Strategy):
         return replace(kept, optimiser_share=0.0, weight_share=0.0, gradient_share=0.0)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Weights are gathered, gradients all-reduced (stage 1) or reduced and scattered.
+        """Weights are gathered, gradients reduced and scattered.
 
         FSDP2 gathers in every micro-batch and reduces in the last one.
         """
@@ -122,7 +123,7 @@ class Sharded(Strategy):
         blocks = each * spec.model.num_layers * models.layer_parameters(spec.model)
         weights = each * models.num_parameters(spec.model)
         if self.stage == 1:
-            return along(layout, DATA, "2(n-1)/n G + (n-1)/n W", 2 * gradients + weights)
+            return along(layout, DATA, "(n-1)/n (G + W)", gradients + weights)
         if self.stage == 2:
             return along(layout, DATA, "(n-1)/n (m W + G)", pieces * weights + gradients)
         gathered = pieces * (weights + blocks)
@@ -130,8 +131,6 @@ class Sharded(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""
-        from torch.nn.parallel import DistributedDataParallel
-
         from pipeline.parallel import sharded
         from pipeline.parallel.group import Group
 
@@ -139,12 +138,18 @@ class Sharded(Strategy):
         group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if self.offload else None)
         mesh = sharded.data_mesh(parts.layout)
         if self.stage == 1:
+            ranks = mesh.get_group()
             optimiser = sharded.ShardedOptimiser(
-                parts.model.parameters(), parts.make_optimiser, mesh
+                parts.model.parameters(), parts.make_optimiser, ranks
             )
-            wrapped = DistributedDataParallel(parts.model, gradient_as_bucket_view=True)
-            wrapped.broadcast_buffers = False
-            return sharded.ShardedStepper(parts.prepared(optimiser), group, forward=wrapped)
+            optimiser.overlap()
+            return sharded.ShardedStepper(
+                parts.prepared(optimiser),
+                group,
+                ranks,
+                reduce=optimiser.reduce,
+                accumulating=optimiser.without_reduction,
+            )
         if parts.layout.device == "cuda":
             parts.phases.untimed()  # collectives run on streams of their own
         root = sharded.shard(

@@ -60,7 +60,8 @@ class OptimiserSpec:
     """AdamW with clipping by the global gradient norm and a linear warm-up of `warmup_steps`.
 
     After the warm-up, `schedule` is `constant` or `linear` (to zero after `schedule_steps`, by
-    default the run's steps).
+    default the run's steps). `decay_matrices_only`: biases, layer norms and all else of one
+    dimension have no weight decay, as in Megatron-LM and nanoGPT.
     """
 
     name: str
@@ -73,6 +74,7 @@ class OptimiserSpec:
     schedule: str
     warmup_steps: int
     schedule_steps: int | None = None
+    decay_matrices_only: bool = False
 
     def rate(self, step: int, total_steps: int) -> float:
         """Learning rate of step `step` (from 0) of `total_steps`: a function of the step alone.
@@ -213,7 +215,8 @@ class RunSpec:
         for place, name in later:
             if place[name] is None:
                 del place[name]
-        unset = ((whole, "profile"), (whole, "environment"), (whole["workload"], "recompute"))
+        unset = [(whole, "profile"), (whole, "environment"), (whole["workload"], "recompute")]
+        unset.append((whole["optimiser"], "decay_matrices_only"))
         for place, name in unset:
             if not place[name]:
                 del place[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 from torch.optim import AdamW, Optimizer
@@ -11,9 +12,18 @@ from pipeline.study.spec import OptimiserSpec
 
 
 def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Fused AdamW over these parameters, as in the study (Loshchilov & Hutter 2019)."""
+    """Fused AdamW over these parameters, as in the study (Loshchilov & Hutter 2019).
+
+    A part of a parameter has as many dims as the whole, so every cut decays what one device does.
+    """
+    groups: Any = parameters
+    if chosen.decay_matrices_only:
+        decayed, rest = list[nn.Parameter](), list[nn.Parameter]()
+        for parameter in parameters:
+            (decayed if parameter.dim() > 1 else rest).append(parameter)
+        groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
     return AdamW(
-        parameters,
+        groups,
         lr=chosen.learning_rate,
         betas=(chosen.beta1, chosen.beta2),
         eps=chosen.eps,

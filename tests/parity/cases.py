@@ -79,6 +79,9 @@ OPTIMISER = OptimiserSpec(
     warmup_steps=4,
 )
 
+DECAYED = replace(OPTIMISER, weight_decay=10.0, decay_matrices_only=True)
+"""Decay of norms would move their weights of 1 by 2 % a step, 200 times what parity allows."""
+
 # Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.
 MUTATIONS = (
     ("annotated", "partial_kept"),
@@ -117,6 +120,10 @@ MUTATIONS = (
     ("hybrid", "uncut_alone"),
     *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
 )
+UNSEEN = ("deepspeed",)
+"""Strategies whose gradients a library keeps to itself."""
+ONE_NORM = "one_norm"
+"""The gradient of one layer norm is scaled by 1.5, in every strategy, in fp32 and bf16."""
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
     | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
@@ -139,7 +146,7 @@ class Case:
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
-    sequences.
+    sequences. `decay`: strong weight decay, of matrices alone.
     """
 
     strategy: str
@@ -154,6 +161,7 @@ class Case:
     recompute: bool = False
     brief: bool = False
     architecture: str | None = None
+    decay: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -171,6 +179,7 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
+        parts += ["decay"] * self.decay
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [self.mutation or "", self.architecture or ""]
@@ -187,7 +196,7 @@ class Case:
             precision=self.precision,
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=self.model,
-            optimiser=OPTIMISER,
+            optimiser=DECAYED if self.decay else OPTIMISER,
             workload=WorkloadSpec(batch, self.accumulation, steps, 2, "strong", 0, self.recompute),
             repeat=0,
             seed=11,
@@ -239,8 +248,8 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         if p in RESUMED
     ]
     if world == mutated_world(strategy):
-        found += [mutant(strategy, name) for s, name in MUTATIONS if s == strategy]
-    found += overflow_cases(strategy, world)
+        found += mutants(strategy)
+    found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     if strategy == REFERENCE:
         deep = [replace(case, num_layers=LAYERS[1]) for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
@@ -308,6 +317,19 @@ def overflow_cases(strategy: str, world: int) -> list[Case]:
     able = "fp16" in precisions_of(strategy, 0) and (world > 1 or strategy == REFERENCE)
     variants = variants_of(strategy, world) if able else []
     return [case_of(strategy, world, v, "fp16", overflow=True) for v in variants]
+
+
+def decay_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting in fp32, the defaults also with master weights; in one world, the same code."""
+    if strategy == REFERENCE:
+        others = [name for name in strategies.names() if name != REFERENCE]
+        return references([case for s in others for case in decay_cases(s, mutated_world(s))])
+    if world != mutated_world(strategy):
+        return []
+    found = [case_of(strategy, world, v, decay=True) for v in variants_of(strategy, world)]
+    if "amp_o2" in precisions_of(strategy, 0):
+        found.append(case_of(strategy, world, 0, "amp_o2", decay=True))
+    return found
 
 
 def references(cases: list[Case]) -> list[Case]:
@@ -383,13 +405,20 @@ def mutated_world(strategy: str) -> int:
     return next(n for n in WORLDS if (n > 1 and fits(case_of(strategy, n), n)) or n == WORLDS[-1])
 
 
-def mutant(strategy: str, mutation: str) -> Case:
-    """The case with this mistake."""
-    if mutation in MISCOUNTED:
-        return Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
-    variant = VARIANT_OF.get((strategy, mutation), 0)
-    again = mutation in RECOMPUTED
-    return case_of(strategy, mutated_world(strategy), variant, mutation=mutation, recompute=again)
+def mutants(strategy: str) -> list[Case]:
+    """The cases with a mistake, all of which the comparison must notice."""
+    world, found = mutated_world(strategy), []
+    for mutation in [name for s, name in MUTATIONS if s == strategy]:
+        if mutation in MISCOUNTED:
+            case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
+        else:
+            variant = VARIANT_OF.get((strategy, mutation), 0)
+            again = mutation in RECOMPUTED
+            case = case_of(strategy, world, variant, mutation=mutation, recompute=again)
+        found.append(case)
+    able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
+    wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
+    return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in wanted]
 
 
 def accumulations_of(strategy: str, world: int, variant: int) -> tuple[int, ...]:

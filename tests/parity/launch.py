@@ -6,9 +6,12 @@ A rank that fails leaves `rank<r>.error.json`, see `rank.py`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +40,21 @@ class Runs:
         self.folder, self.world = folder, world
 
     def rank(self, case: Case, rank: int = 0) -> dict[str, Any]:
-        return json.loads((self.folder / f"{case.name}.rank{rank}.json").read_text())
+        return self.ranks(case)[rank]
 
+    @cache  # noqa: B019
     def ranks(self, case: Case) -> list[dict[str, Any]]:
-        return [self.rank(case, rank) for rank in range(self.world)]
+        """What each rank left; their steps also have the norm of each whole gradient."""
+        files = [self.folder / f"{case.name}.rank{rank}.json" for rank in range(self.world)]
+        ranks = [json.loads(file.read_text()) for file in files]
+        for same_step in zip(*(rank["steps"] for rank in ranks), strict=True):
+            squares = Counter[str]()
+            for step in same_step:
+                squares.update(step.pop("squares"))
+            norms = {name: math.sqrt(square) for name, square in squares.items()}
+            for step in same_step:
+                step["gradients"] = norms
+        return ranks
 
     def checkpoint(self, case: Case) -> SavedState:
         """What a run that was resumed half-way had left there."""

@@ -175,9 +175,13 @@ def train(
         strategy = strategies.load(case.strategy, options)
         work = spec.workload
         batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
-        return Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
+        loop = Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
+        trainable: Any = loop.trainable
+        trainable.update = noting(trainable, squares)
+        return loop
 
-    hooks = Hooks(lambda step: steps.append(step.to_dict()), save)
+    squares: list[dict[str, float]] = []
+    hooks = Hooks(lambda step: steps.append(step.to_dict() | {"squares": squares[-1]}), save)
     if not case.resume:
         loop = make()
         loop.run(hooks)
@@ -187,6 +191,40 @@ def train(
     loop = make(resumed_options(case))
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
     return steps, loop, kept
+
+
+def noting(trainable: Any, squares: list[dict[str, float]]) -> Callable[[], torch.Tensor]:
+    """Its `update`, before which the squares of the gradients are added to the list."""
+    real = trainable.update
+
+    def update() -> torch.Tensor:
+        squares.append(own_squares(trainable))
+        return real()
+
+    return update
+
+
+def own_squares(trainable: Any) -> dict[str, float]:
+    """Of each parameter's mean gradient the sum of squares that this rank is the first to hold.
+
+    Added up over the ranks they are those of the whole gradient; nothing is sent.
+    """
+    if hasattr(trainable, "engine"):
+        return {}  # DeepSpeed's engine keeps the gradients to itself
+    precision, optimiser = trainable.precision, trainable.optimiser
+    clipped = {id(tensor) for tensor in precision.clip_parameters(optimiser)}
+    names, norms = list[str](), list[torch.Tensor]()
+    for name, weight, owner in precision.owners(trainable.model, optimiser):
+        tensor = owner if id(owner) in clipped else weight
+        own = held(tensor.grad, tensor)
+        if trainable.is_first_with(name, own.axes):
+            for box in own.boxes:
+                names.append(name)
+                norms.append(torch.linalg.vector_norm(box.of(own.part), dtype=torch.float64))
+    found = dict.fromkeys(names, 0.0)
+    for name, norm in zip(names, torch.stack(norms).tolist() if norms else [], strict=True):
+        found[name] += norm**2
+    return found
 
 
 def resumed_options(case: Case) -> dict[str, Any]:
@@ -242,6 +280,8 @@ def broken(mutation: str | None) -> Any:
         return mock.patch(f"pipeline.parallel.annotated.{name}", wrong)
     if mutation == "sum":
         return mock.patch("pipeline.precision.native.Native.scaled", summed())
+    if mutation == "one_norm":
+        return mock.patch.object(Stepper, "reduced", one_and_a_half(Stepper.reduced))
     raise ValueError(mutation)
 
 
@@ -321,7 +361,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "twice": {P + "pipeline.PipelineStepper.accumulate": first_half_twice},
     "stage_order": {P + "schedule.Stages.layers_of": backwards},
     "rest_twice": {P + "pipeline.PipelineStepper.clip": with_the_rest_of_all},
-    "no_average": {P + "pipeline.average": lambda gradients, group: None},
+    "no_average": {P + "sharded.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)},
     "stale_rows": {P + "sharded.ShardedOptimiser.publish": lambda self: None},
     "own_weight": {P + "step.Stepper.mean_weight": own_weight},
     "means_of_pieces": {P + "step.Stepper.accumulate": means_of_pieces},
@@ -354,13 +394,32 @@ def overflowing(case: Case) -> Any:
         real(self)
         if next(steps) != OVERFLOW_STEP:
             return
-        for name, parameter in self.model.named_parameters():
-            if name == "h.1.mlp.c_fc.weight" and parameter.grad is not None:
-                own = held(parameter.grad, parameter)
+        for name, reduced in reduced_by(self):
+            if name == "h.1.mlp.c_fc.weight":
+                own = held(reduced.grad, reduced)
                 if own.boxes and not any(own.boxes[0].offsets):
                     own.part.view(-1)[0] = torch.inf
 
     return mock.patch.object(Stepper, "reduced", reduced)
+
+
+def one_and_a_half(real: Any) -> Any:
+    """Reduce, then scale the gradient of one layer norm."""
+
+    def reduced(self: Stepper) -> None:
+        real(self)
+        for name, reduced in reduced_by(self):
+            if name == "h.1.ln_2.weight":
+                reduced.grad *= 1.5
+
+    return reduced
+
+
+def reduced_by(stepper: Stepper) -> Iterator[tuple[str, Any]]:
+    """Names, and the weights or this rank's rows of them that have the mean gradients."""
+    for name, *pair in stepper.precision.owners(stepper.model, stepper.optimiser):
+        yield from ((name, one) for one in pair[:1] if one.grad is not None)
+        yield from ((name, one) for one in pair[1:] if one.grad is not None and one is not pair[0])
 
 
 def relabel(tensor: Any, wanted: Any) -> Any:

@@ -11,6 +11,9 @@ x86-64 with AVX2; the rest is room for processors that sum in another order.
   gradients are rounded to 8 (bf16) or 11 (fp16) bits before they are summed.
 - BAND_LOSS 1e-2 (2e-4) and BAND_NORM 3e-2 (4e-3) of a mixed single-device run against fp32:
   products are rounded too, and the two trainings drift apart on the same curve.
+- EACH 12: the gradient norm of each parameter, in twelve times the band of all (ALL_STEPS or MIXED:
+  2.4e-4 and 0.12; 3e-7 and 1.2e-2), of its own size and FLOOR 1e-4 of the whole: what is zero but
+  for rounding, as of keys' biases, which shift all scores alike, has no digits to compare.
 - SENT 1e-2 (4e-3): bytes; rows that ranks do not divide are padded, norms are added up.
 - RESUMED 2e-5: one and two ranks resume bit for bit. With more, the sum of four numbers depends on
   their order, and DDP lays out its buckets anew after its first step, also after a resume. Horovod
@@ -23,6 +26,7 @@ The bands of the paper (pipeline/metrics/parity.py) are wider: its runs may take
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -38,7 +42,6 @@ from pipeline.planner.memory import predict, predict_sent
 from tests.parity import ask, cases
 from tests.parity.cases import (
     BRIEF_STEPS,
-    MUTATIONS,
     OVERFLOW_STEP,
     PRECISIONS,
     STEPS,
@@ -49,10 +52,11 @@ from tests.parity.cases import (
     brief_cases,
     case_of,
     cases_of,
+    decay_cases,
     launches,
     longer_cases,
     model_cases,
-    mutant,
+    mutants,
     mutated_world,
     overflow_cases,
     precisions_of,
@@ -71,6 +75,7 @@ MIXED_FIRST, MIXED = 3e-3, 1e-2
 BAND_LOSS, BAND_NORM = 1e-2, 3e-2
 WEIGHTS = 1e-4
 SENT = 1e-2
+EACH, FLOOR = 12, 1e-4
 
 
 @pytest.fixture(scope="session")
@@ -117,6 +122,31 @@ def assert_same_steps(run: Any, reference: Any, first: float, later: float) -> N
         steps, expected = run["steps"], reference["steps"]
         assert largest_deviation(steps[:1], expected[:1], key) <= first, key
         assert largest_deviation(steps, expected, key) <= later, key
+    for step, wanted in zip(steps, expected, strict=True):
+        assert_same_gradients(step, wanted, band=EACH * later)
+
+
+def assert_same_gradients(step: Any, wanted: Any, band: float) -> None:
+    """The norm of each parameter's gradient is that of the reference, see EACH."""
+    norms, floor = step.get("gradients"), FLOOR * (wanted["grad_norm"] or math.inf)
+    if not norms:
+        return  # a step of a skipped update, or of a library that keeps them to itself
+    assert norms.keys() == wanted["gradients"].keys()
+    for name, norm in wanted["gradients"].items():
+        difference = abs(norms[name] - norm)
+        assert norm == math.inf or difference <= band * (norm + floor), (step["step"], name)
+
+
+def test_each_gradient_is_compared_in_a_band_by_its_size() -> None:
+    norms = {"large": 1.0, "small": 1e-3, "none": 1e-9}
+    wanted = {"step": 0, "grad_norm": 1.0, "gradients": norms}
+    for name, off, alike in (
+        ("large", 1.1, True), ("large", 1.5, False), ("small", 1.1, True), ("small", 1.5, False),
+        ("none", 1.5, True), ("none", 1e6, False),
+    ):  # fmt: skip
+        step = wanted | {"gradients": norms | {name: off * norms[name]}}
+        with nullcontext() if alike else pytest.raises(AssertionError, match=name):
+            assert_same_gradients(step, wanted, band=EACH * MIXED)
 
 
 PLACES = [(s, w, v) for s, w in launches() for v in variants_of(s, w) if s != "single"]
@@ -367,13 +397,35 @@ def assert_step_is_skipped(runs: Runs, single: Runs, case: Case) -> None:
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
 
 
-@pytest.mark.parametrize(("strategy", "mutation"), MUTATIONS)
-def test_the_comparison_notices_a_broken_step(launched, strategy, mutation) -> None:
-    case = mutant(strategy, mutation)
+DECAYED = [(s, w, c) for s, w in launches() if w > 1 for c in decay_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in DECAYED]
+)
+def test_matrices_alone_decay_as_on_a_single_device(launched, strategy, world, case) -> None:
+    runs, single = launched(strategy, world), launched("single", 1)
+    full = case.precision == "fp32"
+    first, later = (FIRST_STEP, ALL_STEPS) if full else (MIXED_FIRST, MIXED)
+    assert_same_steps(runs.rank(case), single.rank(case.reference()), first=first, later=later)
+    assert len({rank["weights_sha256"] for rank in runs.ranks(case)}) == 1
+    if full:
+        expected = single.weights(case.reference())
+        for name, weight in runs.weights(case).items():
+            torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
+
+
+MUTANTS = [case for strategy in {s: None for s, _ in launches()} for case in mutants(strategy)]
+
+
+@pytest.mark.parametrize("case", MUTANTS, ids=lambda case: case.name)
+def test_the_comparison_notices_a_broken_step(launched, case) -> None:
     single = launched("single", 1).rank(case.reference())
-    run = launched(strategy, mutated_world(strategy)).rank(case)
+    run = launched(case.strategy, mutated_world(case.strategy)).rank(case)
+    full = case.precision == "fp32"
+    first, later = (FIRST_STEP, ALL_STEPS) if full else (MIXED_FIRST, MIXED)
     with pytest.raises(AssertionError):
-        assert_same_steps(run, single, first=FIRST_STEP, later=ALL_STEPS)
+        assert_same_steps(run, single, first=first, later=later)
 
 
 def test_every_strategy_file_is_in_the_suite() -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch.distributed.pipelining import PipelineStage
 
+from pipeline.parallel.group import buckets
 from pipeline.parallel.mesh import BUCKET_BYTES
 from pipeline.parallel.passes import MarkedStage, Waits
-from pipeline.parallel.pipeline import _buckets, average, sum_of_squares
+from pipeline.parallel.pipeline import average, sum_of_squares
 from pipeline.parallel.types import Phases
 from pipeline.training.worker import kind_of
 
@@ -58,8 +59,8 @@ def test_a_pass_that_fails_leaves_no_wait_open() -> None:
 def test_gradients_are_averaged_in_buckets_of_bounded_size() -> None:
     small = [torch.zeros(10) for _ in range(3)]
     large = torch.zeros(BUCKET_BYTES // 4)
-    assert [len(bucket) for bucket in _buckets([*small, large, *small])] == [4, 3]
-    assert list(_buckets([])) == []
+    assert [len(bucket) for bucket in buckets([*small, large, *small])] == [4, 3]
+    assert list(buckets([])) == []
 
 
 def test_squares_of_no_gradients_are_nought_and_their_sum_is_double_precision() -> None:
