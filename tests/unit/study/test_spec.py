@@ -22,7 +22,7 @@ from pipeline.study.expansion import (
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import check_study, load_study
 from pipeline.study.profiling import profiled
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import ObjectiveSpec, RunSpec, WorldSpec
 from pipeline.study.study import Study
 
 CONFIGS = sorted(Path("workflow/config").glob("*/study.yaml"))
@@ -87,7 +87,7 @@ def test_an_objective_is_part_of_a_spec_only_where_it_is_not_causal(study) -> No
         with pytest.raises(StudyError, match="use masked for classes named"):
             expand(Study.of(study | change))
     with pytest.raises(StudyError, match=r"is not below model\.vocab_size"):
-        objective = replace(run.objective, mask_token=run.model.vocab_size)
+        objective = ObjectiveSpec("masked", run.model.vocab_size)
         replace(run, objective=objective).check()
 
 

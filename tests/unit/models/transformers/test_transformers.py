@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def test_sizes_of_bert_are_those_of_its_layers() -> None:
 
 def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
     torch.manual_seed(0)
-    ours = build_model(BERT, 0)
+    ours: Any = build_model(BERT, 0)
     config = transformers.BertConfig(**ours.model.config.to_dict())
     theirs = transformers.BertForMaskedLM(config).eval()
     theirs.load_state_dict(ours.model.state_dict())
