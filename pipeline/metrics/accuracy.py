@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from pipeline.metrics.cells import Group, Groups
@@ -61,15 +62,18 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[Accuracy]:
 
 
 def bias_from(found: Iterable[Accuracy], uncertainty: float = 0.0) -> float | None:
-    """Share by which emulated times may be off: the far end of the worst cell's interval.
+    """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
 
-    `uncertainty` is that of a yardstick's passes against each other, which two nodes do not show.
-    None where no cell has the repeats that an interval needs.
+    All times of a study share the level of its yardstick, the speed of the emulated processor,
+    which a ratio does not have; so cells are held against one another, and a single one against
+    itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
+    two nodes do not show. None where no cell has the repeats that an interval needs.
     """
     ratios = [one.ratio for one in found if one.ratio.n >= MIN_REPEATS]
-    if not ratios:
+    pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
+    if not pairs:
         return None
-    return max(max(one.high, 1 / one.low) for one in ratios) * (1 + uncertainty) - 1
+    return max(max(one.high, 1 / one.low) for one in pairs) * (1 + uncertainty) - 1
 
 
 def real_time_rows(records: Iterable[RunRecord], labels: Labels) -> list[Rows]:

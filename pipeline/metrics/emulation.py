@@ -17,16 +17,15 @@ HOW_TO_MEASURE = "cluster.real_time measures it, in a minute on a machine with t
 
 
 def bias_of(table: pd.DataFrame) -> float | None:
-    """Share by which emulated times may be off on this machine; None where it was not measured."""
+    """Share by which a ratio of emulated times may be off here; None where it was not measured."""
     values = pick(table, "study", "emulation_bias")["value"]
     return None if values.empty else float(values.iloc[0])
 
 
 def accuracy_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows `accuracy` of the cells that have an interval, the worst one first."""
+    """Rows `accuracy` of the cells that have an interval, the least ratio first."""
     rows = pick(table, "cell", "accuracy").dropna(subset=["low", "high"])
-    off = pd.concat([rows["high"], 1 / rows["low"]], axis=1).max(axis=1)
-    return rows.loc[off.sort_values(ascending=False, kind="stable").index]
+    return rows.sort_values("value", kind="stable")
 
 
 def bias_sentence(table: pd.DataFrame) -> str:
@@ -39,12 +38,15 @@ def bias_sentence(table: pd.DataFrame) -> str:
             "How far emulated times are off was not measured here, so nothing is decided by them "
             f"({HOW_TO_MEASURE})."
         )
-    worst = rows[0]
-    ratio = ratio_interval(worst["value"], worst["low"], worst["high"])
+    told = [
+        f"{ratio_interval(one['value'], one['low'], one['high'])} in {one['label']} on "
+        f"{plural(int(one['nodes']), 'node')}"
+        for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
+    ]
     return (
-        f"Times on emulated nodes may be off by {100 * bias:.1f} % either way, and only what is "
-        f"outside of that is decided (farthest from real time on this machine: {worst['label']} on "
-        f"{plural(int(worst['nodes']), 'node')}, {ratio} times as long)."
+        f"A ratio of times on emulated nodes may be off by {100 * bias:.0f} % either way, and only "
+        f"what is outside of that is decided: emulated over real time, measured on this machine, "
+        f"was {' to '.join(told)}."
     )
 
 

@@ -6,15 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.emulation import accuracy_of, bias_of
+from pipeline.metrics.emulation import bias_of
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import listed, pick, plural
 
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
 
-ADDED = 5e-4
-"""Share from which it is printed what the yardstick adds."""
 
 NAMED_RUNS = 3
 """Of the runs that are marked as stalled."""
@@ -55,20 +53,12 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
-    """What the runs in real time say; `reasons` are those of runs that did not finish.
-
-    `yardstick` is the part of the bias, in per cent, that the yardstick adds; empty for none.
-    """
-    status, bias, worst = pick(table, "real_time", "status"), bias_of(table), accuracy_of(table)
-    added = 0.0
-    if bias is not None:
-        row = worst.iloc[0]
-        added = (1 + bias) / max(row["high"], 1 / row["low"]) - 1
+    """What the runs in real time say; `reasons` are those of runs that did not finish."""
+    status = pick(table, "real_time", "status")
     return {
-        "measured": bias is not None,
+        "measured": bias_of(table) is not None,
         "runs": plural(len(status), "run"),
         "reasons": "; ".join(status["reason"].dropna().unique()),
-        "yardstick": f"{100 * added:.1f}" if added > ADDED else "",
     }
 
 

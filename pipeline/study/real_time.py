@@ -2,8 +2,9 @@
 
 A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with as many cores
 without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest of
-several) are made once more at factor 1 and without a yardstick, as often as they are timed. What
-such a step takes is what the emulated one should take; no time of these runs goes anywhere else.
+several) are made once more at factor 1 and without a yardstick, as often as they are timed, and so
+is the single device, over which speedups are taken. What such a step takes is what the emulated
+one should take; no time of these runs goes anywhere else.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pipeline.study.study import Study
 
 def in_real_time(study: Study) -> list[RunSpec]:
     """The runs in real time of a validated study; none where it asks for none."""
-    runs = [spec for spec in expand(study) if spec.world.nodes > 1]
-    if not study.cluster.real_time or not runs:
+    runs = expand(study)
+    several = [spec.world.nodes for spec in runs if spec.world.nodes > 1]
+    if not study.cluster.real_time or not several:
         return []
-    fewest = min(spec.world.nodes for spec in runs)
     return [
         replace(
             spec,
@@ -29,7 +30,7 @@ def in_real_time(study: Study) -> list[RunSpec]:
             workload=replace(spec.workload, checkpoint_every=0),
         )
         for spec in runs
-        if spec.world.nodes == fewest
+        if spec.world.nodes == min(several) or (spec.strategy, spec.world.nodes) == ("single", 1)
     ]
 
 

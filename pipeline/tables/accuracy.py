@@ -13,8 +13,9 @@ from pipeline.tables.write import PLACE, places, with_measures
 CAPTION = (
     "Accuracy of the emulated times on this machine: median step times of the same cells in real "
     "time, each node on cores of its own, and emulated, and the ratio of the second to the first, "
-    "with 95 % intervals over the repeats. The bound of the intervals that is farthest from 1 is "
-    "what emulated times may be off by. A dash: not measured here."
+    "with 95 % intervals over the repeats. All ratios share the level of the yardstick, the speed "
+    "of the emulated processor; by how much two of them may differ is what a ratio of emulated "
+    "times may be off by. A dash: not measured here."
 )
 # Every cell is held against itself.
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}

@@ -29,12 +29,18 @@ CELLS = [
 CLUSTER = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
 
 
-def made(folder: Path, failure: Any = None, uncertainty: float = 0.0, **changes: Any):
-    """A table whose emulated steps of the cell `dps` take a quarter longer than in real time."""
+def made(
+    folder: Path, failure: Any = None, uncertainty: float = 0.0, level: float = 1.0, **changes: Any
+) -> pd.DataFrame:
+    """A table whose emulated steps of the cell `dps` take a quarter longer than in real time.
+
+    All emulated ones take `level` times as long.
+    """
     study = Study.of(make_study(**{"cells": CELLS, "cluster": CLUSTER, "repeats": 6, **changes}))
     for spec in every_run(study):
         record = make_record(spec, failure if spec.kind == REAL_TIME else None)
-        steps = [replace(step, seconds=seconds(spec)) for step in record.steps]
+        scale = 1.0 if spec.kind == REAL_TIME else level
+        steps = [replace(step, seconds=scale * seconds(spec)) for step in record.steps]
         write_record(run_folder(folder, spec), with_steps(record.run, steps))
     return build(study, folder, uncertainty)
 
@@ -43,17 +49,23 @@ def seconds(spec: RunSpec) -> float:
     return (0.1 if spec.kind == REAL_TIME or spec.cell != "dps" else 0.125) + 1e-3 * spec.repeat
 
 
-def test_the_bias_is_the_far_end_of_the_worst_cell(tmp_path: Path) -> None:
+def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
     table = made(tmp_path)
-    worst, other = records(accuracy_of(table))
-    assert (worst["cell"], worst["nodes"], other["cell"]) == ("dps", 2, "sps")
+    single, sps, worst = records(accuracy_of(table))
+    assert [one["cell"] for one in (single, sps, worst)] == ["single", "sps", "dps"]
     assert worst["value"] == pytest.approx(0.1275 / 0.1025)
-    assert other["value"] == pytest.approx(1)
-    assert bias_of(table) == pytest.approx(worst["high"] - 1) and worst["high"] > 1.24
-    assert "DDP on 2 nodes, 1.24 [" in bias_sentence(table)
+    assert single["value"] == sps["value"] == pytest.approx(1)
+    assert 1.24 < worst["high"] < 1 + (bias_of(table) or 0) < 1.3
+    assert "1.24 [" in bias_sentence(table) and "in DDP on 2 nodes" in bias_sentence(table)
     shown = accuracy.show(accuracy.build(table))
-    assert list(shown["Cell"]) == ["DDP", "SPS"]
-    assert shown["Ratio"][0].startswith("1.24 [")
+    assert list(shown["Cell"]) == ["Single", "DDP", "SPS"]
+    assert shown["Ratio"][1].startswith("1.24 [")
+
+
+def test_a_level_that_all_cells_share_is_no_bias(tmp_path: Path) -> None:
+    """The yardstick's: a ratio of two times does not have it."""
+    plain, higher = made(tmp_path / "a"), made(tmp_path / "b", level=1.3)
+    assert bias_of(higher) == pytest.approx(bias_of(plain))
 
 
 def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:

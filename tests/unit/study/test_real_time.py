@@ -22,9 +22,11 @@ def study(**changes: object) -> Study:
     return Study.of(make_study(**{"cluster": CLUSTER, "profile": {"steps": 4}, **changes}))
 
 
-def test_every_timed_run_on_two_nodes_has_one() -> None:
+def test_every_timed_run_on_two_nodes_or_a_single_device_has_one() -> None:
     found = in_real_time(study())
-    timed = [run for run in expand(study()) if run.world.nodes == 2]
+    runs = expand(study())
+    alone = [run for run in runs if run.strategy == "single" and run.world.nodes == 1]
+    timed = [run for run in runs if run.world.nodes == 2 or run in alone]
     assert [run.run_id for run in found] == [run.run_id.replace("/r", "/t") for run in timed]
     for run, emulated in zip(found, timed, strict=True):
         assert (run.kind, run.world.yardstick, run.world.dilated_for) == (REAL_TIME, None, None)
@@ -40,7 +42,7 @@ def test_a_study_that_does_not_ask_has_none_and_its_specs_are_as_before() -> Non
     assert not any("real_time" in run.to_json() for run in every_run(without))
 
 
-@pytest.mark.parametrize(("nodes", "count"), [([1], 0), ([1, 4], 6 * 3), ([1, 2, 4], 5 * 3)])
+@pytest.mark.parametrize(("nodes", "count"), [([1], 0), ([1, 4], 7 * 3), ([1, 2, 4], 6 * 3)])
 def test_they_are_on_the_fewest_of_several_nodes(nodes: list[int], count: int) -> None:
     cells = [cell | {"nodes": nodes} for cell in make_study()["cells"]]
     if nodes == [1, 2, 4]:
