@@ -114,6 +114,7 @@ class Pacer:
     def start(self) -> None:
         """Pace what comes from now on; what was before is not paid for."""
         self._spent()
+        self._others_from = self._of_others()
         self._begin()
 
     def begin_step(self, step: int) -> None:
@@ -137,14 +138,16 @@ class Pacer:
         return {"machine_speed": said}
 
     def waited(self) -> None:
-        """After a collective: as `settle`, and pay for what other threads did in it as well.
+        """After a collective: as `settle`, and pay for what other threads did since the last one.
 
-        The threads of Gloo and Horovod worked at full speed while the wire was stretched.
+        The threads of Gloo and Horovod worked at full speed while the wire was stretched, and those
+        that reduce gradients beside the backward pass did so while the rank was paced.
         """
         if self.paces:
             others = self._of_others() - self._others_from
             self._pay()
             self._wait(others * (self._factor * self._per_second - 1))
+            self._others_from = self._of_others()  # what polls while this rank waits is not paid
             self._begin()
 
     def on_the_way(self) -> None:
@@ -157,7 +160,6 @@ class Pacer:
             self._pay()
 
     def _begin(self) -> None:
-        self._others_from = self._of_others()
         self._due = self._settled_at = time.perf_counter()
 
     def _of_others(self) -> float:

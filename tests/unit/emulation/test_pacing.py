@@ -115,13 +115,20 @@ def test_after_a_collective_the_work_of_its_threads_is_stretched(machine) -> Non
     assert passed(machine) == pytest.approx(12.5)
 
 
-def test_what_threads_did_before_a_collective_is_no_part_of_it(machine) -> None:
+def test_what_threads_did_beside_the_computation_is_paid_for_at_the_next_collective(
+    machine,
+) -> None:
+    """A node has one core: what reduces gradients there takes it from the backward pass."""
     pacer = paced(machine)
     machine.work(1, others=1)
     pacer.settle()
+    assert passed(machine) == pytest.approx(4)
     machine.wait(10)
     pacer.waited()
-    assert passed(machine) == pytest.approx(4 + 10)
+    assert passed(machine) == pytest.approx(4 + 10 + 3)
+    machine.wait(1)
+    pacer.waited()
+    assert passed(machine) == pytest.approx(4 + 10 + 3 + 1)
 
 
 def test_a_wait_is_not_paid_for_by_another_one(machine) -> None:
