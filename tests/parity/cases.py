@@ -283,8 +283,12 @@ def together(world: int) -> list[Case]:
     brief = [case for name in wide_strategies() for case in brief_cases(name, world)]
     if world < WIDE:
         return brief
-    # Four ranks train every setting in every format; what only eight have are three axes at once.
-    return wide_cases() + [case for case in brief if case.precision == "fp32" or not case.variant]
+    return wide_cases() + [case for case in brief if on_eight(case)]
+
+
+def on_eight(case: Case) -> bool:
+    """Whether eight ranks train it; four train all, and only eight have three axes at once."""
+    return case.precision == "fp32" or not case.variant
 
 
 def longer_cases(strategy: str, world: int) -> list[Case]:

@@ -43,7 +43,7 @@ EXAMPLE = Path("docs/example")
 def test_the_sample_is_there_small_and_linked() -> None:
     """A paper and a page for readers of the repository, who have run nothing yet."""
     files = {path.name: path.read_bytes() for path in EXAMPLE.iterdir()}
-    assert set(files) == {"README.md", "paper.pdf", "report.png", "smoke.zip"}
+    assert set(files) == {"README.md", "one-gpu.zip", "paper.pdf", "report.png", "smoke.zip"}
     assert sum(map(len, files.values())) < 4 * 2**20
     told = files["README.md"].decode()
     assert all(f"]({name})" in told for name in files if name != "README.md")

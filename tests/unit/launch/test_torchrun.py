@@ -105,15 +105,13 @@ def test_what_is_preloaded_is_asked_for_emulated_nodes_too(emulated, monkeypatch
     assert command[:3] == ["-m", "pipeline.launch.start", "emulated"]
 
 
-@pytest.mark.parametrize("where", ["GPU", "image", "inside", "nodes"])
-def test_nobody_is_asked_elsewhere_than_on_the_cpus_of_this_host(run, monkeypatch, where) -> None:
+@pytest.mark.parametrize("where", ["image", "inside", "nodes"])
+def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) -> None:
     monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
     monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
     monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec", str(image)))
     place = Place(num_cores=4, port=1234)
-    if where == "GPU":
-        run = replace(run, world=replace(run.world, device="cuda"))
-    elif where == "image":
+    if where == "image":
         place = replace(place, image=Path("i.sif"))
     elif where == "inside":
         monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")

@@ -14,6 +14,7 @@ from pipeline.planner.plan import GIBIBYTE, CellPlan, plan_study
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.profiling import profiled
+from pipeline.study.real_time import every_run
 from tests.fake_records import make_study, write_records
 
 
@@ -101,12 +102,13 @@ def test_sizes() -> None:
         parse_size("1e9GiB")
 
 
-def test_profiled_runs_are_planned_too(capsys) -> None:
+def test_runs_that_are_profiled_or_in_real_time_are_planned_too(capsys) -> None:
     study = load_study(Path("workflow/config/smoke/study.yaml"))
     assert main(["plan", "--study", "smoke"]) == 0
-    count = len(expand(study)) + len(profiled(study))
+    count = len(every_run(study))
+    assert count > len(expand(study)) + len(profiled(study))
     assert (
-        f"Worst case (all runs reach their time limit): {count} runs, 7.0 hours"
+        f"Worst case (all runs reach their time limit): {count} runs, 9.0 hours"
         in capsys.readouterr().out
     )
 
