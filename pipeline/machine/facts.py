@@ -82,12 +82,12 @@ def _gpu_names() -> list[str]:
 
 
 def provenance() -> dict[str, Any]:
-    """The source's commit, and whether it was changed since."""
+    """The source's commit, and whether it was changed since; None where git does not tell."""
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
     return {
         "git_commit": commit,
-        "git_dirty": None if commit is None else bool(changes),
+        "git_dirty": None if commit is None or changes is None else bool(changes),
     }
 
 

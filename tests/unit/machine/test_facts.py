@@ -36,6 +36,11 @@ def test_the_commit_and_its_changes_are_named(checkout: str, tmp_path: Path) -> 
     }
 
 
+def test_a_status_that_git_cannot_tell_is_not_a_clean_one(checkout: str, tmp_path: Path) -> None:
+    (tmp_path / ".git/index").write_bytes(b"broken")
+    assert machine.provenance() == {"git_commit": checkout, "git_dirty": None}
+
+
 def test_only_a_repository_of_this_project_itself_is_asked(
     checkout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
