@@ -36,10 +36,14 @@ def loaded() -> Iterator[None]:
     """The processes that a workflow has, which runs are forks of: a small run is mostly imports."""
     two = Case("ddp").spec(2)
     one_core = replace(two, world=replace(two.world, threads_per_rank=1))
-    before = set(os.environ)
-    waiting.start()
-    preloaded.start([Case("single").spec(1), two, one_core])
+    before, ends = set(os.environ), list[Callable[[], None]]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atexit.register", ends.append)
+        waiting.start()
+        preloaded.start([Case("single").spec(1), two, one_core])
     yield
+    for end in ends:
+        end()
     for name in set(os.environ) - before:
         del os.environ[name]
 
