@@ -1,4 +1,4 @@
-"""How far are emulated times off? Two nodes in dilated time against the same two in real time.
+"""Accuracy of emulated times: two nodes in dilated time against the same two in real time.
 
     python -m bench.emulation --out bench/results/emulation.json [--quick]
 

@@ -194,7 +194,7 @@ def _torch_version() -> str:
 
 
 def has_cuda(environment: Mapping[str, str]) -> bool:
-    """Whether torch is built for CUDA and the CUDA compiler is there."""
+    """True where torch is built for CUDA and the CUDA compiler is there."""
     cuda = re.search(r"^cuda\b[^=]*=\s*'", _torch_version(), re.MULTILINE)
     return cuda is not None and find_nvcc(environment) is not None
 
@@ -238,7 +238,7 @@ def find_nccl(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing_nccl(environment: Mapping[str, str]) -> str | None:
-    """What of NCCL is not found, and where it was sought, or None."""
+    """The part of NCCL that is not found, with the folders searched, or None."""
     try:
         find_nccl(environment)
     except BuildError as error:

@@ -1,4 +1,4 @@
-"""What a model learns of windows of tokens: the inputs, targets and weights of a batch.
+"""Training objectives: windows of tokens to the inputs, targets and weights of a batch.
 
 An objective is a pure function of the windows, the seed, the step and their positions in the global
 batch. Neither strategy nor world size enters, so that masks too are those of a single device.

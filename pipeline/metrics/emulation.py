@@ -1,4 +1,4 @@
-"""How far times on emulated nodes may be off, as tables and texts are told, and the yardstick."""
+"""Bias of times on emulated nodes, as tables and texts state it, and the yardstick's part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def accuracy_of(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def bias_sentence(table: pd.DataFrame) -> str:
-    """How far emulated times may be off, in all documents alike; empty where no run has any."""
+    """The bias of emulated times in a sentence, the same in all documents; empty without any."""
     if not (pick(table, "run", "status")["network"] == "emulated").any():
         return ""
     bias, rows = bias_of(table), records(accuracy_of(table))

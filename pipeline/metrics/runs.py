@@ -52,9 +52,9 @@ class Run:
 
     @property
     def tails(self) -> dict[str, float]:
-        """What a median hides: the slowest timed step, P95 where there are steps for it.
+        """Step times beside the median: the slowest one, and P95 where there are steps for it.
 
-        And on a GPU a step among many that nothing waited for between, of the slowest rank.
+        On a GPU also a freely running step, of the slowest rank.
         """
         seconds = self.timed_seconds
         found = {"largest_step_seconds": float(seconds.max())}

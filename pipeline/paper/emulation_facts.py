@@ -53,7 +53,7 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
-    """What the runs in real time say; `reasons` are those of runs that did not finish."""
+    """Results of the runs in real time; `reasons` are those of runs that did not finish."""
     status = pick(table, "real_time", "status")
     return {
         "measured": bias_of(table) is not None,

@@ -87,7 +87,7 @@ def cut(parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup) -> nn.
 
 
 def rows_of(tensor: Tensor) -> Rows | None:
-    """Which rows of a parameter these are; None for all of them."""
+    """The rows of a parameter that these are; None for all of them."""
     found: Rows | None = getattr(tensor, ROWS_NAME, None)
     return found
 

@@ -1,4 +1,4 @@
-"""How far emulated times are off on this machine; `python -m pipeline table accuracy`."""
+"""Accuracy of the emulated times on this machine; `python -m pipeline table accuracy`."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def together(world: int) -> list[Case]:
 
 
 def on_eight(case: Case) -> bool:
-    """Whether eight ranks train it; four train all, and only eight have three axes at once."""
+    """True where eight ranks train it; four train all, and only eight have three axes at once."""
     return case.precision == "fp32" or not case.variant
 
 
