@@ -109,3 +109,17 @@ rule train_on_nodes:
         "python -m pipeline train --spec {input.spec} --tokens {params.tokens}"
         " --out {params.folder} {resources.image} --attempt {resources.attempt}"
         " -- {resources.srun}"
+
+
+# The runs on one number of machines, for an allocation of that size: profiles/allocation/job.sh.
+for machines in sorted({asked_for.nodes for asked_for in REQUESTS.values()}):
+
+    rule:
+        name:
+            f"runs_on_{machines}"
+        input:
+            [
+                f"{RESULTS}/runs/{run}/run.json"
+                for run in RUNS
+                if REQUESTS[run].nodes == machines
+            ],
