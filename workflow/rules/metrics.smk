@@ -14,6 +14,7 @@ rule metrics:
             "pipeline/planner/memory.py",
             *files("pipeline/models/*/arithmetic.py"),
             *files("pipeline/strategies/*.py"),
+            *files("pipeline/strategies/*/plan.py"),
             "pipeline/models/__init__.py",
             "pipeline/parallel/annotations.py",
             "pipeline/parallel/mesh.py",

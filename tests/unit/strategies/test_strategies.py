@@ -141,7 +141,7 @@ def test_data_parallel_enters_autocast_in_the_thread_of_each_device(monkeypatch)
             super().__init__()
             given.append(module)
 
-    monkeypatch.setattr(torch.nn, "DataParallel", Engine)
+    monkeypatch.setattr("pipeline.strategies.parameter_server.step.DataParallel", Engine)
     server = strategies.load("parameter_server", {"engine": "data_parallel"})
     layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
     model = torch.nn.Linear(2, 2)

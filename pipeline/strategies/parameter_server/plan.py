@@ -8,17 +8,15 @@ root also computes a replica's share, as nn.DataParallel's first device does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import StudyError
+from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
-
-if TYPE_CHECKING:
-    from pipeline.parallel.faults import Faults
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 ENGINES = ("process_group", "data_parallel")
 
@@ -85,34 +83,7 @@ class ParameterServer(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""
-        from pipeline.parallel.faults import Faults
-        from pipeline.parallel.group import Group
-        from pipeline.strategies._star import Star
+        from pipeline.strategies.parameter_server import step
 
-        faults = Faults(self.empty_cache)
-        if self.engine == "data_parallel":
-            return _data_parallel(parts, faults)
-        group = Group.join(parts.layout)
-        return Star(parts.prepare(), group, faults)
-
-
-def _data_parallel(parts: Parts, faults: Faults) -> Trainable:
-    """The shared step around torch.nn.DataParallel, whose first device is the root."""
-    from torch.nn import DataParallel
-
-    from pipeline.parallel.step import Stepper, within
-
-    if parts.layout.device != "cuda":
-        raise UnsupportedError(
-            f"engine data_parallel needs CUDA devices, given {parts.layout.device}; "
-            "use engine process_group"
-        )
-    if any(module._compiled_call_impl is not None for module in parts.model.modules()):
-        raise UnsupportedError(
-            "engine data_parallel copies modules, and copies of compiled ones run on the first "
-            "device; set compile to false or use engine process_group"
-        )
-    num_devices = parts.layout.devices_per_process
-    casting = within(parts.model, parts.precision.autocast)
-    wrapped = DataParallel(casting, device_ids=list(range(num_devices)))
-    return Stepper(parts.prepare(), forward=wrapped, faults=faults)
+        make = step.star if self.engine == "process_group" else step.data_parallel
+        return make(parts, Faults(self.empty_cache))

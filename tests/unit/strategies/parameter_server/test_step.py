@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.strategies._star import Star
+from pipeline.strategies.parameter_server.step import Star
 
 RANKS, LARGE = 8, 32_768.0
 
@@ -27,8 +27,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 def test_large_scaled_gradients_do_not_overflow_in_the_sum(sent: list[torch.Tensor]) -> None:
     """Eight times 32,768 is more than float16 holds; their mean is not, nor is it with DDP."""
     gradient = torch.full((3,), LARGE, dtype=torch.float16)
-    worker: Any = SimpleNamespace(group=SimpleNamespace(size=RANKS), is_root=False)
-    Star._to_root(worker, [gradient])
-    root: Any = SimpleNamespace(group=SimpleNamespace(size=RANKS), is_root=True)
-    Star._to_root(root, [gradient])
+    for is_root in (False, True):
+        model = SimpleNamespace(parameters=lambda: [SimpleNamespace(grad=gradient)])
+        rank: Any = SimpleNamespace(group=SimpleNamespace(size=RANKS), is_root=is_root, model=model)
+        Star.push(rank)
     assert gradient.tolist() == [LARGE] * 3
