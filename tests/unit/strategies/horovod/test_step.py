@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from pipeline.emulation import pacing
-from pipeline.parallel.horovod import environment as env
 from pipeline.parallel.step import Stepper
+from pipeline.strategies.horovod import job
 
-hvd = pytest.importorskip("horovod.torch", reason=f"Horovod is {env.why_unusable()}")
-step = pytest.importorskip("pipeline.parallel.horovod.step")
+hvd = pytest.importorskip("horovod.torch", reason=f"Horovod is {job.why_unusable()}")
+step = pytest.importorskip("pipeline.strategies.horovod.step")
 
 
 class Collectives:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.emulation import pacing
+from pipeline.errors import UnsupportedError
 from pipeline.parallel.faults import Faults
-from pipeline.parallel.horovod.environment import Membership
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts, Prepared, SavedState
+from pipeline.strategies.horovod.job import Membership
 from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
@@ -37,6 +38,24 @@ class WireBfloat16:
 
 
 COMPRESSIONS: dict[str, Any] = {"none": WireBfloat16, "fp16": hvd.Compression.fp16}
+
+
+def build(
+    parts: Parts, settings: Mapping[str, str], compression: str, faults: Faults
+) -> HorovodStepper:
+    """Join the job and wrap the optimiser. Collective.
+
+    Weights are broadcast before they are narrowed, so that master weights are equal too.
+    """
+    if parts.layout.device == "cuda" and not hvd.nccl_built():
+        raise UnsupportedError(
+            "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
+            "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
+        )
+    member = Membership.join(parts.layout, settings)
+    broadcast_weights(parts.model)
+    parts.phases.watch(parts.model)  # its hooks come before Horovod's
+    return HorovodStepper(distribute(parts, compression), member, faults, compression)
 
 
 def distribute(parts: Parts, compression: str) -> Prepared:

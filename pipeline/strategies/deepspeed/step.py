@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from pipeline.parallel.group import Group
 from pipeline.parallel.state import of_another_model, weights_sha256
 from pipeline.parallel.step import Stepper, within
 from pipeline.parallel.types import (
+    NOT_PROFILED,
     Batch,
+    Parts,
     Piece,
     Prepared,
     SavedState,
@@ -20,10 +23,21 @@ from pipeline.parallel.types import (
     slot_name,
     weight_name,
 )
+from pipeline.strategies.deepspeed import package
 from pipeline.study.profiling import BACKWARD, FORWARD, OPTIMISER
 
 SLOTS = ("exp_avg", "exp_avg_sq")
 """What AdamW keeps of each weight, besides the step count."""
+
+
+def build(parts: Parts, stage: int) -> DeepSpeedStepper:
+    """Import DeepSpeed and let its engine wrap model and optimiser. Collective."""
+    group = Group.join(parts.layout)
+    deepspeed = package.load(parts.layout.device)
+    if parts.layout.device == "cuda":
+        # Collectives run on streams of their own, which marks between phases do not see.
+        parts = replace(parts, phases=NOT_PROFILED)
+    return DeepSpeedStepper(deepspeed, parts.prepare(), group, stage)
 
 
 def make_engine(deepspeed: Any, parts: Prepared, stage: int) -> Any:

@@ -13,9 +13,9 @@ import pytest
 
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.machine import addresses as network
-from pipeline.parallel.horovod import environment as env
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.strategies import load
+from pipeline.strategies.horovod import job
 from pipeline.study.spec import WorldSpec
 
 
@@ -58,30 +58,30 @@ def install_horovod(packages: Path, torch: str) -> None:
 
 def test_a_horovod_for_this_torch_is_usable(packages: Path) -> None:
     install_horovod(packages, "2.13.0+cpu")
-    assert env.why_unusable() is None
+    assert job.why_unusable() is None
 
 
 def test_a_horovod_for_another_torch_is_told_apart(packages: Path) -> None:
     install_horovod(packages, "2.12.0+cpu")
-    reason = env.why_unusable()
+    reason = job.why_unusable()
     assert reason is not None
     assert "built for torch 2.12.0+cpu, but torch 2.13.0+cpu is installed" in reason
 
 
 def test_the_reason_of_the_failed_build_is_passed_on(packages: Path) -> None:
-    (packages / env.UNSUPPORTED_FILE).write_text("the compiler is too old\nlasting: x\n")
+    (packages / job.UNSUPPORTED_FILE).write_text("the compiler is too old\nlasting: x\n")
     with pytest.raises(UnsupportedError, match=r"not installed: the compiler is too old$"):
         load("horovod", {}).check()
 
 
 def test_a_horovod_that_was_never_built_says_how_to(packages: Path) -> None:
-    assert "never built here" in str(env.why_unusable())
+    assert "never built here" in str(job.why_unusable())
 
 
 def test_a_horovod_without_its_library_is_not_usable(packages: Path) -> None:
     install_horovod(packages, "2.13.0+cpu")
     next((packages / "horovod" / "torch").iterdir()).unlink()
-    assert "without its torch library" in str(env.why_unusable())
+    assert "without its torch library" in str(job.why_unusable())
 
 
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "HOROVOD_SIZE"])
@@ -89,15 +89,15 @@ def test_another_world_than_the_spec_s_is_an_error_before_anyone_waits(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "2")
-    env._check_size(layout(2))
+    job._check_size(layout(2))
     with pytest.raises(LaunchError, match="started 2 ranks, the spec says 4"):
-        env._check_size(layout(4))
+        job._check_size(layout(4))
 
 
 def test_no_launcher_is_an_error_for_more_than_one_rank() -> None:
-    env._check_size(layout(1))
+    job._check_size(layout(1))
     with pytest.raises(LaunchError, match="expected 2 ranks"):
-        env._check_size(layout(2))
+        job._check_size(layout(2))
 
 
 def test_an_unknown_compression_is_named() -> None:
@@ -108,9 +108,9 @@ def test_an_unknown_compression_is_named() -> None:
 
 def test_settings_of_a_running_job_cannot_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "1.0")
-    env._check_settings({"HOROVOD_CYCLE_TIME": "1.0"})
+    job._check_settings({"HOROVOD_CYCLE_TIME": "1.0"})
     with pytest.raises(LaunchError, match=r"HOROVOD_CYCLE_TIME=1\.0, given 5"):
-        env._check_settings({"HOROVOD_CYCLE_TIME": "5"})
+        job._check_settings({"HOROVOD_CYCLE_TIME": "5"})
 
 
 class Store:
@@ -140,13 +140,13 @@ def test_a_loopback_is_taken_only_where_all_ranks_are_on_it(
     monkeypatch.setenv("MASTER_ADDR", "master")
     monkeypatch.setattr(network, "source_address", ROUTES.__getitem__)
     store: Any = Store(others)
-    assert env._own_address(env._Blackboard(store, "b"), 0, 2) == expected
+    assert job._own_address(job._Blackboard(store, "b"), 0, 2) == expected
 
 
 def test_gloo_uses_the_interface_that_torch_s_gloo_was_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    assert env._interface("127.0.0.1") == "ib0"
+    assert job._interface("127.0.0.1") == "ib0"
     monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth7")
-    assert env._interface("127.0.0.1") == "eth7"
+    assert job._interface("127.0.0.1") == "eth7"

@@ -4,18 +4,18 @@ import os
 import sys
 from types import SimpleNamespace
 
-from pipeline.parallel.deepspeed import environment
+from pipeline.strategies.deepspeed import package
 
 
 def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> None:
-    package = SimpleNamespace(logger=SimpleNamespace(setLevel=lambda _: None))
-    monkeypatch.setitem(sys.modules, "deepspeed", package)
+    deepspeed = SimpleNamespace(logger=SimpleNamespace(setLevel=lambda _: None))
+    monkeypatch.setitem(sys.modules, "deepspeed", deepspeed)
     monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace())
     monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    environment.load("cuda")
+    package.load("cuda")
     assert os.environ["LOCAL_RANK"] == "1"
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    environment.load("cpu")
+    package.load("cpu")
     assert os.environ["LOCAL_RANK"] == "0"

@@ -7,19 +7,17 @@ Horovod is not built for the installed torch, the cell is `unsupported` with the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pipeline.emulation import pacing
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.faults import Faults
-from pipeline.parallel.horovod import environment as _horovod_env
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-
-if TYPE_CHECKING:
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.strategies.horovod import job
+from pipeline.study.spec import RunSpec, WorldSpec
 
 COMPRESSIONS = ("none", "fp16")
 MAX_FUSION_MB = 4096
@@ -91,31 +89,17 @@ class Horovod(Strategy):
 
     def check(self) -> None:
         """Raise UnsupportedError where Horovod is missing or built for another torch."""
-        reason = _horovod_env.why_unusable()
+        reason = job.why_unusable()
         if reason is not None:
             raise UnsupportedError(f"Horovod is {reason}")
 
     def build(self, parts: Parts) -> Trainable:
-        """Join, broadcast the weights, wrap the optimiser.
+        """Join, broadcast the weights, wrap the optimiser."""
+        from pipeline.strategies.horovod.step import build
 
-        Weights are broadcast before they are narrowed, so that master weights are equal too.
-        """
-        import horovod.torch as hvd
-
-        from pipeline.parallel.horovod import step as _horovod_step
-
-        if parts.layout.device == "cuda" and not hvd.nccl_built():
-            raise UnsupportedError(
-                "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
-                "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
-            )
         settings = {
             "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
             "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * pacing.dilation()),
         }
-        member = _horovod_env.Membership.join(parts.layout, settings)
-        _horovod_step.broadcast_weights(parts.model)
-        parts.phases.watch(parts.model)  # its hooks come before Horovod's
-        prepared = _horovod_step.distribute(parts, self.compression)
         faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
-        return _horovod_step.HorovodStepper(prepared, member, faults, self.compression)
+        return build(parts, settings, self.compression, faults)

@@ -7,21 +7,18 @@ cell is `unsupported` with the reason.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
-from pipeline.parallel.deepspeed import environment as _environment
-from pipeline.parallel.mesh import DATA
-from pipeline.parallel.types import NOT_PROFILED, Parts, Trainable
+from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-
-if TYPE_CHECKING:
-    from pipeline.parallel.mesh import Layout
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.strategies.deepspeed import package
+from pipeline.study.spec import RunSpec, WorldSpec
 
 STAGES = (1, 2, 3)
 
@@ -30,7 +27,6 @@ PERSISTENT, LIVE = 100_000, 1_000_000_000
 many others until the end of the passes (its settings stage3_param_persistence_threshold and
 stage3_max_reuse_distance, as they are by default).
 """
-
 
 BUCKET = 500_000_000
 """Numbers: gradients are reduced in buckets of at most so many (reduce_bucket_size)."""
@@ -45,7 +41,7 @@ class Deepspeed(Strategy):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("deepspeed",)
-    install: ClassVar[str] = _environment.INSTALL
+    install: ClassVar[str] = package.INSTALL
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
     weighs: ClassVar[bool] = False
@@ -67,7 +63,7 @@ class Deepspeed(Strategy):
 
     def check(self) -> None:
         """Raise UnsupportedError where DeepSpeed is missing or too old."""
-        reason = _environment.why_unusable()
+        reason = package.why_unusable()
         if reason is not None:
             raise UnsupportedError(f"DeepSpeed is {reason}; run `{self.install}`")
 
@@ -114,12 +110,6 @@ class Deepspeed(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Let DeepSpeed's engine wrap model and optimiser."""
-        from pipeline.parallel.deepspeed.step import DeepSpeedStepper
-        from pipeline.parallel.group import Group
+        from pipeline.strategies.deepspeed.step import build
 
-        group = Group.join(parts.layout)
-        package = _environment.load(parts.layout.device)
-        if parts.layout.device == "cuda":
-            # Collectives run on streams of their own, which marks between phases do not see.
-            parts = replace(parts, phases=NOT_PROFILED)
-        return DeepSpeedStepper(package, parts.prepare(), group, self.stage)
+        return build(parts, self.stage)

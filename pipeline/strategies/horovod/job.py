@@ -17,13 +17,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.errors import LaunchError
 from pipeline.machine import addresses
-
-if TYPE_CHECKING:
-    from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import Layout
 
 UNSUPPORTED_FILE = "horovod-unsupported.txt"
 """Where envs/build_horovod.py leaves the reason, in the environment's folder."""

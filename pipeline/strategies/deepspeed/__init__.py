@@ -1,0 +1,1 @@
+"""DeepSpeed: plan.py is its arithmetic, package.py imports it, step.py runs its engine."""
