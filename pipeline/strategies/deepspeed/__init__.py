@@ -1,1 +1,1 @@
-"""DeepSpeed: plan.py is its arithmetic, package.py imports it, step.py runs its engine."""
+"""DeepSpeed: plan.py is its arithmetic, step.py runs its engine."""

@@ -6,6 +6,7 @@ cell is `unsupported` with the reason.
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,8 +18,15 @@ from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.strategies.deepspeed import package
 from pipeline.study.spec import RunSpec, WorldSpec
+
+OLDEST = (0, 19, 8)
+"""Before, ZeRO-3 on Gloo waited for the last of several gathers only (pull request 8539)."""
+
+INSTALL = (
+    "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
+    "--require-hashes -r envs/deepspeed.lock"
+)
 
 STAGES = (1, 2, 3)
 
@@ -41,7 +49,7 @@ class Deepspeed(Strategy):
     """
 
     requires: ClassVar[tuple[str, ...]] = ("deepspeed",)
-    install: ClassVar[str] = package.INSTALL
+    install: ClassVar[str] = INSTALL
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
     weighs: ClassVar[bool] = False
@@ -63,7 +71,7 @@ class Deepspeed(Strategy):
 
     def check(self) -> None:
         """Raise UnsupportedError where DeepSpeed is missing or too old."""
-        reason = package.why_unusable()
+        reason = why_unusable()
         if reason is not None:
             raise UnsupportedError(f"DeepSpeed is {reason}; run `{self.install}`")
 
@@ -113,3 +121,16 @@ class Deepspeed(Strategy):
         from pipeline.strategies.deepspeed.step import build
 
         return build(parts, self.stage)
+
+
+def why_unusable() -> str | None:
+    """None where a version that is known to be right is installed, else the reason."""
+    try:
+        found = importlib.metadata.version("deepspeed")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed, an optional extra (docs/strategies.md)"
+    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return f"version {found}, older than {oldest}, which reads weights before they are there"
+    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +25,6 @@ from pipeline.parallel.types import (
     slot_name,
     weight_name,
 )
-from pipeline.strategies.deepspeed import package
 from pipeline.study.profiling import BACKWARD, FORWARD, OPTIMISER
 
 SLOTS = ("exp_avg", "exp_avg_sq")
@@ -33,11 +34,34 @@ SLOTS = ("exp_avg", "exp_avg_sq")
 def build(parts: Parts, stage: int) -> DeepSpeedStepper:
     """Import DeepSpeed and let its engine wrap model and optimiser. Collective."""
     group = Group.join(parts.layout)
-    deepspeed = package.load(parts.layout.device)
+    deepspeed = load(parts.layout.device)
     if parts.layout.device == "cuda":
         # Collectives run on streams of their own, which marks between phases do not see.
         parts = replace(parts, phases=NOT_PROFILED)
     return DeepSpeedStepper(deepspeed, parts.prepare(), group, stage)
+
+
+def load(device: str) -> Any:
+    """The package, with what it does at its start on a CPU held back.
+
+    There it would compile an extension for collectives in shared memory, for minutes, and a process
+    that is killed meanwhile leaves a lock on which later starts wait for ever. `LOCAL_SIZE`, which
+    it reads as a sign of that extension's launcher, is unset. On GPUs it takes the one whose index
+    is LOCAL_RANK, which is 0 on every node, also where nodes share a machine: it is told the one
+    that this rank has.
+    """
+    if device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    else:
+        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device())
+    os.environ.pop("LOCAL_SIZE", None)
+    import deepspeed
+
+    # `import deepspeed.comm.torch as x` gives the torch library; the module is in sys.modules only.
+    module: Any = sys.modules["deepspeed.comm.torch"]
+    module.build_shm_op = lambda: None
+    deepspeed.logger.setLevel("WARNING")
+    return deepspeed
 
 
 def make_engine(deepspeed: Any, parts: Prepared, stage: int) -> Any:

@@ -1,4 +1,4 @@
-"""Horovod among ranks that torchrun started: is it usable here, joining the job, leaving it.
+"""Horovod among ranks that torchrun started: joining the job, and leaving it.
 
 torchrun knows nothing of Horovod, and `hvd.init()` alone would quietly make each rank a job of
 size 1. So rank 0 starts Horovod's own rendezvous server, tells the others its address through the
@@ -8,23 +8,14 @@ store that torchrun already runs, and every rank sets the documented `HOROVOD_*`
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import json
 import os
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.errors import LaunchError
 from pipeline.machine import addresses
 from pipeline.parallel.mesh import Layout
-
-UNSUPPORTED_FILE = "horovod-unsupported.txt"
-"""Where envs/build_horovod.py leaves the reason, in the environment's folder."""
 
 TIMEOUT_SECONDS = "300"
 """Patience of a collective. Horovod's 30 s is less than the start of several ranks on few cores."""
@@ -32,46 +23,6 @@ TIMEOUT_SECONDS = "300"
 
 QUEUE = 1024
 """Ranks that may wait at the rendezvous server."""
-
-
-def why_unusable() -> str | None:
-    """None where Horovod fits the installed torch, else the reason (imports neither of them)."""
-    package = importlib.util.find_spec("horovod")
-    if package is None or package.origin is None:
-        reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
-        if reason_file.is_file():
-            return f"not installed: {reason_file.read_text(encoding='utf-8').splitlines()[0]}"
-        return "not installed: it was never built here; run `python -m envs.build_horovod`"
-    folder = Path(package.origin).parent
-    if not list((folder / "torch").glob("mpi_lib_v2*.so")):
-        return "installed without its torch library; run `python -m envs.build_horovod --retry`"
-    built_for, present = _built_for(folder), _torch_version()
-    if built_for != present:
-        return (
-            f"built for torch {built_for}, but torch {present} is installed; "
-            "run `python -m envs.build_horovod`"
-        )
-    return None
-
-
-def _built_for(folder: Path) -> str:
-    """The torch version that Horovod's build recorded."""
-    try:
-        text = (folder / "metadata.json").read_text(encoding="utf-8")
-        return str(json.loads(text)["pytorch"])
-    except (OSError, ValueError, KeyError):
-        return "unknown"
-
-
-def _torch_version() -> str:
-    """torch's version with its local tag, which the package's metadata may lack."""
-    package = importlib.util.find_spec("torch")
-    if package is not None and package.origin is not None:
-        text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
-        found = re.search(r"__version__\s*=\s*'([^']+)'", text)
-        if found:
-            return found.group(1)
-    return importlib.metadata.version("torch")
 
 
 @dataclass(frozen=True)

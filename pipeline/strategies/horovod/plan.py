@@ -6,7 +6,13 @@ Horovod is not built for the installed torch, the cell is `unsupported` with the
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from pipeline.emulation import pacing
@@ -16,8 +22,10 @@ from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.strategies.horovod import job
 from pipeline.study.spec import RunSpec, WorldSpec
+
+UNSUPPORTED_FILE = "horovod-unsupported.txt"
+"""Where envs/build_horovod.py leaves the reason, in the environment's folder."""
 
 COMPRESSIONS = ("none", "fp16")
 MAX_FUSION_MB = 4096
@@ -89,7 +97,7 @@ class Horovod(Strategy):
 
     def check(self) -> None:
         """Raise UnsupportedError where Horovod is missing or built for another torch."""
-        reason = job.why_unusable()
+        reason = why_unusable()
         if reason is not None:
             raise UnsupportedError(f"Horovod is {reason}")
 
@@ -103,3 +111,43 @@ class Horovod(Strategy):
         }
         faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
         return build(parts, settings, self.compression, faults)
+
+
+def why_unusable() -> str | None:
+    """None where Horovod fits the installed torch, else the reason (imports neither of them)."""
+    package = importlib.util.find_spec("horovod")
+    if package is None or package.origin is None:
+        reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
+        if reason_file.is_file():
+            return f"not installed: {reason_file.read_text(encoding='utf-8').splitlines()[0]}"
+        return "not installed: it was never built here; run `python -m envs.build_horovod`"
+    folder = Path(package.origin).parent
+    if not list((folder / "torch").glob("mpi_lib_v2*.so")):
+        return "installed without its torch library; run `python -m envs.build_horovod --retry`"
+    built_for, present = _built_for(folder), _torch_version()
+    if built_for != present:
+        return (
+            f"built for torch {built_for}, but torch {present} is installed; "
+            "run `python -m envs.build_horovod`"
+        )
+    return None
+
+
+def _built_for(folder: Path) -> str:
+    """The torch version that Horovod's build recorded."""
+    try:
+        text = (folder / "metadata.json").read_text(encoding="utf-8")
+        return str(json.loads(text)["pytorch"])
+    except (OSError, ValueError, KeyError):
+        return "unknown"
+
+
+def _torch_version() -> str:
+    """torch's version with its local tag, which the package's metadata may lack."""
+    package = importlib.util.find_spec("torch")
+    if package is not None and package.origin is not None:
+        text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
+        found = re.search(r"__version__\s*=\s*'([^']+)'", text)
+        if found:
+            return found.group(1)
+    return importlib.metadata.version("torch")

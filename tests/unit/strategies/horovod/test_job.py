@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
-import sys
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.errors import LaunchError, StudyError, UnsupportedError
+from pipeline.errors import LaunchError
 from pipeline.machine import addresses as network
 from pipeline.parallel.mesh import DATA, Layout
-from pipeline.strategies import load
 from pipeline.strategies.horovod import job
-from pipeline.study.spec import WorldSpec
 
 
 def layout(num_processes: int) -> Layout:
@@ -35,55 +28,6 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     os.environ.update(before)
 
 
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose `torch` and `horovod` are the only ones that are found."""
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.13.0+cpu'\n")
-
-    def find(name: str) -> ModuleSpec | None:
-        origin = tmp_path / name / "__init__.py"
-        return ModuleSpec(name, None, origin=str(origin)) if origin.parent.is_dir() else None
-
-    monkeypatch.setattr(importlib.util, "find_spec", find)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    return tmp_path
-
-
-def install_horovod(packages: Path, torch: str) -> None:
-    (packages / "horovod" / "torch").mkdir(parents=True)
-    (packages / "horovod" / "torch" / "mpi_lib_v2.cpython-311.so").touch()
-    (packages / "horovod" / "metadata.json").write_text(json.dumps({"pytorch": torch}))
-
-
-def test_a_horovod_for_this_torch_is_usable(packages: Path) -> None:
-    install_horovod(packages, "2.13.0+cpu")
-    assert job.why_unusable() is None
-
-
-def test_a_horovod_for_another_torch_is_told_apart(packages: Path) -> None:
-    install_horovod(packages, "2.12.0+cpu")
-    reason = job.why_unusable()
-    assert reason is not None
-    assert "built for torch 2.12.0+cpu, but torch 2.13.0+cpu is installed" in reason
-
-
-def test_the_reason_of_the_failed_build_is_passed_on(packages: Path) -> None:
-    (packages / job.UNSUPPORTED_FILE).write_text("the compiler is too old\nlasting: x\n")
-    with pytest.raises(UnsupportedError, match=r"not installed: the compiler is too old$"):
-        load("horovod", {}).check()
-
-
-def test_a_horovod_that_was_never_built_says_how_to(packages: Path) -> None:
-    assert "never built here" in str(job.why_unusable())
-
-
-def test_a_horovod_without_its_library_is_not_usable(packages: Path) -> None:
-    install_horovod(packages, "2.13.0+cpu")
-    next((packages / "horovod" / "torch").iterdir()).unlink()
-    assert "without its torch library" in str(job.why_unusable())
-
-
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "HOROVOD_SIZE"])
 def test_another_world_than_the_spec_s_is_an_error_before_anyone_waits(
     monkeypatch: pytest.MonkeyPatch, variable: str
@@ -98,12 +42,6 @@ def test_no_launcher_is_an_error_for_more_than_one_rank() -> None:
     job._check_size(layout(1))
     with pytest.raises(LaunchError, match="expected 2 ranks"):
         job._check_size(layout(2))
-
-
-def test_an_unknown_compression_is_named() -> None:
-    world = WorldSpec(1, 2, "cpu", "gloo", "loopback")
-    with pytest.raises(StudyError, match="'zip' is unknown; use one of none, fp16"):
-        load("horovod", {"compression": "zip"}).layout(world)
 
 
 def test_settings_of_a_running_job_cannot_change(monkeypatch: pytest.MonkeyPatch) -> None:

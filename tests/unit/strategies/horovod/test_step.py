@@ -7,9 +7,9 @@ import torch
 
 from pipeline.emulation import pacing
 from pipeline.parallel.step import Stepper
-from pipeline.strategies.horovod import job
+from pipeline.strategies.horovod import plan
 
-hvd = pytest.importorskip("horovod.torch", reason=f"Horovod is {job.why_unusable()}")
+hvd = pytest.importorskip("horovod.torch", reason=f"Horovod is {plan.why_unusable()}")
 step = pytest.importorskip("pipeline.strategies.horovod.step")
 
 

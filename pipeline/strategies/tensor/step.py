@@ -15,11 +15,37 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.cut import cut, cut_of
-from pipeline.parallel.group import ring_reduce_scatter
+from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
+from pipeline.parallel.mesh import DATA, TENSOR
 from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Parts
+
+
+def build(parts: Parts, *, sequence: bool) -> TensorStepper:
+    """Cut the layers along the tensor axis, wrap what is left along the data axis. Collective."""
+    group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
+    axis = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence)
+    cut_layers(parts.model, axis)
+    parts.materialise()
+    forward = None
+    if parts.layout.data_parallel > 1:
+        forward = DistributedDataParallel(
+            parts.model, process_group=mesh[DATA].get_group(), gradient_as_bucket_view=True
+        )
+    return TensorStepper(
+        parts.prepare(),
+        axis=axis,
+        forward=forward,
+        data_parallel=parts.layout.data_parallel,
+        rank=group.rank,
+        mean_over_ranks=group.mean,
+        barrier=group.barrier,
+        leave=group.leave,
+    )
 
 
 class TensorAxis:

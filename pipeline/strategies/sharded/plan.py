@@ -8,19 +8,16 @@ gathers them twice.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-
-if TYPE_CHECKING:
-    from pipeline.parallel.mesh import Layout
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 STAGES = (1, 2, 3)
 
@@ -131,38 +128,8 @@ class Sharded(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""
-        from pipeline.parallel import sharded
-        from pipeline.parallel.group import Group
+        from pipeline.strategies.sharded import step
 
-        # Norms and final weights of shards on the host travel by Gloo.
-        group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if self.offload else None)
-        mesh = sharded.data_mesh(parts.layout)
         if self.stage == 1:
-            ranks = mesh.get_group()
-            optimiser = sharded.ShardedOptimiser(
-                parts.model.parameters(), parts.make_optimiser, ranks
-            )
-            optimiser.overlap()
-            return sharded.ShardedStepper(
-                parts.prepared(optimiser),
-                group,
-                ranks,
-                reduce=optimiser.reduce,
-                accumulating=optimiser.without_reduction,
-            )
-        if parts.layout.device == "cuda":
-            parts.phases.untimed()  # collectives run on streams of their own
-        root = sharded.shard(
-            parts.model,
-            mesh,
-            reshard=self.stage == 3,
-            offload=self.offload,
-            narrow=parts.precision.narrow_weights,
-        )
-        parts.materialise()
-        return sharded.ShardedStepper(
-            # The policy narrows, so the precision need not.
-            parts.prepared(parts.make_optimiser(parts.model.parameters())),
-            group,
-            accumulating=lambda: sharded.without_reduction(root),
-        )
+            return step.shard_optimiser(parts)
+        return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)

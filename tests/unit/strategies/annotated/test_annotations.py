@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.errors import StudyError
-from pipeline.parallel.annotations import alike, mesh_axes, resolve, share
+from pipeline.strategies.annotated.annotations import alike, mesh_axes, resolve, share
 
 SHAPES = {
     "h.0.up.weight": (8, 4),

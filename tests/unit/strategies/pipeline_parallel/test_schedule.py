@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import StudyError
-from pipeline.parallel import schedule as schedules
-from pipeline.parallel.schedule import Schedule, Stages
+from pipeline.strategies.pipeline_parallel import schedule as schedules
+from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
 
 
 @pytest.mark.parametrize(("ranks", "chunks", "layers"), [(1, 1, 2), (3, 1, 8), (2, 3, 7)])

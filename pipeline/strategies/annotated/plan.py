@@ -6,20 +6,18 @@ placements` prints them, and the record holds them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pipeline import models
-from pipeline.errors import UnsupportedError
-from pipeline.parallel.annotations import check_annotations, mesh_axes, resolve, share
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
+from pipeline.strategies.annotated.annotations import check_annotations, mesh_axes, resolve, share
 from pipeline.strategies.base import Footprint, Strategy
-
-if TYPE_CHECKING:
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,7 @@ class Annotated(Strategy):
         """The axes, `data` first; StudyError where they or the annotations do not fit."""
         axes = mesh_axes(self.axes, world.size)
         check_annotations(self.annotations, axes)
-        return Layout(
-            axes=axes,
-            processes_per_node=world.ranks_per_node,
-            device=world.device,
-            backend=world.backend,
-        )
+        return Layout.of(world, *axes)
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where an annotation does not fit the model's tensors."""
@@ -76,7 +69,7 @@ class Annotated(Strategy):
         shapes = models.arithmetic(spec.model).parameter_shapes(spec.model)
         sizes = dict(layout.axes)
         chosen = resolve(self.annotations, layout.axes, models.tensor_shapes(spec.model))
-        counts = {name: float(_count(shape)) for name, shape in shapes.items()}
+        counts = {name: float(math.prod(shape)) for name, shape in shapes.items()}
         kept = sum(n * share(shapes[k], chosen.get(k, ()), sizes) for k, n in counts.items())
         held = kept / sum(counts.values())
         return Footprint(
@@ -113,34 +106,6 @@ class Annotated(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Place the parameters; the forward pass places all else, the backward pass follows."""
-        from pipeline.parallel import annotated
-        from pipeline.parallel.group import Group
+        from pipeline.strategies.annotated.step import build
 
-        spec = getattr(parts.model, "spec", None)
-        if spec is None:
-            raise UnsupportedError(
-                f"{type(parts.model).__name__} has no spec; let its family keep the ModelSpec"
-            )
-        group = Group.join(parts.layout)
-        mesh, groups = annotated.make_mesh(parts.layout)
-        chosen = resolve(self.annotations, parts.layout.axes, models.tensor_shapes(spec))
-        boundaries = annotated.place(parts.model, mesh, chosen)
-        forward = annotated.Forward(parts.model, mesh)
-        return annotated.AnnotatedStepper(
-            parts.prepare(),
-            groups=groups,
-            boundaries=boundaries,
-            forward=forward,
-            data_parallel=parts.layout.data_parallel,
-            rank=group.rank,
-            mean_over_ranks=forward.mean_over_ranks,
-            barrier=group.barrier,
-            leave=group.leave,
-        )
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
+        return build(parts, self.annotations)

@@ -4,7 +4,7 @@ import os
 import sys
 from types import SimpleNamespace
 
-from pipeline.strategies.deepspeed import package
+from pipeline.strategies.deepspeed import step
 
 
 def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> None:
@@ -13,9 +13,9 @@ def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> Non
     monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace())
     monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    package.load("cuda")
+    step.load("cuda")
     assert os.environ["LOCAL_RANK"] == "1"
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    package.load("cpu")
+    step.load("cpu")
     assert os.environ["LOCAL_RANK"] == "0"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.errors import StudyError
+from pipeline.parallel.mesh import divisors, nearest
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
 """Stages of a rank by schedule, unless the study says otherwise."""
@@ -49,6 +50,11 @@ class Stages:
         each, more = divmod(self.layers, self.count)
         start = stage * each + min(stage, more)
         return range(start, start + each + (stage < more))
+
+    def held_by(self, rank: int) -> tuple[int, bool, bool]:
+        """Layers of a pipeline rank, and whether the first and the last stage are among its own."""
+        layers = sum(len(self.layers_of(stage)) for stage in self.of_rank(rank))
+        return layers, rank == self.rank_of(0), rank == self.rank_of(self.count - 1)
 
     def check(self, name: str) -> None:
         """Raise StudyError where a stage would have no layer."""
@@ -162,16 +168,6 @@ def make(
             + ("set schedule to 1f1b" if instead is None else f"set microbatches to {instead}")
         )
     return Schedule(name, stages, total)
-
-
-def divisors(number: int) -> list[int]:
-    """All of them, ascending."""
-    return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def nearest(asked: int, number: int) -> int:
-    """The divisor of `number` that is nearest to `asked`, the smaller of two."""
-    return min(divisors(number), key=lambda n: abs(n - asked))
 
 
 def _rounds(microbatches: int, ranks: int) -> int:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from pipeline.parallel.sharded import shard
+from pipeline.strategies.sharded.step import shard
 
 GRADIENT = 20_000.0
 """Of a scaled loss; the largest float16 is 65,504."""
@@ -61,7 +61,8 @@ def test_large_gradients_are_divided_before_they_are_added_as_ddp_does(
     ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "pipeline.parallel.sharded.ring_reduce_scatter", lambda whole, group: summed(whole, ranks)
+        "pipeline.strategies.sharded.step.ring_reduce_scatter",
+        lambda whole, group: summed(whole, ranks),
     )
     model, mesh = Model(), init_device_mesh("cpu", (ranks,))
     shard(model, mesh, reshard=True, narrow=torch.float16)

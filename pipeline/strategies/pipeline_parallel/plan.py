@@ -1,23 +1,26 @@
-"""What strategies with a pipeline axis share: the schedule's knobs, memory, and building it."""
+"""Pipeline parallelism: GPipe, 1F1B, interleaved 1F1B or zero bubble, with a data axis.
+
+Each rank holds consecutive layers. A micro-batch's activations are sent from stage to stage, their
+gradients back; ranks wait while the pipeline fills and drains, the bubble, (p - 1) / m of their
+computation for p ranks and m micro-batches under GPipe and 1F1B, (p - 1) / (v m) with v interleaved
+chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv 1811.06965).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32
-from pipeline.parallel import schedule as schedules
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Layout
-from pipeline.parallel.schedule import Schedule, Stages
-from pipeline.parallel.types import Parts, Prepared, Trainable
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Layout, nearest
+from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-
-if TYPE_CHECKING:
-    from pipeline.parallel.tensor import TensorAxis
-    from pipeline.study.spec import RunSpec
+from pipeline.strategies.pipeline_parallel import schedule as schedules
+from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
+from pipeline.study.spec import RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,8 @@ class Pipelined(Strategy):
         place = layout.coordinate(rank)[PIPELINE]
         schedule = self.schedule_of(spec, layout)
         stages = schedule.stages
-        layers = sum(len(stages.layers_of(stage)) for stage in stages.of_rank(place))
+        layers, is_first, is_last = stages.held_by(place)
         before, after = models.end_parameters(spec.model)
-        is_first = place == stages.rank_of(0)
-        is_last = place == stages.rank_of(stages.count - 1)
         own = layers * models.layer_parameters(spec.model)
         own += before * is_first + after * is_last
         count = models.num_parameters(spec.model)
@@ -155,38 +156,36 @@ class Pipelined(Strategy):
         formula = f"{between} for each neighbouring stage, {ends_send}"
         return (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
 
-    def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:
-        """Cut layers along a tensor axis of the mesh, and return it, where there is one."""
-        return None
 
-    def prepare(self, parts: Parts, mesh: Any) -> Prepared:
-        """Make the optimiser of this rank's stages."""
-        return parts.prepare()
+@dataclass(frozen=True)
+class PipelineParallel(Pipelined):
+    """`ranks`: size of the pipeline axis, 0 for all ranks; the rest are data-parallel."""
+
+    cuts: ClassVar[str] = "end_parameters"
+    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+        {"ranks": 2, "schedule": "gpipe"},
+        {"ranks": 2, "schedule": "interleaved"},
+        {"schedule": "zero_bubble"},
+    )
+
+    use: ClassVar[str] = "layers do not fit one device, and links are slow"
+
+    ranks: int = 0
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """Axes (pipeline, data); StudyError where the pipeline does not divide the ranks."""
+        schedules.check_name(self.schedule, self.chunks)
+        size = self.ranks or world.size
+        if world.size % size:
+            raise StudyError(
+                f"strategy pipeline_parallel: {size} pipeline ranks do not divide {world.size} "
+                f"ranks; the nearest number that does is {nearest(size, world.size)}; set the "
+                "cell's option ranks to it, or to 0 for all"
+            )
+        return Layout.of(world, (PIPELINE, size), (DATA, world.size // size))
 
     def build(self, parts: Parts) -> Trainable:
         """Keep this rank's stages of the model, and run micro-batches through all of them."""
-        from torch.distributed.device_mesh import init_device_mesh
+        from pipeline.strategies.pipeline_parallel.step import build
 
-        from pipeline.parallel.group import Group
-        from pipeline.parallel.pipeline import Axes, PipelineStepper
-        from pipeline.parallel.stages import StagedModel
-
-        layout = parts.layout
-        group = Group.join(layout)
-        names, sizes = zip(*layout.axes, strict=True)
-        mesh = init_device_mesh(layout.device, sizes, mesh_dim_names=names)
-        cut_over = self.cut_tensors(parts, mesh)
-        any_model: Any = parts.model
-        chunks = schedules.check_name(self.schedule, self.chunks)
-        stages = Stages(dict(layout.axes)[PIPELINE], chunks, len(any_model.blocks))
-        stages.check("this run")
-        staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
-        return PipelineStepper(
-            self.prepare(parts, mesh),
-            staged=staged,
-            axes=Axes.of(layout, group.rank, mesh),
-            cut_over=cut_over,
-            schedule=self.schedule,
-            microbatches=self.microbatches,
-            group=group,
-        )
+        return build(parts, self)

@@ -13,9 +13,9 @@ from torch.distributed.pipelining import PipelineStage
 
 from pipeline.parallel.group import buckets
 from pipeline.parallel.mesh import BUCKET_BYTES
-from pipeline.parallel.passes import MarkedStage, Waits
-from pipeline.parallel.pipeline import average, sum_of_squares
 from pipeline.parallel.types import Phases
+from pipeline.strategies.pipeline_parallel.stages import MarkedStage, Waits
+from pipeline.strategies.pipeline_parallel.step import average, sum_of_squares
 from pipeline.training.worker import kind_of
 
 

@@ -13,17 +13,45 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication, register_sharding
 
-from pipeline.parallel.annotations import Annotation
+from pipeline import models
+from pipeline.errors import UnsupportedError
+from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch
+from pipeline.parallel.types import Batch, Parts
+from pipeline.strategies.annotated.annotations import Annotation, resolve
 
 Groups = dict[tuple[str, ...], dist.ProcessGroup]
 """The group of ranks along each axis, and along several axes together."""
+
+
+def build(parts: Parts, annotations: Mapping[str, Sequence[str | None]]) -> AnnotatedStepper:
+    """Place the parameters of the model on the mesh. Collective."""
+    spec = getattr(parts.model, "spec", None)
+    if spec is None:
+        raise UnsupportedError(
+            f"{type(parts.model).__name__} has no spec; let its family keep the ModelSpec"
+        )
+    group = Group.join(parts.layout)
+    mesh, groups = make_mesh(parts.layout)
+    chosen = resolve(annotations, parts.layout.axes, models.tensor_shapes(spec))
+    boundaries = place(parts.model, mesh, chosen)
+    forward = Forward(parts.model, mesh)
+    return AnnotatedStepper(
+        parts.prepare(),
+        groups=groups,
+        boundaries=boundaries,
+        forward=forward,
+        data_parallel=parts.layout.data_parallel,
+        rank=group.rank,
+        mean_over_ranks=forward.mean_over_ranks,
+        barrier=group.barrier,
+        leave=group.leave,
+    )
 
 
 def make_mesh(layout: Layout) -> tuple[DeviceMesh, Groups]:
@@ -32,8 +60,7 @@ def make_mesh(layout: Layout) -> tuple[DeviceMesh, Groups]:
     Several axes together are one group too, so that DTensor adds up over them by one all-reduce
     instead of one for each.
     """
-    names, sizes = zip(*layout.axes, strict=True)
-    mesh = init_device_mesh(layout.device, sizes, mesh_dim_names=names)
+    mesh, names = mesh_of(layout), [name for name, _ in layout.axes]
     groups: Groups = {(name,): mesh.get_group(name) for name in names}
     for count in range(2, len(names) + 1):
         for chosen in combinations(names, count):

@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import DATA
-from pipeline.parallel.schedule import nearest
+from pipeline.parallel.mesh import DATA, nearest
 
 Shape = tuple[int | None, ...]
 """Lengths of the dims; None is the number of sequences, which every axis divides."""

@@ -11,8 +11,8 @@ from torch import nn
 from pipeline.errors import UnsupportedError
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model
-from pipeline.parallel.schedule import Stages
-from pipeline.parallel.stages import StagedModel
+from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.strategies.pipeline_parallel.stages import StagedModel
 from pipeline.study.spec import ModelSpec
 
 SPEC = ModelSpec("gpt2", num_layers=5, width=16, num_heads=2, context=8, vocab_size=30)

@@ -21,19 +21,19 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
 )
 
-from pipeline.parallel import schedule as schedules
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
-from pipeline.parallel.group import Group, buckets
-from pipeline.parallel.mesh import PIPELINE, TENSOR, Layout
-from pipeline.parallel.passes import MarkedStage, Waits
-from pipeline.parallel.schedule import ONE_STAGE
-from pipeline.parallel.sharded import ShardedOptimiser
-from pipeline.parallel.stages import StagedModel
+from pipeline.parallel.group import Group, buckets, mesh_of
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.tensor import TensorAxis
-from pipeline.parallel.types import Batch, Prepared
+from pipeline.parallel.types import Batch, Parts, Prepared
+from pipeline.strategies.pipeline_parallel import schedule as schedules
+from pipeline.strategies.pipeline_parallel.plan import Pipelined
+from pipeline.strategies.pipeline_parallel.schedule import ONE_STAGE, Stages
+from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
+from pipeline.strategies.sharded.rows import ShardedOptimiser
+from pipeline.strategies.tensor.step import TensorAxis, cut_layers
 from pipeline.study.profiling import FORWARD
 
 SCHEDULES: dict[str, Any] = {
@@ -42,6 +42,42 @@ SCHEDULES: dict[str, Any] = {
     "interleaved": ScheduleInterleaved1F1B,
     "zero_bubble": ScheduleInterleavedZeroBubble,
 }
+
+
+def build(
+    parts: Parts, knobs: Pipelined, *, sequence: bool = False, zero_stage: int = 0
+) -> PipelineStepper:
+    """Cut layers over a tensor axis, where there is one, and keep this rank's stages. Collective.
+
+    `sequence`: as with strategy tensor. `zero_stage`: 1 to shard the optimiser's state over data.
+    """
+    layout, sizes = parts.layout, dict(parts.layout.axes)
+    group, mesh = Group.join(layout), mesh_of(layout)
+    cut_over = None
+    if sizes.get(TENSOR, 1) > 1:
+        cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence)
+        cut_layers(parts.model, cut_over)
+    any_model: Any = parts.model
+    chunks = schedules.check_name(knobs.schedule, knobs.chunks)
+    stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks))
+    stages.check("this run")
+    staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
+    if zero_stage and layout.data_parallel > 1:
+        parts.materialise()
+        prepared = parts.prepared(
+            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA].get_group())
+        )
+    else:
+        prepared = parts.prepare()
+    return PipelineStepper(
+        prepared,
+        staged=staged,
+        axes=Axes.of(layout, group.rank, mesh),
+        cut_over=cut_over,
+        schedule=knobs.schedule,
+        microbatches=knobs.microbatches,
+        group=group,
+    )
 
 
 @dataclass(frozen=True)
