@@ -130,7 +130,7 @@ def placements(args: argparse.Namespace) -> int:
     if spec is None:
         counts = ", ".join(map(str, sorted(sizes)))
         raise StudyError(f"cell {args.cell} has no {args.nodes} nodes; use one of {counts}")
-    from pipeline.parallel.annotations import alike
+    from pipeline.strategies.annotated.annotations import alike
     from pipeline.training.placements import propagate
 
     strategies.check([spec])

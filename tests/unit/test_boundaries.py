@@ -106,7 +106,7 @@ READERS = {
     "pipeline.archive.pack": "the files of an archive, as bytes",
     "pipeline.archive.read": "a zip file, behind open_regular",
     "pipeline.files": "it is below the door",
-    "pipeline.parallel.horovod.environment": "packages that are installed",
+    "pipeline.strategies.horovod.plan": "packages that are installed",
     "pipeline.doctor.probes": "the kernel's files",
     "pipeline.emulation.nodes": "the kernel's files",
     "pipeline.emulation.tcp": "the kernel's files, and what a tool prints",

@@ -198,7 +198,7 @@ def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
 
 
 def test_a_horovod_that_cannot_run_gives_its_reason(monkeypatch) -> None:
-    from pipeline.strategies.horovod import Horovod
+    from pipeline.strategies.horovod.plan import Horovod
 
     def check(self) -> None:
         raise UnsupportedError("Horovod is not installed")
