@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import (
     DisturbedError,
@@ -32,6 +31,7 @@ from pipeline.files import write_text
 from pipeline.machine import addresses, image, inherited, nccl
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
+from pipeline.resolved import resolve
 from pipeline.study.spec import RunSpec
 from pipeline.training import devices, fence
 
@@ -165,12 +165,12 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
         nccl.listen(os.environ, _nccl_log(places.out))
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    strategy = strategies.load(spec.strategy, spec.options)
-    strategy.check()
-    device = devices.choose(spec.world, strategy.layout(spec.world))
+    run = resolve(spec)
+    run.strategy.check()
+    device = devices.choose(run)
     work = spec.workload
     batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
-    loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.pacer))
+    loop = Loop(spec, run.strategy, batches, _rank(), Clock(device, machine.pacer))
     places.check()
     done = places.done
     state = checkpoint.load(places.checkpoints, done) if done else None
@@ -263,8 +263,7 @@ def _rank() -> int:
 def _lost_peer(args: argparse.Namespace) -> tuple[str, ...]:
     """What the strategy's backend says of a lost peer, where there is a strategy."""
     try:
-        spec = read_spec(args)
-        return strategies.load(spec.strategy, spec.options).lost_peer
+        return resolve(read_spec(args)).strategy.lost_peer
     except Exception:  # the first error is reported, whatever is wrong with the file
         return ()
 

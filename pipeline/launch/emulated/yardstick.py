@@ -32,6 +32,7 @@ from pipeline.launch.emulated.ranks import fork
 from pipeline.machine.facts import hardware, provenance
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.parallel.types import Parts, Phases
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.profiling import FORWARD
 from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.training import worker
@@ -55,11 +56,10 @@ Round = dict[str, float]
 """CPU seconds of a step at once, of one after a wait, and of that one's forward pass."""
 
 
-def shape_of(spec: RunSpec) -> Shape:
+def shape_of(run: ResolvedRun) -> Shape:
     """What a rank of the run computes at a time."""
-    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    share = spec.workload.global_batch // layout.data_parallel
-    return spec.precision, share // spec.workload.accumulation_steps
+    share = run.spec.workload.global_batch // run.layout.data_parallel
+    return run.spec.precision, share // run.spec.workload.accumulation_steps
 
 
 def measured(
@@ -71,7 +71,7 @@ def measured(
 
     Raises LaunchError where no run has it.
     """
-    having = {shape_of(run): run for run in runs if run.world.yardstick}
+    having = {shape_of(resolve(run)): run for run in runs if run.world.yardstick}
     if not having:
         raise LaunchError("no run of the study has cluster.yardstick; there is nothing to measure")
     first = next(iter(having.values()))
@@ -115,11 +115,12 @@ def _median_of(together: Sequence[Round]) -> Round:
     return found | {"forward_seconds": scaled}
 
 
-def forward_seconds(path: Path | None, spec: RunSpec) -> float | None:
+def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
     """What a forward pass of the run takes by the yardstick in the file; None where it has none.
 
     Raises LaunchError where the file is missing or is of another model, machine or study.
     """
+    spec = run.spec
     if not spec.world.yardstick:
         return None
     if path is None:
@@ -128,7 +129,7 @@ def forward_seconds(path: Path | None, spec: RunSpec) -> float | None:
             "add --yardstick FILE, which `python -m pipeline yardstick` writes"
         )
     content = schemas.read(path, "yardstick", "python -m pipeline yardstick")
-    precision, sequences = shape_of(spec)
+    precision, sequences = shape_of(run)
     for name, had, wanted in (
         ("cpu_model", content["hardware"].get("cpu_model"), hardware()["cpu_model"]),
         ("cores_per_node", content["cores_per_node"], spec.world.cores_per_node),
