@@ -51,7 +51,7 @@ PARTS = {
     "nodes measured": ("pipeline.launch.emulated.build", "measure"),
     "ranks followed": ("pipeline.launch.emulated.build", "follow"),
     "rank 0": ("pipeline.training.worker", "train"),
-    "rank 0 at its end": ("pipeline.training.worker", "_write_summary"),
+    "rank 0 at its end": ("pipeline.training.worker", "_summary"),
     "rank 0's peak": ("pipeline.training.peak", "measured_flops_per_second"),
     "record made": ("pipeline.launch.run", "make_record"),
     "record written": ("pipeline.launch.run", "write_record"),

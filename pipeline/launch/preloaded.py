@@ -20,12 +20,16 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from pipeline.launch import fork_server
 from pipeline.machine import inherited
-from pipeline.machine.processes import die_with_parent, end_as, exit_status
+from pipeline.machine.processes import (
+    die_with_parent,
+    end_as,
+    exit_status,
+    interrupt_on_sigterm,
+)
 
 if TYPE_CHECKING:
     from pipeline.resolved import ResolvedRun
@@ -142,16 +146,11 @@ def main() -> None:
         fork_server.serve(options[0], load_stages)
     if what == "serve-ranks":
         fork_server.serve(options[0], load_ranks, [*inherited.stated(os.environ)])
-    # Passed on, so that whoever is ended says so.
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_sigterm()  # passed on, so that whoever is ended says so
     if (code := ask(what, options)) is None:
         command = [sys.executable, *words(what, loaded=False), *options]
         os.execv(sys.executable, command)  # noqa: S606, our own words
     end_as(code)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(f"by signal {signum}")
 
 
 if __name__ == "__main__":

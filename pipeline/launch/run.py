@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import FrameType
 
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
@@ -210,7 +208,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     begun = time.monotonic()
     deadline, next_look = begun + spec.timeout_seconds, begun
     progress = Progress(spec, path_of(paths.ranks, 0))
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    processes.interrupt_on_sigterm()
     log_begin, kills_before = size_of(paths.log), limits.oom_kills()
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
     timed_out, stopped = False, list[int]()
@@ -274,10 +272,6 @@ def _lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> str | N
             "last checkpoint"
         )
     return lost
-
-
-def _raise_interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(f"by signal {signum}")
 
 
 def _times(begun: float) -> tuple[str, str]:

@@ -25,6 +25,15 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def interrupt_on_sigterm() -> None:
+    """Raise KeyboardInterrupt in this process on SIGTERM, so that what it started is ended too."""
+
+    def interrupt(number: int, _: object) -> NoReturn:
+        raise KeyboardInterrupt(f"by signal {number}")
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
 def is_root() -> bool:
     """Whether this process is root where its user namespace was made, not only within it."""
     if os.geteuid() != 0:
