@@ -130,14 +130,15 @@ def placements(args: argparse.Namespace) -> int:
     if spec is None:
         counts = ", ".join(map(str, sorted(sizes)))
         raise StudyError(f"cell {args.cell} has no {args.nodes} nodes; use one of {counts}")
+    from pipeline.resolved import resolve
     from pipeline.strategies.annotated.annotations import alike
     from pipeline.training.placements import propagate
 
     strategies.check([spec])
-    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    axes = [f"{name} ({size})" for name, size in layout.axes]
+    run = resolve(spec)
+    axes = [f"{name} ({size})" for name, size in run.layout.axes]
     print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
-    for kind, tensors in propagate(spec).placements.items():
+    for kind, tensors in propagate(run).placements.items():
         print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
         for name, words in alike(tensors).items():
             print("| " + " | ".join([f"`{name}`", *words]) + " |")
@@ -154,12 +155,11 @@ def commands(args: argparse.Namespace) -> int:
     where the nodes meet, its TOKEN) is left open. Where Snakemake has entered the image for a run
     on one machine, the part up to the image falls away.
     """
-    from pipeline import strategies
     from pipeline.launch.slurm.request import request
     from pipeline.launch.torchrun import Place, RunPaths
     from pipeline.launch.torchrun import commands as commands_of
-    from pipeline.machine import image
     from pipeline.machine.facts import usable_cores
+    from pipeline.resolved import resolve
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
@@ -168,18 +168,17 @@ def commands(args: argparse.Namespace) -> int:
     for spec in expand(study):
         if spec.repeat:
             continue
-        asked = request(spec)
+        run = resolve(spec)
+        asked = request(run)
         print(
             f"# {spec.run_id}: nodes {asked.nodes}, on each {asked.gpus} GPUs and "
             f"{asked.memory_mb} MiB; {asked.minutes} minutes"
         )
-        layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
         folder = results / "runs" / spec.run_id.partition("/")[2]
         paths = RunPaths(folder / "spec.json", results / "tokens", folder)
         scheduler = asked.srun if spec.world.num_machines > 1 else ()
         place = Place(usable_cores(), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN")
-        digest = image.required_digest(spec, args.image)
-        for words in commands_of(spec, layout, paths, place, digest, spec.world.network):
+        for words in commands_of(run, paths, place):
             print(shlex.join(words))
     return 0
 

@@ -120,13 +120,13 @@ def train(args: argparse.Namespace) -> int:
     `python -m pipeline train --spec spec.json --tokens DIR --out DIR` exits with 0 also when the
     record's status is not ok.
     """
-    from pipeline.launch import waiting
+    from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
     names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
     given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
     again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
-    done = waiting.ask(again)
+    done = preloaded.ask_stage(again)
     if done is not None:
         return done
     # Whoever asks a waiting process has no use for what that process has imported.

@@ -121,7 +121,6 @@ READERS = {
     "pipeline.models.transformers.arithmetic": "what its own process counted; else counted again",
     "pipeline.models.transformers.facts": "the model that its parent has given it",
     "pipeline.machine.lock": "the lock",
-    "pipeline.machine.others": "the kernel's files",
     "pipeline.machine.session": "what forks of this process keep",
     "pipeline.machine.processes": "the kernel's files, and a log to write it",
     "pipeline.artifact.badges": "a file of this checkout",

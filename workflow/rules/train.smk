@@ -8,8 +8,8 @@ onstart:
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     if workflow.local_exec and not CONTAINED and (runs := to_train()):
-        waiting.start()
-        preloaded.start(runs)
+        preloaded.start_stages()
+        preloaded.start_ranks(runs)
     if "snakemake_executor_plugin_slurm" in sys.modules:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
 
@@ -61,7 +61,7 @@ rule train:
             + [
                 f"--yardstick {path}"
                 for path in YARDSTICK
-                if RUNS[wildcards.run].world.yardstick
+                if RUNS[wildcards.run].spec.world.yardstick
             ]
         ),
         attempt=lambda wildcards, attempt: attempt,
