@@ -20,7 +20,7 @@ REFRESH_SECONDS = 2.0
 
 
 def _require(parser: argparse.ArgumentParser) -> None:
-    from pipeline.doctor.examine import probes
+    from pipeline.doctor.show import probes
 
     names = [name for name, _ in probes()]
     parser.add_argument(
@@ -293,9 +293,8 @@ def archive(args: argparse.Namespace) -> int:
 
     `python -m pipeline archive --study smoke` packs results/<study> into archives/<study>.zip.
     """
-    from pipeline.archive.contents import contents
     from pipeline.archive.layout import STUDY_FILE
-    from pipeline.archive.pack import write_zip
+    from pipeline.archive.pack import contents, write_zip
     from pipeline.errors import ArchiveError
     from pipeline.files import sha256_of_file
     from pipeline.study.load import results_folder
