@@ -269,12 +269,13 @@ def artifact(args: argparse.Namespace) -> int:
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)
-    made, out = build(results, timed=args.time_analysis), args.out or results / "artifact"
-    schemas.validate(made.bill, "sbom", str(out / "sbom.spdx.json"))
-    write_text(out / "artifact.md", made.text)
-    write_text(out / "sbom.spdx.json", json.dumps(made.bill, indent=1) + "\n")
-    print(f"{out}: artifact.md and sbom.spdx.json, {len(made.bill['packages'])} packages")
-    for one in made.checks:
+    text, bill, checks = build(results, timed=args.time_analysis)
+    out = args.out or results / "artifact"
+    schemas.validate(bill, "sbom", str(out / "sbom.spdx.json"))
+    write_text(out / "artifact.md", text)
+    write_text(out / "sbom.spdx.json", json.dumps(bill, indent=1) + "\n")
+    print(f"{out}: artifact.md and sbom.spdx.json, {len(bill['packages'])} packages")
+    for one in checks:
         if not one.met:
             print(f"unmet  {one.badge:11}  {one.asks}: {one.grounds}")
     return 0
