@@ -99,14 +99,14 @@ def time_analysis(results: Path) -> float:
         drawn, made, generated, paper = (
             f"{folder}/{name}" for name in ("figures", "tables", "generated", "paper")
         )
-        named, measured = ["--study", results / "study.json"], ["--metrics", metrics]
+        named, measured = ["--study", str(results / "study.json")], ["--metrics", metrics]
         yardstick = results / "yardstick.json"
-        clocked = ["--yardstick", yardstick] if yardstick.is_file() else []
+        clocked = ["--yardstick", str(yardstick)] if yardstick.is_file() else []
         judged = ["--verdicts", verdicts] if study.claims else []
-        claims = ["claims", *named, *measured, "--claims", *files_of(study), "--out", verdicts]
-        stages = [
+        claims = ["claims", *named, *measured, "--claims", *map(str, files_of(study))]
+        stages: list[list[Any]] = [
             ["metrics", *named, "--runs", results / "runs", *clocked, "--out", metrics],
-            *([claims] if study.claims else []),
+            *([[*claims, "--out", verdicts]] if study.claims else []),
             ["figure", *figures.catalogue.shown(study), *measured, *judged, "--out", drawn],
             ["table", *tables.catalogue.shown(study), *measured, *judged, "--out", made],
             ["paper", *named, *measured, *judged, "--figures", drawn, "--tables", made,

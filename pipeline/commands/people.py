@@ -38,7 +38,7 @@ def _require(parser: argparse.ArgumentParser) -> None:
     _require,
 )
 def doctor(args: argparse.Namespace) -> int:
-    """What this machine can run, and how to get what is missing.
+    """Examine this machine: what can run on it, and how to get what is missing.
 
     `python -m pipeline doctor --study smoke`; without a study for those of one machine, and with
     `--all` for every probe. Exit status 0 whatever is missing; with `--require NAME` 1 where that
@@ -91,7 +91,7 @@ def _planned(parser: argparse.ArgumentParser) -> None:
 
 @enter(_planned)
 def plan(args: argparse.Namespace) -> int:
-    """What a study will need: memory of every cell, runs, time and GPU hours.
+    """Predict the needs of a study: memory of every cell, runs, time and GPU hours.
 
     `python -m pipeline plan --study smoke --device-memory 16GiB`, or the layouts of GPT-2 and GPT-3
     on so many GPUs with `--model-sizes`. Nothing is started and no torch is loaded.
@@ -110,7 +110,7 @@ def _nodes(parser: argparse.ArgumentParser) -> None:
 
 @enter(STUDY, option("--cell", required=True, help="name of the cell"), _nodes)
 def placements(args: argparse.Namespace) -> int:
-    """Where the tensors of an annotated cell are placed on its mesh.
+    """Placements of the tensors of an annotated cell on its mesh.
 
     `python -m pipeline placements --study layouts --cell annotated` prints a table of parameters
     and of every module's output, an axis per column, for one cell on the most nodes that it has. No
@@ -311,13 +311,9 @@ def archive(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(
-    option(
-        "--results", type=options.folder, required=True, help="folder results/from_archive/<study>"
-    )
-)
+@enter(option("--results", type=options.folder, required=True, help="results/from_archive/<study>"))
 def verify(args: argparse.Namespace) -> int:
-    """Whether results that were rebuilt from an archive have the bytes that it states.
+    """Compare results that were rebuilt from an archive with the bytes that it states.
 
     `python -m pipeline verify --results results/from_archive/smoke` exits with 1 and names what
     differs, and probably why, if not.

@@ -113,7 +113,7 @@ READERS = {
     "pipeline.machine.environment": "the kernel's files",
     "pipeline.machine.facts": "the kernel's files",
     "pipeline.machine.image": "a file of the image",
-    "pipeline.claims.readme": "the file between whose marks it writes",
+    "pipeline.claims.write": "the file between whose marks it writes",
     "pipeline.machine.limits": "the kernel's files",
     "pipeline.machine.nccl": "the log that NCCL has written",
     "pipeline.models.transformers.arithmetic": "what its own process counted; else counted again",
