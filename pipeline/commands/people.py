@@ -20,7 +20,7 @@ REFRESH_SECONDS = 2.0
 
 
 def _require(parser: argparse.ArgumentParser) -> None:
-    from pipeline.doctor.examine import probes
+    from pipeline.doctor.show import probes
 
     names = [name for name, _ in probes()]
     parser.add_argument(
@@ -38,7 +38,7 @@ def _require(parser: argparse.ArgumentParser) -> None:
     _require,
 )
 def doctor(args: argparse.Namespace) -> int:
-    """What this machine can run, and how to get what is missing.
+    """Examine this machine: what can run on it, and how to get what is missing.
 
     `python -m pipeline doctor --study smoke`; without a study for those of one machine, and with
     `--all` for every probe. Exit status 0 whatever is missing; with `--require NAME` 1 where that
@@ -91,7 +91,7 @@ def _planned(parser: argparse.ArgumentParser) -> None:
 
 @enter(_planned)
 def plan(args: argparse.Namespace) -> int:
-    """What a study will need: memory of every cell, runs, time and GPU hours.
+    """Predict the needs of a study: memory of every cell, runs, time and GPU hours.
 
     `python -m pipeline plan --study smoke --device-memory 16GiB`, or the layouts of GPT-2 and GPT-3
     on so many GPUs with `--model-sizes`. Nothing is started and no torch is loaded.
@@ -110,7 +110,7 @@ def _nodes(parser: argparse.ArgumentParser) -> None:
 
 @enter(STUDY, option("--cell", required=True, help="name of the cell"), _nodes)
 def placements(args: argparse.Namespace) -> int:
-    """Where the tensors of an annotated cell are placed on its mesh.
+    """Placements of the tensors of an annotated cell on its mesh.
 
     `python -m pipeline placements --study layouts --cell annotated` prints a table of parameters
     and of every module's output, an axis per column, for one cell on the most nodes that it has. No
@@ -268,12 +268,13 @@ def artifact(args: argparse.Namespace) -> int:
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)
-    made, out = build(results, timed=args.time_analysis), args.out or results / "artifact"
-    schemas.validate(made.bill, "sbom", str(out / "sbom.spdx.json"))
-    write_text(out / "artifact.md", made.text)
-    write_text(out / "sbom.spdx.json", json.dumps(made.bill, indent=1) + "\n")
-    print(f"{out}: artifact.md and sbom.spdx.json, {len(made.bill['packages'])} packages")
-    for one in made.checks:
+    text, bill, checks = build(results, timed=args.time_analysis)
+    out = args.out or results / "artifact"
+    schemas.validate(bill, "sbom", str(out / "sbom.spdx.json"))
+    write_text(out / "artifact.md", text)
+    write_text(out / "sbom.spdx.json", json.dumps(bill, indent=1) + "\n")
+    print(f"{out}: artifact.md and sbom.spdx.json, {len(bill['packages'])} packages")
+    for one in checks:
         if not one.met:
             print(f"unmet  {one.badge:11}  {one.asks}: {one.grounds}")
     return 0
@@ -292,9 +293,8 @@ def archive(args: argparse.Namespace) -> int:
 
     `python -m pipeline archive --study smoke` packs results/<study> into archives/<study>.zip.
     """
-    from pipeline.archive.contents import contents
     from pipeline.archive.layout import STUDY_FILE
-    from pipeline.archive.pack import write_zip
+    from pipeline.archive.pack import contents, write_zip
     from pipeline.errors import ArchiveError
     from pipeline.files import sha256_of_file
     from pipeline.study.load import results_folder
@@ -310,13 +310,9 @@ def archive(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(
-    option(
-        "--results", type=options.folder, required=True, help="folder results/from_archive/<study>"
-    )
-)
+@enter(option("--results", type=options.folder, required=True, help="results/from_archive/<study>"))
 def verify(args: argparse.Namespace) -> int:
-    """Whether results that were rebuilt from an archive have the bytes that it states.
+    """Compare results that were rebuilt from an archive with the bytes that it states.
 
     `python -m pipeline verify --results results/from_archive/smoke` exits with 1 and names what
     differs, and probably why, if not.

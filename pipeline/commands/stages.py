@@ -262,11 +262,10 @@ def claims(args: argparse.Namespace) -> int:
 
     `python -m pipeline claims --study FILE --metrics FILE --out verdicts.json`
     """
-    from pipeline.claims import readme
     from pipeline.claims.judge import judge_all
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
-    from pipeline.claims.write import counted, to_dict, write_verdicts
+    from pipeline.claims.write import counted, to_dict, update_readme, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
     from pipeline.metrics.emulation import bias_of
@@ -282,7 +281,7 @@ def claims(args: argparse.Namespace) -> int:
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        readme.update(args.readme, study.name, shown, frame)
+        update_readme(args.readme, study.name, shown, frame)
     print(counted(shown))
     return 0
 

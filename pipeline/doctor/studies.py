@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.corpus.sources import check_files
 from pipeline.doctor import probes
-from pipeline.doctor.types import OK, Finding, missing, note, ok
+from pipeline.doctor.probes import OK, Finding, missing, note, ok
 from pipeline.errors import CorpusError, UnsupportedError
 from pipeline.metrics.select import plural
 from pipeline.resolved import resolve

@@ -91,7 +91,6 @@ def test_relative_imports_are_resolved() -> None:
 # Who opens files without `pipeline.documents`, and what they open.
 READERS = {
     "pipeline.__main__": "the null device, to write to it",
-    "pipeline.archive.unpack": "a folder, to lock it",
     "pipeline.corpus.manifest": "what it is about to write",
     "pipeline.schemas": "the schemas of this package",
     "pipeline.catalogue": "the modules of this package",
@@ -102,9 +101,8 @@ READERS = {
     "pipeline.reference.devices": "a file of this package",
     "pipeline.corpus.python_docs": "the standard library of Python",
     "pipeline.corpus.shards": "shards, to write them",
-    "pipeline.archive.contents": "results, as bytes, to compare them",
-    "pipeline.archive.pack": "the files of an archive, as bytes",
-    "pipeline.archive.read": "a zip file, behind open_regular",
+    "pipeline.archive.pack": "results and the files of an archive, as bytes",
+    "pipeline.archive.unpack": "a folder, to lock it, and a zip file, behind open_regular",
     "pipeline.files": "it is below the door",
     "pipeline.strategies.horovod.plan": "packages that are installed",
     "pipeline.doctor.probes": "the kernel's files",
@@ -115,7 +113,7 @@ READERS = {
     "pipeline.machine.environment": "the kernel's files",
     "pipeline.machine.facts": "the kernel's files",
     "pipeline.machine.image": "a file of the image",
-    "pipeline.claims.readme": "the file between whose marks it writes",
+    "pipeline.claims.write": "the file between whose marks it writes",
     "pipeline.machine.limits": "the kernel's files",
     "pipeline.machine.nccl": "the log that NCCL has written",
     "pipeline.models.transformers.arithmetic": "what its own process counted; else counted again",
