@@ -101,6 +101,38 @@ def plan(args: argparse.Namespace) -> int:
     return plan.run(args)
 
 
+def _predicted(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--points", type=options.file, help="CSV of configurations, one a row")
+    what.add_argument(
+        "--score", action="store_true", help="print the errors on the published points"
+    )
+    parser.add_argument("--out", type=options.new_file, help="with --points: CSV to write")
+
+
+@enter(_predicted)
+def predict(args: argparse.Namespace) -> int:
+    """Predict step time and memory of training configurations, on hardware that is not here.
+
+    `python -m pipeline predict --points pipeline/reference/points/torchtitan.csv --out p.csv`, or
+    the errors of the model on every published point with `--score` (docs/planner.md).
+    """
+    from pipeline.errors import ClaimError
+
+    if args.score:
+        from pipeline.cost.score import markdown
+
+        print(markdown())
+        return 0
+    if args.out is None:
+        raise ClaimError("--points needs --out; name the CSV to write")
+    from pipeline.cost.points import predict_file
+
+    rows, refused = predict_file(args.points, args.out)
+    print(f"{args.out}: {rows} rows, {refused} of them not predicted (column reason)")
+    return 0
+
+
 def _nodes(parser: argparse.ArgumentParser) -> None:
     from pipeline.study.spec import NODES_OF_ONE_MACHINE
 
