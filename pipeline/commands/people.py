@@ -108,6 +108,9 @@ def _predicted(parser: argparse.ArgumentParser) -> None:
         "--score", action="store_true", help="print the errors on the published points"
     )
     parser.add_argument("--out", type=options.new_file, help="with --points: CSV to write")
+    parser.add_argument(
+        "--page", type=options.path, help="with --score: Markdown file to renew, with its figure"
+    )
 
 
 @enter(_predicted)
@@ -122,7 +125,14 @@ def predict(args: argparse.Namespace) -> int:
     if args.score:
         from pipeline.cost.score import markdown
 
-        print(markdown())
+        if args.page is None:
+            print(markdown())
+            return 0
+        from pipeline.cost.figure import draw
+        from pipeline.files import replace_marked
+
+        replace_marked(args.page, "errors", markdown())
+        draw(args.page.with_suffix(".png"))
         return 0
     if args.out is None:
         raise ClaimError("--points needs --out; name the CSV to write")

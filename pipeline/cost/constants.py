@@ -55,6 +55,14 @@ def content() -> dict[str, Any]:
     return parse(read_text(FILE, "", ClaimError, max_bytes=MAX_MADE_BYTES))
 
 
+def profile_of(framework: str) -> str:
+    """The profile of an implementation: the first whose pattern its name has, or `default`."""
+    for name, entry in content()["profiles"].items():
+        if name != "default" and re.search(entry["pattern"], framework, re.IGNORECASE):
+            return str(name)
+    return "default"
+
+
 class Constants:
     """The shipped constants as they are without the points of the set `leave_out`.
 
@@ -73,6 +81,12 @@ class Constants:
         other = constant.get("without", {}).get(self.leave_out)
         return None if other is None else float(other)
 
+    def knows(self, framework: str) -> bool:
+        """Whether an implementation has constants of its own, none from the set left out."""
+        name = profile_of(framework)
+        own = content()["profiles"][name]["constants"].values()
+        return name != "default" and not any(self.leave_out in one["from"] for one in own)
+
     def device(self, name: str) -> dict[str, float]:
         """Constants of a device by its id in `constants.json`."""
         found = {}
@@ -85,13 +99,11 @@ class Constants:
     def profile(self, framework: str) -> dict[str, float]:
         """Constants of the implementation that a framework's name tells, the default for others.
 
-        The first profile whose pattern matches; what it does not state is the default's.
+        What a profile does not state is the default's.
         """
         profiles = content()["profiles"]
-        names = [name for name in profiles if name != "default"]
-        match = [n for n in names if re.search(profiles[n]["pattern"], framework, re.IGNORECASE)]
         found = {}
-        for name in ("default", *match[:1]):
+        for name in dict.fromkeys(("default", profile_of(framework))):
             for key, constant in profiles[name]["constants"].items():
                 value = self.value(constant)
                 if value is not None:

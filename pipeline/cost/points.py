@@ -48,10 +48,10 @@ def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:
         options = [(job, predict(job, constants)) for job in jobs_of(row)]
     except Refused as refused:
         return dict.fromkeys(ADDED, "") | {"reason": str(refused)}
-    return answer(options)
+    return answer(options, constants)
 
 
-def answer(options: Sequence[tuple[Job, Prediction]]) -> dict[str, str]:
+def answer(options: Sequence[tuple[Job, Prediction]], constants: Constants) -> dict[str, str]:
     """The values of the added columns, of one layout or of the fastest that fits of several."""
     fitting = [one for one in options if fits(*one)]
     job, best = min(fitting or options, key=lambda one: one[1].seconds)
@@ -59,7 +59,7 @@ def answer(options: Sequence[tuple[Job, Prediction]]) -> dict[str, str]:
     if len(options) > 1:
         most = max(p.seconds for _, p in fitting or options) / best.seconds
         high = min(RANGE, most)
-    band = content()["band"][kind_of(job)]
+    band = content()["band"][kind_of(job, constants)]
     middle = best.seconds * math.sqrt(low * high)
     values = [middle, best.seconds * low * band[0], best.seconds * high * band[1]]
     values += [getattr(best, f"{part}") * middle / best.seconds for part in PARTS]
@@ -74,10 +74,11 @@ def fits(job: Job, prediction: Prediction) -> bool:
     return not job.device_gib or prediction.gibibytes <= USABLE * job.device_gib
 
 
-def kind_of(job: Job) -> str:
-    """Which band applies: `inner`, or `crossing` where tensor or pipeline axes leave a node."""
+def kind_of(job: Job, constants: Constants) -> str:
+    """Which band applies: of a known implementation or not, axes inside of nodes or crossing."""
     crosses = job.tp > job.gpus_per_node or (job.pp > 1 and job.gpus > job.gpus_per_node)
-    return "crossing" if crosses else "inner"
+    known = constants.knows(f"{job.framework} {job.note}")
+    return f"{'known' if known else 'unknown'} {'crossing' if crosses else 'inner'}"
 
 
 def predict_file(points: Path, out: Path) -> tuple[int, int]:

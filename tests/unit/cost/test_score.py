@@ -1,8 +1,12 @@
 """Errors on the published points: the bars that are met stay met."""
 
+from pathlib import Path
+
 import pytest
 
-from pipeline.cost.score import constant_errors, order, points, scored, table
+from pipeline.cost.constants import content
+from pipeline.cost.score import band, by_constant, by_source, markdown, order, points, scored, table
+from pipeline.files import marks
 
 
 def errors(source: str, which: str = "out") -> float:
@@ -36,8 +40,23 @@ def test_the_table_has_every_measured_set() -> None:
 
 
 def test_a_constant_utilisation_is_the_best_of_all() -> None:
-    rows = [row for row in scored() if row.source == "seqsel2022_a100"]
-    assert 0 < sum(constant_errors(rows)) / len(rows) < 0.2
+    rows = by_source()["seqsel2022_a100"]
+    errors = [abs(s / row.measured - 1) for s, row in zip(by_constant(rows), rows, strict=True)]
+    assert 0 < sum(errors) / len(rows) < 0.2
+
+
+def test_the_bands_are_those_of_the_residuals() -> None:
+    for kind, ends in content()["band"].items():
+        assert list(band(kind)) == ends
+
+
+def test_the_page_has_the_table_that_is_computed() -> None:
+    first, last = marks("errors")
+    page = Path("docs/planner.md").read_text(encoding="utf-8")
+    before, _, rest = page.partition(first)
+    written, _, after = rest.partition(last)
+    assert written.strip() == markdown()
+    assert len(f"{before} {after}".split()) <= 900
 
 
 def test_layouts_are_ordered() -> None:
