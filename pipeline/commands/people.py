@@ -109,6 +109,11 @@ def _predicted(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=options.new_file, help="with --points: CSV to write")
     parser.add_argument(
+        "--base", action="store_true",
+        help="with --points: of rows alike but for gpus, dp, accum and global_batch the measured "
+        "step of the smallest world is given, and larger ones are predicted from it",
+    )  # fmt: skip
+    parser.add_argument(
         "--page", type=options.path, help="with --score: Markdown file to renew, with its figure"
     )
 
@@ -136,10 +141,14 @@ def predict(args: argparse.Namespace) -> int:
         return 0
     if args.out is None:
         raise ClaimError("--points needs --out; name the CSV to write")
-    from pipeline.cost.points import predict_file
+    from pipeline.cost import base, points
+    from pipeline.cost.constants import Constants
 
-    rows, refused = predict_file(args.points, args.out)
-    print(f"{args.out}: {rows} rows, {refused} of them not predicted (column reason)")
+    rows = points.read(args.points)
+    added = (base if args.base else points).predict_rows(rows, Constants())
+    points.write([{**row, **more} for row, more in zip(rows, added, strict=True)], args.out)
+    refused = sum(bool(more["reason"]) for more in added)
+    print(f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason)")
     return 0
 
 

@@ -32,7 +32,8 @@ def draw(path: Path) -> None:
             ]
     grid = sns.relplot(
         pd.DataFrame(rows), x="measured", y="ratio", col="way", col_wrap=2,
-        hue="points", style="points", height=2.8, aspect=1.5, s=22, alpha=0.7, linewidth=0, palette="husl",
+        hue="points", style="points", height=2.8, aspect=1.5, s=22,
+        alpha=0.7, linewidth=0, palette="husl",
     )  # fmt: skip
     grid.set(xscale="log", yscale="log", ylim=(0.1, 10), xlabel="measured step (s)")
     grid.set_ylabels("predicted / measured")

@@ -55,18 +55,23 @@ def answer(options: Sequence[tuple[Job, Prediction]], constants: Constants) -> d
     """The values of the added columns, of one layout or of the fastest that fits of several."""
     fitting = [one for one in options if fits(*one)]
     job, best = min(fitting or options, key=lambda one: one[1].seconds)
-    low = high = 1.0
+    most = 1.0
     if len(options) > 1:
-        most = max(p.seconds for _, p in fitting or options) / best.seconds
-        high = min(RANGE, most)
-    band = content()["band"][kind_of(job, constants)]
-    middle = best.seconds * math.sqrt(low * high)
-    values = [middle, best.seconds * low * band[0], best.seconds * high * band[1]]
-    values += [getattr(best, f"{part}") * middle / best.seconds for part in PARTS]
+        most = min(RANGE, max(p.seconds for _, p in fitting or options) / best.seconds)
+    return answer_of(job, best, content()["band"][kind_of(job, constants)], most)
+
+
+def answer_of(
+    job: Job, best: Prediction, band: Sequence[float], most: float = 1.0
+) -> dict[str, str]:
+    """The values of the added columns; the answer is a range of `most` above `best`."""
+    middle = math.sqrt(most)
+    seconds = best.seconds
+    values = [seconds * middle, seconds * band[0], seconds * most * band[1]]
+    values += [getattr(best, part) * middle for part in PARTS]
     values.append(best.gibibytes)
     whether = str(fits(job, best)).lower() if job.device_gib else ""
-    texts = [f"{value:.6g}" for value in values]
-    return dict(zip(ADDED, [*texts, whether, ""], strict=True))
+    return dict(zip(ADDED, [*(f"{value:.6g}" for value in values), whether, ""], strict=True))
 
 
 def fits(job: Job, prediction: Prediction) -> bool:
@@ -81,19 +86,16 @@ def kind_of(job: Job, constants: Constants) -> str:
     return f"{'known' if known else 'unknown'} {'crossing' if crosses else 'inner'}"
 
 
-def predict_file(points: Path, out: Path) -> tuple[int, int]:
-    """Write the rows of `points` with predictions; returns how many rows, and how many refused."""
-    rows = read(points)
-    constants = Constants()
+def predict_rows(rows: Sequence[Mapping[str, str]], constants: Constants) -> list[dict[str, str]]:
+    """What is added to each row; rows that are alike are predicted once."""
     known: dict[tuple[str, ...], dict[str, str]] = {}
-    made = []
+    found = []
     for row in rows:
         key = tuple(row.get(name, "") for name in CONFIGURATION)
         if key not in known:
             known[key] = predict_row(row, constants)
-        made.append({**row, **known[key]})
-    write(made, out)
-    return len(made), sum(bool(row["reason"]) for row in made)
+        found.append(known[key])
+    return found
 
 
 def write(rows: Iterable[Mapping[str, str]], out: Path) -> None:

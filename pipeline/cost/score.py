@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from statistics import mean, median
 
+from pipeline.cost.base import families, predict_rows
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import Job, jobs_of
@@ -213,6 +214,7 @@ def markdown() -> str:
         sizes = sorted(map(abs, errors))
         most = sizes[math.ceil(0.9 * len(sizes)) - 1]
         lines.append(f"| {source} | {len(sizes)} | {median(sizes):.0%} | {most:.0%} |")
+    lines += ["", *grown_markdown()]
     tau, first, worlds = order()
     own_tau, own_first, _ = order("own")
     ran, crashed = fit_shares()
@@ -224,11 +226,61 @@ def markdown() -> str:
         "",
         f"The band holds {mean(map(inside, scored())):.0%} of all points; half its width, with "
         f"all constants, is {middle:.0%} of the prediction in the median. Of what "
-        f"ran, {ran:.0%} is predicted to fit; of what crashed, {crashed:.0%} not to. Order of nanotron's layouts: Kendall's tau "
-        f"{tau:.2f} ({own_tau:.2f} with its own constants); the layout ranked first is within 10 % "
-        f"of the best in {first} of {worlds} worlds ({own_first} with its own).",
+        f"ran, {ran:.0%} is predicted to fit; of what crashed, {crashed:.0%} not to. Order of "
+        f"nanotron's layouts: Kendall's tau {tau:.2f} ({own_tau:.2f} with its own "
+        f"constants); the layout ranked first is within 10 % of the best in {first} of "
+        f"{worlds} worlds ({own_first} with its own).",
     ]
     return "\n".join(lines).replace("%", " %").replace("  %", " %")
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A measured row that was predicted from the smallest world of its family."""
+
+    source: str
+    measured: float
+    predicted: float
+    linear: float
+
+
+@cache
+def grown() -> tuple[Grown, ...]:
+    """Rows of larger worlds, each predicted from its base without the constants of its set.
+
+    `linear` is the base's seconds for a sequence and device.
+    """
+    rows = [row for row in points() if row["status"] == "ok" and not row["suspect"]]
+    found = []
+    for source in sorted({source_of(row) for row in rows}):
+        own = [row for row in rows if source_of(row) == source]
+        answers = predict_rows(own, Constants(source))
+        for places in families(own):
+            base = own[places[0]]
+            for place in places:
+                row, answer = own[place], answers[place]
+                if not answer["base"] or not answer["step_s_pred"]:
+                    continue
+                work = [
+                    float(r["global_batch"] or r["gpus"]) / float(r["gpus"]) for r in (row, base)
+                ]
+                linear = float(base["step_s"]) * work[0] / work[1]
+                predicted = float(answer["step_s_pred"])
+                found.append(Grown(source, float(row["step_s"]), predicted, linear))
+    return tuple(found)
+
+
+def grown_markdown() -> list[str]:
+    """The table of errors with `--base`."""
+    lines = ["| with `--base` | n | linear | model |", "|---|---|---|---|"]
+    for source in dict.fromkeys(one.source for one in grown()):
+        rows = [one for one in grown() if one.source == source]
+        errors = [
+            [abs(getattr(one, way) / one.measured - 1) for one in rows]
+            for way in ("linear", "predicted")
+        ]
+        lines.append(f"| {source} | {len(rows)} | {_pair(errors[0])} | {_pair(errors[1])} |")
+    return lines
 
 
 FEWEST_OF_A_SET = 8
@@ -242,7 +294,11 @@ def band(kind: str, share: float = 0.90) -> tuple[float, float]:
     Every set has the same weight: the next paper is like one of these, not like one of their rows.
     Of an implementation without constants of its own (`unknown`) each set was left out; of one with
     (`known`) the residuals are those of the constants that were chosen with them, widened.
+    Sets of few points tell no tail. Larger worlds from a measured one are `base`.
     """
+    if kind == "base":
+        grew = Counter(one.source for one in grown())
+        return _ends([(g.measured / g.predicted, 1 / grew[g.source]) for g in grown()], share)
     whose, _, where = kind.partition(" ")
     which = "own" if whose == "known" else "out"
     sizes = Counter(row.source for row in scored())
@@ -253,16 +309,23 @@ def band(kind: str, share: float = 0.90) -> tuple[float, float]:
         and sizes[row.source] >= FEWEST_OF_A_SET
     ]
     counts = Counter(row.source for row in rows)
-    ratios = sorted(
+    ratios = [
         (row.measured / float(getattr(row, which)["step_s_pred"]), 1 / counts[row.source])
         for row in rows
-    )
-    ends = []
+    ]
+    return _ends(ratios, share, WIDENED if which == "own" else 1.0)
+
+
+def _ends(
+    ratios: Sequence[tuple[float, float]], share: float, widened: float = 1.0
+) -> tuple[float, float]:
+    """Quantiles of weighted ratios, so that `share` lies between them; 2 digits."""
+    ends, whole = [], sum(weight for _, weight in ratios)
     for wanted in ((1 - share) / 2, (1 + share) / 2):
         below = 0.0
-        for ratio, weight in ratios:
+        for ratio, weight in sorted(ratios):
             below += weight
-            if below >= wanted * len(counts):
-                ends.append(ratio ** (WIDENED if which == "own" else 1.0))
+            if below >= wanted * whole - 1e-9:
+                ends.append(round(ratio**widened, 2))
                 break
-    return round(ends[0], 2), round(ends[1], 2)
+    return ends[0], ends[1]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.__main__ import main
 from pipeline.cost.constants import Constants
-from pipeline.cost.points import ADDED, predict_file, predict_row, read
+from pipeline.cost.points import ADDED, predict_row, read
 from pipeline.cost.score import FOLDER
 from pipeline.errors import ClaimError
 
@@ -70,12 +71,14 @@ def test_an_unpublished_layout_or_micro_batch_is_a_range_of_15_per_cent() -> Non
     assert predicted(rows("alpa_gpt_e2e")[3])["reason"] == ""
 
 
-def test_a_file_keeps_its_columns_and_gains_ours(tmp_path: Path) -> None:
+def test_a_file_keeps_its_columns_and_gains_ours(tmp_path: Path, capsys) -> None:
     text = (FOLDER / "torchtitan.csv").read_text().splitlines()
     points = tmp_path / "unknown.csv"
     points.write_text("\n".join([text[0] + ",mine", *(line + ",x" for line in text[1:])]))
-    assert predict_file(points, tmp_path / "out.csv") == (8, 0)
-    with (tmp_path / "out.csv").open() as file:
+    out = tmp_path / "out.csv"
+    assert main(["predict", "--points", str(points), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}: 8 rows, 0 of them not predicted (column reason)\n"
+    with out.open() as file:
         found = list(csv.DictReader(file))
     assert list(found[0])[-len(ADDED) :] == list(ADDED)
     assert {row["mine"] for row in found} == {"x"}
