@@ -101,6 +101,57 @@ def plan(args: argparse.Namespace) -> int:
     return plan.run(args)
 
 
+def _predicted(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--points", type=options.file, help="CSV of configurations, one a row")
+    what.add_argument(
+        "--score", action="store_true", help="print the errors on the published points"
+    )
+    parser.add_argument("--out", type=options.new_file, help="with --points: CSV to write")
+    parser.add_argument(
+        "--base", action="store_true",
+        help="with --points: of rows alike but for gpus, dp, accum and global_batch the measured "
+        "step of the smallest world is given, and larger ones are predicted from it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--page", type=options.path, help="with --score: Markdown file to renew, with its figure"
+    )
+
+
+@enter(_predicted)
+def predict(args: argparse.Namespace) -> int:
+    """Predict step time and memory of training configurations, on hardware that is not here.
+
+    `python -m pipeline predict --points pipeline/reference/points/torchtitan.csv --out p.csv`, or
+    the errors of the model on every published point with `--score` (docs/planner.md).
+    """
+    from pipeline.errors import ClaimError
+
+    if args.score:
+        from pipeline.cost.score import markdown
+
+        if args.page is None:
+            print(markdown())
+            return 0
+        from pipeline.cost.figure import draw
+        from pipeline.files import replace_marked
+
+        replace_marked(args.page, "errors", markdown())
+        draw(args.page.with_suffix(".png"))
+        return 0
+    if args.out is None:
+        raise ClaimError("--points needs --out; name the CSV to write")
+    from pipeline.cost import base, points
+    from pipeline.cost.constants import Constants
+
+    rows = points.read(args.points)
+    added = (base if args.base else points).predict_rows(rows, Constants())
+    points.write([{**row, **more} for row, more in zip(rows, added, strict=True)], args.out)
+    refused = sum(bool(more["reason"]) for more in added)
+    print(f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason)")
+    return 0
+
+
 def _nodes(parser: argparse.ArgumentParser) -> None:
     from pipeline.study.spec import NODES_OF_ONE_MACHINE
 
