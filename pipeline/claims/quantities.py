@@ -31,8 +31,9 @@ from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""
-    values = _DERIVED[metric](evidence, place) if metric in _DERIVED else None
-    return over_repeats(_of_runs(evidence, place, metric) if values is None else values)
+    if metric in _DERIVED:
+        return over_repeats(_DERIVED[metric](evidence, place))
+    return over_repeats(_rows(evidence, place, "run", metric)["value"])
 
 
 def over_repeats(values: Iterable[float]) -> Quantity:
@@ -53,29 +54,26 @@ def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
     return table[(table["cell"] == place.cell) & (table["nodes"] == place.nodes)]
 
 
-def _of_runs(evidence: Evidence, place: Place, metric: str) -> list[float]:
-    rows = own(pick(evidence.table, "run", metric), place).dropna(subset=["value"])
+def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataFrame:
+    rows = own(pick(evidence.table, level, metric), place).dropna(subset=["value"])
     if rows.empty:
         raise NotTestableError(f"the metrics hold no {metric} of {place.label}")
-    return list(rows["value"])
+    return rows
 
 
 def _mean_utilisation(evidence: Evidence, place: Place) -> list[float]:
-    ranks = own(pick(evidence.table, "rank", "mean_utilisation"), place).dropna(subset=["value"])
-    if ranks.empty:
-        raise NotTestableError(f"the metrics hold no mean_utilisation of {place.label}")
+    ranks = _rows(evidence, place, "rank", "mean_utilisation")
     return list(ranks.groupby("run_id", sort=True)["value"].mean())
 
 
 def _device_teraflops(evidence: Evidence, place: Place) -> list[float]:
     per_token = own(pick(evidence.table, "run", "flops_per_token"), place)["value"].max()
-    rates = _of_runs(evidence, place, "tokens_per_second")
+    rates = _rows(evidence, place, "run", "tokens_per_second")["value"]
     return [float(rate * per_token / place.ranks / 1e12) for rate in rates]
 
 
 def _step_spread(evidence: Evidence, place: Place) -> list[float]:
-    steps = own(pick(evidence.table, "step", "step_seconds"), place)
-    timed = steps[steps["timed"].fillna(False).astype(bool)]
+    timed = _timed(evidence, place, "step_seconds")
     runs = [run["value"].to_numpy() for _, run in timed.groupby("run_id", sort=True)]
     fewest = min((len(run) for run in runs), default=0)
     if fewest < STEPS_FOR_P95:
@@ -132,15 +130,13 @@ def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
     warmup = evidence.study.optimiser.warmup_steps
     steps = own(pick(evidence.table, "step", "loss"), place)
     steps = steps[steps["step"] >= warmup].dropna(subset=["value"])
-    found = []
-    for _, seed in steps.groupby("seed", sort=True):
-        loss = seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
-        if len(loss) < 4:
-            raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
-        found.append(float(np.sqrt(np.mean(np.diff(loss) ** 2))))
-    if not found:
+    losses = [
+        seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
+        for _, seed in steps.groupby("seed", sort=True)
+    ]
+    if min(map(len, losses), default=0) < 4:
         raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
-    return found
+    return [float(np.sqrt(np.mean(np.diff(loss) ** 2))) for loss in losses]
 
 
 def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantity]:

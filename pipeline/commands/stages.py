@@ -120,13 +120,13 @@ def train(args: argparse.Namespace) -> int:
     `python -m pipeline train --spec spec.json --tokens DIR --out DIR` exits with 0 also when the
     record's status is not ok.
     """
-    from pipeline.launch import waiting
+    from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
     names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
     given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
     again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
-    done = waiting.ask(again)
+    done = preloaded.ask_stage(again)
     if done is not None:
         return done
     # Whoever asks a waiting process has no use for what that process has imported.
@@ -262,11 +262,10 @@ def claims(args: argparse.Namespace) -> int:
 
     `python -m pipeline claims --study FILE --metrics FILE --out verdicts.json`
     """
-    from pipeline.claims import readme
     from pipeline.claims.judge import judge_all
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
-    from pipeline.claims.write import counted, to_dict, write_verdicts
+    from pipeline.claims.write import counted, to_dict, update_readme, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
     from pipeline.metrics.emulation import bias_of
@@ -282,7 +281,7 @@ def claims(args: argparse.Namespace) -> int:
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        readme.update(args.readme, study.name, shown, frame)
+        update_readme(args.readme, study.name, shown, frame)
     print(counted(shown))
     return 0
 

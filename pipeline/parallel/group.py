@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from pipeline.errors import LaunchError
 from pipeline.parallel.collectives import collective
@@ -86,6 +88,12 @@ class Group:
         self.barrier()
         threading.Event().wait(PAUSE_SECONDS)
         dist.destroy_process_group()
+
+
+def mesh_of(layout: Layout) -> DeviceMesh:
+    """torch's mesh of the layout's axes. Collective."""
+    names, sizes = zip(*layout.axes, strict=True)
+    return device_mesh.init_device_mesh(layout.device, sizes, mesh_dim_names=names)
 
 
 @collective

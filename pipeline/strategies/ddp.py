@@ -7,16 +7,12 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from pipeline.parallel.mesh import DATA
+from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
-from pipeline.strategies.base import Footprint, Strategy, along
-
-if TYPE_CHECKING:
-    from pipeline.parallel.mesh import Layout
-    from pipeline.study.spec import RunSpec
+from pipeline.strategies.base import Footprint, Strategy
+from pipeline.study.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -37,10 +33,6 @@ class Ddp(Strategy):
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run."""
         return Footprint(0, holds_gradients=True)
-
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """The gradients once, all-reduced in buckets after the last micro-batch."""
-        return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
 
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose last backward pass in a step then reduces."""

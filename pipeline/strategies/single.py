@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
-
-if TYPE_CHECKING:
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)

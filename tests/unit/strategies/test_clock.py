@@ -15,10 +15,10 @@ from torch._C._distributed_c10d import HashStore
 from pipeline import strategies
 from pipeline.models.build import build_model
 from pipeline.parallel.faults import NO_FAULTS
-from pipeline.parallel.horovod import environment
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision
+from pipeline.strategies.horovod import plan
 from pipeline.study.spec import ModelSpec, OptimiserSpec, WorldSpec
 from pipeline.training.optimiser import make_optimiser
 
@@ -80,7 +80,7 @@ def test_the_mean_loss_of_all_ranks_is_no_part_of_the_step(group, monkeypatch, n
 
 def test_horovod_s_barrier_is_a_collective_of_its_own(monkeypatch) -> None:
     step = pytest.importorskip(
-        "pipeline.parallel.horovod.step", reason=f"Horovod is {environment.why_unusable()}"
+        "pipeline.strategies.horovod.step", reason=f"Horovod is {plan.why_unusable()}"
     )
     given: dict[str, Any] = {}
     monkeypatch.setattr(Stepper, "__init__", lambda self, parts, **how: given.update(how))
