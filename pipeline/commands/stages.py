@@ -183,8 +183,8 @@ def metrics(args: argparse.Namespace) -> int:
     from pipeline.errors import StudyError
     from pipeline.metrics import table
     from pipeline.metrics.build import build
+    from pipeline.metrics.counts import report
     from pipeline.metrics.emulation import load_uncertainty
-    from pipeline.metrics.report import report
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
@@ -235,7 +235,7 @@ def table(args: argparse.Namespace) -> int:
     """
     from pipeline.files import note_made
     from pipeline.metrics import table
-    from pipeline.metrics.printed import short_names
+    from pipeline.metrics.labels import short_names
     from pipeline.tables import captions, catalogue
     from pipeline.tables.write import write_all
 
@@ -307,7 +307,7 @@ def paper(args: argparse.Namespace) -> int:
     from pipeline.claims.write import read_verdicts
     from pipeline.files import note_made, write_text
     from pipeline.metrics import table
-    from pipeline.metrics.printed import printable_markdown
+    from pipeline.metrics.labels import printable_markdown
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
     from pipeline.paper.numbers import collect

@@ -12,9 +12,8 @@ import numpy as np
 
 from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times, pooled
 from pipeline.errors import ComparisonError
-from pipeline.metrics.facts import FORMER_CLOCK
+from pipeline.metrics.facts import FORMER_CLOCK, mixed
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.pooling import mixed
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.statistics import Floats, Interval
 from pipeline.records import find_records, read_record

@@ -6,6 +6,7 @@ predicted raises Refused with the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -66,6 +67,11 @@ class Job:
     def tokens(self) -> int:
         """Tokens of a micro-batch."""
         return self.micro * self.seq
+
+    @property
+    def autocast(self) -> bool:
+        """Whether products are narrow and weights are not, as precision or framework says."""
+        return re.search(r"\bamp\b", f"{self.precision} {self.framework}".lower()) is not None
 
     @property
     def layer_parameters(self) -> float:

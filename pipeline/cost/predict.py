@@ -65,7 +65,7 @@ class Model:
         self.network = Network(job, self.device)
         self.layer = computation.layer(job, self.device, self.profile)
         self.embedding, self.head = computation.ends(job, self.device, self.profile)
-        in_layers = self.head.both / self.layer.both
+        in_layers = job.vocab * job.hidden / job.layer_parameters
         self.counts = schedule.stages(
             job.layers, job.pp, in_layers, balance=self.profile["balances_head"] > 0
         )
@@ -136,7 +136,9 @@ class Model:
         job, profile = self.job, self.profile
         if job.dp < 2 or job.zero >= 2:
             return 0.0
-        wide = 4.0 if self.device.element == 4 else profile["reduce_bytes"]
+        # Autocast keeps weights in fp32, and so are their gradients.
+        autocast = job.autocast and profile["amp_masters"] > 0
+        wide = 4.0 if self.device.element == 4 or autocast else profile["reduce_bytes"]
         group = Group.of(job.dp, job.tp, job.gpus_per_node)
         whole = self.network.all_reduce(group, parameters * wide)
         exposed = whole

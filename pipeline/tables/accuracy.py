@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.metrics.comparison import FIELDS
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import KEYS, pick
 from pipeline.tables import columns as col
 
 CAPTION = (
@@ -24,7 +24,7 @@ _MEASURES = {"real_time_step_seconds": "real", "step_seconds": "emulated", "accu
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell that has runs in real time: seconds and their ratio, NaN for none."""
     cells = pick(table, "real_time", "status")[[*col.PLACE, "label"]]
-    cells = cells.drop_duplicates(col.KEYS).reset_index(drop=True)
+    cells = cells.drop_duplicates(KEYS).reset_index(drop=True)
     return col.with_measures(cells, table, _MEASURES, bounded=_MEASURES)
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pipeline.metrics.format import NONE, ratio_interval, significant, with_interval
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import beside, bounds_of, pick
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics by which `places` names a row."""
 
-KEYS = ["cell", "nodes"]
 MEBIBYTES, MILLISECONDS, PER_CENT, GIGA = 1 / 2**20, 1000, 100, 1e-9
 """What bytes, seconds, shares and rates are multiplied by to be shown."""
 
@@ -82,24 +81,6 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
 def every_cell(table: pd.DataFrame, *more: str) -> pd.DataFrame:
     """A row for each cell and node count, with `PLACE`, its label and the columns `more`."""
     return pick(table, "cell", "num_ok")[[*PLACE, "label", *more]]
-
-
-def beside(
-    frame: pd.DataFrame,
-    table: pd.DataFrame,
-    metric: str,
-    names: Mapping[str, str],
-    level: str = "cell",
-    keys: Sequence[str] = KEYS,
-) -> pd.DataFrame:
-    """`frame` with columns of a metric, by the `names` that they get; nothing where it has none."""
-    rows = pick(table, level, metric)[[*keys, *names]].rename(columns=dict(names))
-    return frame.merge(rows, on=list(keys), how="left")
-
-
-def bounds_of(name: str) -> dict[str, str]:
-    """Names of a value and of its bounds."""
-    return {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
 
 
 def with_measures(

@@ -9,8 +9,9 @@ import pandas as pd
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.format import NONE
-from pipeline.metrics.select import cells, pick, records
-from pipeline.tables.columns import KEYS, beside, bounds_of, once
+from pipeline.metrics.select import records
+from pipeline.metrics.verdicts import comparisons
+from pipeline.tables.columns import once
 
 CAPTION = (
     "Cells against each other over one link and at the same number of nodes, by short name: "
@@ -23,27 +24,11 @@ CAPTION = (
 )
 # Equal work is checked for every pair; one that did not do it reads `not compared`.
 COMPARES = FIELDS
-_FIGURES = (
-    "p_value",
-    "p_value_uncorrected",
-    "smallest_p_value",
-    "effect_size",
-    "largest_effect_size",
-    "intervals_overlap",
-)
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each comparison; the ratio is that of the cell over the other one."""
-    keys = [*KEYS, "other", "other_nodes"]
-    found = pick(table, "comparison", "speed_verdict")[[*keys, "arm", "link", "base", "text"]]
-    found = found.rename(columns={"text": "verdict"})
-    found["other_arm"] = found["other"].map(cells(table).set_index("cell")["arm"])
-    names = {**bounds_of("rate_ratio"), "n": "repeats", "interval": "interval"}
-    found = beside(found, table, "rate_ratio", names, "comparison", keys)
-    for metric in _FIGURES:
-        found = beside(found, table, metric, {"value": metric}, "comparison", keys)
-    return found
+    return comparisons(table)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:

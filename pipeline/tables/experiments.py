@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import pick, seconds_of_runs
+from pipeline.metrics.select import KEYS, pick, seconds_of_runs
 from pipeline.tables import columns as col
 
 CAPTION = (
@@ -23,12 +23,12 @@ _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count; times in seconds, sizes in bytes."""
     names = {"count": "runs", "median": "run_seconds", "sum": "total_seconds"}
-    times = seconds_of_runs(table).groupby(col.KEYS)["seconds"].agg([*names]).rename(columns=names)
-    peaks = pick(table, "rank", "peak_memory_bytes").groupby([*col.KEYS, "run_id"])["value"].sum()
-    sizes = pick(table, "run", "record_bytes").groupby(col.KEYS)["value"].sum()
-    found = col.every_cell(table, "world_size", "device").join(times, on=col.KEYS)
-    found = found.join(peaks.groupby(col.KEYS).median().rename("peak_memory_bytes"), on=col.KEYS)
-    return found.join(sizes.rename("record_bytes"), on=col.KEYS)
+    times = seconds_of_runs(table).groupby(KEYS)["seconds"].agg([*names]).rename(columns=names)
+    peaks = pick(table, "rank", "peak_memory_bytes").groupby([*KEYS, "run_id"])["value"].sum()
+    sizes = pick(table, "run", "record_bytes").groupby(KEYS)["value"].sum()
+    found = col.every_cell(table, "world_size", "device").join(times, on=KEYS)
+    found = found.join(peaks.groupby(KEYS).median().rename("peak_memory_bytes"), on=KEYS)
+    return found.join(sizes.rename("record_bytes"), on=KEYS)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:

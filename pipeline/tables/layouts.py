@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import KEYS, pick
 from pipeline.tables import columns as col
 
 CAPTION = (
@@ -38,7 +38,7 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     found = col.every_cell(table, "strategy", "world_size")
     found = col.with_measures(found, table, _CELL, bounded=["step_seconds"])
     for more in (_memory(table), _sent(table, "predicted_sent_bytes"), _sent(table, "sent_bytes")):
-        found = found.merge(more, on=col.KEYS, how="left")
+        found = found.merge(more, on=KEYS, how="left")
     alone = found.loc[found["world_size"] == 1, "step_seconds"].dropna()
     single = alone.iloc[0] if len(alone) else float("nan")
     ideal = single / found["world_size"] * (1 + found["bubble_formula"].fillna(0))
@@ -49,15 +49,11 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
 def _memory(table: pd.DataFrame) -> pd.DataFrame:
     """Of the rank that needs most: bytes above its base, measured and predicted."""
     rows = pick(table, "rank", *_MEMORY)
-    each = (
-        rows.groupby([*col.KEYS, "rank", "metric"], sort=False)["value"].median().unstack("metric")
-    )
+    each = rows.groupby([*KEYS, "rank", "metric"], sort=False)["value"].median().unstack("metric")
     each = each.reindex(columns=_MEMORY).reset_index()
     each["memory_bytes"] = each["peak_memory_bytes"] - each["base_memory_bytes"]
-    most = each.sort_values("memory_bytes", ascending=False, kind="stable").drop_duplicates(
-        col.KEYS
-    )
-    return most[[*col.KEYS, "memory_bytes", "predicted_memory_bytes"]]
+    most = each.sort_values("memory_bytes", ascending=False, kind="stable").drop_duplicates(KEYS)
+    return most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]]
 
 
 def _sent(table: pd.DataFrame, prefix: str) -> pd.DataFrame:
@@ -67,8 +63,8 @@ def _sent(table: pd.DataFrame, prefix: str) -> pd.DataFrame:
     found = pick(rows, "profile", *names)
     if prefix.startswith("predicted"):
         found = found[found["text"].notna()]  # an axis that no formula names was counted alone
-    total = found.groupby([*col.KEYS, "rank"], sort=False)["value"].sum().reset_index()
-    return total.groupby(col.KEYS)["value"].max().rename(prefix).reset_index()
+    total = found.groupby([*KEYS, "rank"], sort=False)["value"].sum().reset_index()
+    return total.groupby(KEYS)["value"].max().rename(prefix).reset_index()
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import KEYS, pick
 from pipeline.tables import columns as col
 
 CAPTION = (
@@ -43,9 +43,9 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
 def _root_and_largest(found: pd.DataFrame) -> pd.DataFrame:
     """Rank 0 and the largest of the others, where that differs; a cell that never ran stays."""
     others = found[found["rank"] > 0].sort_values("measured", ascending=False, kind="stable")
-    largest = others.drop_duplicates(col.KEYS).reset_index()
-    root = found[found["rank"] == 0].set_index(col.KEYS)
-    beside = root.reindex(pd.MultiIndex.from_frame(largest[col.KEYS]))
+    largest = others.drop_duplicates(KEYS).reset_index()
+    root = found[found["rank"] == 0].set_index(KEYS)
+    beside = root.reindex(pd.MultiIndex.from_frame(largest[KEYS]))
     differs = ~np.isclose(largest["measured"], beside["measured"], rtol=_ALIKE)
     for name in ("model", "formula_24"):
         differs |= (largest[name] != beside[name].to_numpy()) & largest[name].notna().to_numpy()

@@ -7,8 +7,8 @@ import pandas as pd
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import NONE, limit, scientific
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import listed, pick
-from pipeline.tables.columns import KEYS, PLACE, beside, once
+from pipeline.metrics.select import KEYS, beside, listed, pick
+from pipeline.tables.columns import PLACE, once
 
 CAPTION = (
     "Largest relative deviation of each cell from its single-device reference over all links, "

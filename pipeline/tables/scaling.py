@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.select import speedup_name
+from pipeline.metrics.select import KEYS, beside, speedup_name
 from pipeline.tables import columns as col
 
 CAPTION = (
@@ -22,10 +22,10 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count; each measure with low and high."""
     found = col.every_cell(table, "precision_ran", "world_size", "scaling", "status")
     found = col.with_measures(found, table, _MEASURES, bounded=_MEASURES)
-    found = col.beside(found, table, "speedup", {"base": "base", "interval": "interval"})
+    found = beside(found, table, "speedup", {"base": "base", "interval": "interval"})
     found = col.with_measures(found, table, ["base_tokens_per_second"])
-    verdict, keys = {"text": "verdict"}, [*col.KEYS, "base"]
-    return col.beside(found, table, "speed_verdict", verdict, "comparison", keys)
+    verdict, keys = {"text": "verdict"}, [*KEYS, "base"]
+    return beside(found, table, "speed_verdict", verdict, "comparison", keys)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import KEYS, pick
 from pipeline.tables import columns as col
 
 CAPTION = (
@@ -30,14 +30,12 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     `ratio` is what was counted over what the formula gives.
     """
     rows = table[(table["level"] == "profile") & (table["status"] == "ok")]
-    keys, order = [*col.KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
+    keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
     names = {"value": "predicted_bytes", "text": "formula"}
     predicted = _axes(rows, _PREDICTED).rename(columns=names)
     counted = _axes(rows, _COUNTED).rename(columns={"value": "counted_bytes", "text": "calls"})
     both = predicted.merge(counted[[*keys, "counted_bytes", "calls"]], on=keys, how="left")
-    most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates(
-        [*col.KEYS, "axis"]
-    )
+    most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
     ratio = most["counted_bytes"] / most["predicted_bytes"]
     most["ratio"] = ratio.where(most["predicted_bytes"] > 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import beside, bounds_of, pick
 from pipeline.tables import columns as col
 
 CAPTION = (
@@ -29,11 +29,11 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     keys = ["label", "precision_ran", *col.PLACE, "world_size", "status", "value"]
     found = pick(table, "cell", "num_ok")[keys].rename(columns={"value": "repeats"})
     found = col.with_measures(found, table, [*_TAILS], bounded=_TAILS)
-    times = {**col.bounds_of("step_seconds"), "interval": "interval"}
-    found = col.beside(found, table, "step_seconds", times)
+    times = {**bounds_of("step_seconds"), "interval": "interval"}
+    found = beside(found, table, "step_seconds", times)
     found = col.with_measures(found, table, ["timed_steps"])
     bca = {"low": "step_seconds_bca_low", "high": "step_seconds_bca_high"}
-    return col.beside(found, table, "step_seconds_bca", bca)
+    return beside(found, table, "step_seconds_bca", bca)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.headline import last_place
-from pipeline.metrics.select import speedup_name
+from pipeline.metrics.select import beside, speedup_name
 from pipeline.study.profiling import COMMUNICATION
 from pipeline.tables import columns as col
 
@@ -29,7 +29,7 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell of that place, the highest throughput first; bytes, shares of 1."""
     found = last_place(table)[[*col.PLACE, "label", "world_size", "scaling"]]
     found = col.with_measures(found, table, _MEASURES, bounded=_MEASURES)
-    found = col.beside(found, table, "speedup", {"base": "base"})
+    found = beside(found, table, "speedup", {"base": "base"})
     return found.sort_values("tokens_per_second", ascending=False, ignore_index=True)
 
 

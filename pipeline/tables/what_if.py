@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.format import probability
+from pipeline.metrics.verdicts import against_plain
 from pipeline.tables import columns as col
 
 CAPTION = (

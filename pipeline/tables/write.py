@@ -156,7 +156,7 @@ def write_all(
     """Write `name`.tex, .md, .html (from `shown`) and .csv (from `raw`) below `folder`.
 
     The Markdown ends with the caption as pandoc reads it, a paragraph that begins with a colon.
-    LaTeX alone has the `short_names` of labels that its fonts lack (`pipeline.metrics.printed`).
+    LaTeX alone has the `short_names` of labels that its fonts lack (`pipeline.metrics.labels`).
     """
     shown, said = trimmed(shown)
     caption = f"{caption} {said}".rstrip()

@@ -18,11 +18,10 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.experimental import implicit_replication, register_sharding
 
 from pipeline import models
-from pipeline.errors import UnsupportedError
 from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts
+from pipeline.parallel.types import Batch, Parts, Prepared
 from pipeline.strategies.annotated.annotations import Annotation, resolve
 
 Groups = dict[tuple[str, ...], dist.ProcessGroup]
@@ -31,26 +30,14 @@ Groups = dict[tuple[str, ...], dist.ProcessGroup]
 
 def build(parts: Parts, annotations: Mapping[str, Sequence[str | None]]) -> AnnotatedStepper:
     """Place the parameters of the model on the mesh. Collective."""
-    spec = getattr(parts.model, "spec", None)
-    if spec is None:
-        raise UnsupportedError(
-            f"{type(parts.model).__name__} has no spec; let its family keep the ModelSpec"
-        )
+    any_model: Any = parts.model
     group = Group.join(parts.layout)
     mesh, groups = make_mesh(parts.layout)
-    chosen = resolve(annotations, parts.layout.axes, models.tensor_shapes(spec))
+    chosen = resolve(annotations, parts.layout.axes, models.tensor_shapes(any_model.spec))
     boundaries = place(parts.model, mesh, chosen)
     forward = Forward(parts.model, mesh)
     return AnnotatedStepper(
-        parts.prepare(),
-        groups=groups,
-        boundaries=boundaries,
-        forward=forward,
-        data_parallel=parts.layout.data_parallel,
-        rank=group.rank,
-        mean_over_ranks=forward.mean_over_ranks,
-        barrier=group.barrier,
-        leave=group.leave,
+        parts.prepare(), group, groups=groups, boundaries=boundaries, forward=forward
     )
 
 
@@ -153,11 +140,23 @@ class Forward:
 class AnnotatedStepper(Stepper):
     """The shared step over DTensors; `boundaries` are what `place` returned."""
 
+    forward: Forward
+
     def __init__(
-        self, *given: Any, groups: Groups, boundaries: dict[str, list[str]], **options: Any
+        self,
+        parts: Prepared,
+        group: Group,
+        *,
+        groups: Groups,
+        boundaries: dict[str, list[str]],
+        forward: Forward,
     ) -> None:
-        super().__init__(*given, reduce=self.reduce_gradients, **options)
+        super().__init__(parts, group, forward=forward, reduce=self.reduce_gradients)
         self.groups, self.boundaries = groups, boundaries
+
+    def mean(self, part: Tensor) -> Tensor:
+        """The whole, put together as the last loss was placed. Collective."""
+        return self.forward.mean_over_ranks(part)
 
     def step(self, microbatches: Sequence[Batch]) -> None:
         """One step; a plain tensor that meets a DTensor counts as replicated."""
@@ -167,7 +166,7 @@ class AnnotatedStepper(Stepper):
     def propagate(self, batch: Batch) -> None:
         """The passes of one micro-batch, so that all has its placement; no update follows."""
         with implicit_replication(), self.precision.autocast():
-            self.forward(*batch).backward()
+            torch.autograd.backward(self.forward(*batch))
 
     def reduce_gradients(self) -> None:
         """Add up the gradients, which are partial over the axes that cut what they come from.
@@ -206,12 +205,6 @@ class AnnotatedStepper(Stepper):
         torch._foreach_mul_([part for members in parts.values() for part in members], scale)
         self.precision.overflowed(self.optimiser, norm)
         return norm
-
-    def agree(self, good: bool) -> bool:
-        """Whether it is so on every rank. Collective."""
-        bad = torch.full((), float(not good), device=self.loss.device)
-        dist.all_reduce(bad, group=self.groups[tuple(self.place)])
-        return float(bad) == 0.0
 
     def add(self, tensor: Tensor, axes: tuple[str, ...]) -> None:
         """All-reduce in place over these axes of the mesh."""

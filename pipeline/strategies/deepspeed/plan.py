@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
@@ -48,13 +47,13 @@ class Deepspeed(Strategy):
     rule of its own.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("deepspeed",)
-    install: ClassVar[str] = INSTALL
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
-    weighs: ClassVar[bool] = False
+    requires = ("deepspeed",)
+    install = INSTALL
+    precisions = ("fp32", "tf32", "bf16")
+    variants = ({"stage": 1}, {"stage": 2})
+    weighs = False
 
-    use: ClassVar[str] = "to hold `sharded` against other code"
+    use = "to hold `sharded` against other code"
 
     stage: int = 3
 

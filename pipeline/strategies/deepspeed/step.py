@@ -90,8 +90,8 @@ class DeepSpeedStepper(Stepper):
     """The engine reduces, clips and steps; loss, order and checkpoints are the shared ones."""
 
     def __init__(self, deepspeed: Any, parts: Prepared, group: Group, stage: int) -> None:
-        super().__init__(parts, **group.all_data_parallel())
-        self.deepspeed, self.stage, self.rank = deepspeed, stage, group.rank
+        super().__init__(parts, group)
+        self.deepspeed, self.stage = deepspeed, stage
         self.engine = make_engine(deepspeed, parts, stage)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
@@ -137,7 +137,7 @@ class DeepSpeedStepper(Stepper):
         """A copy, on the host, of this rank's rows of a whole tensor; a scalar is the root's."""
         shape, start, rows = tuple(whole.shape), 0, whole.detach()
         if shape:
-            before = rows.tensor_split(self.data_parallel)[: self.rank + 1]
+            before = rows.tensor_split(self.data_parallel)[: self.group.rank + 1]
             rows, start = before[-1], sum(len(part) for part in before[:-1])
         if rows.numel() and (shape or self.is_root):
             offsets = (start, *(0 for _ in shape[1:])) if shape else ()
@@ -183,7 +183,7 @@ class DeepSpeedStepper(Stepper):
             length = held.ds_tensor.numel()
             flat = value.new_zeros(length * self.data_parallel)
             flat[: value.numel()] = value.flatten()
-            own = flat.chunk(self.data_parallel)[self.rank]
+            own = flat.chunk(self.data_parallel)[self.group.rank]
             if slot is None:
                 utils.safe_set_local_fp32_param(parameter, own)
                 held.ds_tensor.copy_(own)
@@ -203,7 +203,7 @@ class DeepSpeedStepper(Stepper):
         for parameter, found in zip(self.model.parameters(), wholes, strict=True):
             parameter.data = found
         digest = weights_sha256(self.model)
-        self.leave()
+        self.group.leave()
         return digest
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:

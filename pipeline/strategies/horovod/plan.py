@@ -13,7 +13,6 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from pipeline.emulation import pacing
 from pipeline.errors import StudyError, UnsupportedError
@@ -40,19 +39,19 @@ class Horovod(Strategy):
     MiB. The last three are faults of the study's first code, off by default: see `parallel.faults`.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("horovod",)
-    install: ClassVar[str] = "python -m envs.build_horovod --retry"
-    modules: ClassVar[tuple[str, ...]] = ("horovod.torch",)
-    whole_forward: ClassVar[bool] = True
-    use: ClassVar[str] = "as `ddp`, by another library"
-    lost_peer: ClassVar[tuple[str, ...]] = ("horovodinternalerror",)
+    requires = ("horovod",)
+    install = "python -m envs.build_horovod --retry"
+    modules = ("horovod.torch",)
+    whole_forward = True
+    use = "as `ddp`, by another library"
+    lost_peer = ("horovodinternalerror",)
 
-    changes_the_step: ClassVar[tuple[str, ...]] = (
+    changes_the_step = (
         "clip_before_synchronise",
         "compression",
         "optimiser_steps",
     )
-    lossy_wire: ClassVar[tuple[str, ...]] = ("compression",)
+    lossy_wire = ("compression",)
 
     compression: str = "none"
     fusion_threshold_mb: int = 128

@@ -7,7 +7,7 @@ cut over the vocabulary. Along the data axis DDP averages the gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError
@@ -103,14 +103,14 @@ class Tensor(Strategy):
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
     """
 
-    cuts: ClassVar[str] = "cut_parameters"
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+    cuts = "cut_parameters"
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    variants = (
         {"ranks": 2},
         {"ranks": 2, "sequence": True},
     )
 
-    use: ClassVar[str] = "a layer or its activations do not fit, and links are fast"
+    use = "a layer or its activations do not fit, and links are fast"
 
     ranks: int = 0
     sequence: bool = False
