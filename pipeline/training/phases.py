@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from pipeline.emulation.pacing import Pacer
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.types import Phases
 from pipeline.study.profiling import BACKWARD, DATA, FORWARD, MARKED, REST
+from pipeline.training.clock import Clock
 
 T = TypeVar("T")
 
@@ -81,18 +82,6 @@ class Paced(Phases):
             self._pacer.on_the_way()
 
 
-class Stamps(Protocol):
-    """What is asked of a clock: moments, and the seconds from one to a later one."""
-
-    pacer: Pacer
-
-    def stamp(self) -> Any:
-        """The moment at which the device has done all that it was given so far."""
-
-    def between(self, start: Any, stop: Any) -> float:
-        """Seconds from `start` to `stop`, once the device has passed both."""
-
-
 class PhaseTimer(Paced):
     """Keeps each change of phase with its moment, so that phases lie end to end in a step.
 
@@ -100,7 +89,7 @@ class PhaseTimer(Paced):
     emulated node each mark is paid for, as in a timed run.
     """
 
-    def __init__(self, clock: Stamps, counted: Counted | None = None) -> None:
+    def __init__(self, clock: Clock, counted: Counted | None = None) -> None:
         super().__init__(clock.pacer)
         self._clock, self._counted = clock, counted
         self._marks: list[tuple[str, Any, float]] = []

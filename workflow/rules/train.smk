@@ -4,7 +4,9 @@ onstart:
     if NO_IMAGE is not None:
         raise LaunchError(NO_IMAGE)
     # With its limit of jobs a second Snakemake 9.27 starts, for every job that ends, one more timer that
-    # polls all waiting jobs each second; after some hundred they took half a core from the runs.
+    # polls all waiting jobs each second; after some hundred they took half a core from the runs. No
+    # option turns it off: with `--max-jobs-per-timespan` over an hour the last timers keep Snakemake
+    # from ending for that hour, and its settings are made after this file is read.
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     if workflow.local_exec and not CONTAINED and (runs := to_train()):

@@ -5,7 +5,8 @@ which the profile's `slurm-no-requeue` forbids) and for one that sacct calls `CA
 After a NODE_FAIL it keeps all nodes of that job, the good ones too, out of all later jobs; SLURM by
 itself keeps a node that is down out of new jobs. Told that such a job failed, it sends it again, as
 often as `retries` says, and the run resumes from its last checkpoint. And it waits in silence where
-sacct has no database to ask.
+sacct has no database to ask. None of its settings changes how it takes a state, so its query is
+replaced; a test holds the name of the query against the installed version.
 """
 
 from __future__ import annotations

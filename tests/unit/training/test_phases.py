@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
-from pipeline.emulation.pacing import UNPACED, Pacer
+from pipeline.emulation.pacing import Pacer
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, Shards, StepResult, Trainable
 from pipeline.records import Step
 from pipeline.schemas import validate
@@ -30,12 +30,11 @@ from pipeline.training.phases import Paced, PhaseTimer
 from tests.parity.cases import Case
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time stands still but for `now += seconds`."""
 
-    pacer: Pacer = UNPACED
-
     def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
         self.now = 100.0
 
     def stamp(self) -> float:
