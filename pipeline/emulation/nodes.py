@@ -123,23 +123,22 @@ class Nodes:
         _batch("tc", queues)
 
     def _new_network(self) -> int:
-        _check(_libc.unshare(CLONE_NEWNET), "make a network namespace")
+        if _libc.unshare(CLONE_NEWNET) != 0:
+            raise LaunchError(f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}")
         made = _open_own()
         _set(self._home)
         return made
 
 
 def _open_own() -> int:
+    """A descriptor of the network that this thread is in."""
     return os.open(OWN_NETWORK, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _set(network: int) -> None:
-    _check(_libc.setns(network, CLONE_NEWNET), "enter a network namespace")
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        raise LaunchError(f"cannot {what}: {os.strerror(ctypes.get_errno())}")
+    """Move this thread into a network."""
+    if _libc.setns(network, CLONE_NEWNET) != 0:
+        raise LaunchError(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")
 
 
 def _start_keeper() -> int:

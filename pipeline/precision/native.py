@@ -28,8 +28,6 @@ class Native(Precision):
             "amp_o1": amp_dtype,
             "amp_o2": amp_dtype,
         }
-        if name not in dtypes:
-            raise UnsupportedError(f"precision {name!r} is not one of {', '.join(dtypes)}")
         if name == "tf32" and device != "cuda":
             raise UnsupportedError("precision tf32 needs a CUDA device; use fp32 on a CPU")
         self.device, self.dtype = device, dtypes[name]
