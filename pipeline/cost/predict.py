@@ -138,7 +138,10 @@ class Model:
             return 0.0
         # Autocast keeps weights in fp32, and so are their gradients.
         autocast = job.autocast and profile["amp_masters"] > 0
-        wide = 4.0 if self.device.element == 4 or autocast else profile["reduce_bytes"]
+        wide = 4.0 if self.device.element == 4 or autocast else 2.0
+        if "bf16" in job.precision:
+            # Some sum bf16 gradients in fp32 and send them so.
+            wide = max(wide, profile["reduce_bytes"])
         group = Group.of(job.dp, job.tp, job.gpus_per_node)
         whole = self.network.all_reduce(group, parameters * wide)
         exposed = whole
