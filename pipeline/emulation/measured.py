@@ -221,8 +221,8 @@ def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: Dilation) -> 
             )
             for copy, node in places
         ]
-        found = probes.measure(ring, inside)[: nodes.count]
-        rates = [bits * dilation.factor / 1e6 for bits in found]
+        bits = probes.measure(ring, inside)[: nodes.count]
+        rates = [rate * dilation.factor / 1e6 for rate in bits]
         if _reached(rates, _least_rates(link, nodes.count)):
             break
     return rates

@@ -157,17 +157,17 @@ def _batch(name: str, commands: Sequence[str]) -> None:
     """Run commands of one program; raises LaunchError with the program's own first line."""
     if not commands:
         return
-    found = program(name)
-    if found is None:
+    path = program(name)
+    if path is None:
         raise LaunchError(
             f"there is no {name}; install iproute2 or set cluster.network to loopback"
         )
     done = subprocess.run(
-        [found, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True
+        [path, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True
     )
     if done.returncode != 0:
-        said = next(iter(done.stderr.strip().splitlines()), "it failed")
-        raise LaunchError(f"{name} could not make the emulated network: {said}")
+        reason = next(iter(done.stderr.strip().splitlines()), "it failed")
+        raise LaunchError(f"{name} could not make the emulated network: {reason}")
 
 
 PLAIN = LinkSpec("trial", 1000)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
-from pipeline.metrics.statistics import MIN_REPEATS
+from pipeline.metrics.statistics import MIN_REPEATS, Interval, bounds
 
 _TEXT = (
     "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "
@@ -63,6 +63,16 @@ class Rows:
         """The values of a column, NaN where these rows have none."""
         own = self.columns.get(name)
         return [self.shared.get(name, math.nan)] * len(self) if own is None else own
+
+
+def row(metric: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
+    """The columns of one value."""
+    return {"metric": metric, "unit": unit, "value": value, **more}
+
+
+def interval_row(metric: str, unit: str, value: Interval, **more: Any) -> dict[str, Any]:
+    """The columns of one value with its interval."""
+    return {"metric": metric, "unit": unit, **bounds(value), **more}
 
 
 def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Rows:

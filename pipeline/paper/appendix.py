@@ -103,5 +103,4 @@ def _kick(study: Study, runs: pd.DataFrame) -> dict[str, Any]:
         "target": f"results/{study.name}/runs/{folder}/run.json",
         "time": duration(first["seconds"]),
         "fits": bool(first["seconds"] < KICK_SECONDS),
-        "all_fit": bool(runs["seconds"].sum() < KICK_SECONDS),
     }

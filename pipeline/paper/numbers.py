@@ -61,7 +61,7 @@ def collect(
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
-        "model": _model(study, table),
+        "model": _model(study),
         "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()},
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
@@ -147,17 +147,14 @@ def _corpus(study: Study) -> dict[str, Any]:
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
 
 
-def _model(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+def _model(study: Study) -> dict[str, Any]:
     shape = {key: _plain(value) for key, value in vars(study.model).items() if key != "vocab_size"}
-    counts = table.loc[table["metric"] == "num_parameters", "value"].dropna().unique()
-    millions = listed(f"{count / 1e6:.2f}" for count in sorted(counts))
     return {
         **shape,
         # A class of transformers, or our own GPT-2; with its source in the bibliography.
         "family": study.model.architecture or "GPT-2",
         "source": "wolf2020" if study.model.architecture else "radford2019",
         "vocabulary": f"{study.model.vocab_size:,}",
-        "parameters_millions": millions,
     }
 
 

@@ -71,14 +71,14 @@ def sizes(part: str = "models") -> tuple[Size, ...]:
     """The published sizes of the table, or those `further` ones beside it, the smallest first."""
     path = Path(reference.__file__).with_name("models.json")
     content = json.loads(path.read_text(encoding="utf-8"))
-    found = []
+    published = []
     for entry in content[part]:
         shape = {k: v for k, v in entry.items() if k not in ("id", "document", "note")}
         source = content["documents"][entry["document"]]
-        found.append(
+        published.append(
             Size(entry["id"], ModelSpec("gpt2", **shape), f"{source['title']}, {source['where']}")
         )
-    return tuple(found)
+    return tuple(published)
 
 
 def size_of(name: str) -> Size:
@@ -141,7 +141,7 @@ def layouts(
     planned on one. What cannot train in the precision, or recompute activations where asked to, is
     left out, and of several settings with one name and mesh all but the first.
     """
-    found: dict[tuple[str, str], Candidate] = {}
+    candidates: dict[tuple[str, str], Candidate] = {}
     for name in strategies.names():
         for options in strategies.load(name, {}).settings(devices):
             strategy = strategies.load(name, options)
@@ -149,8 +149,8 @@ def layouts(
             if spec is not None:
                 (plan,) = plan_study([spec])
                 one = Candidate(size, name, options, strategy.layout(spec.world).axes, plan)
-                found.setdefault((one.name, one.mesh), one)
-    return list(found.values())
+                candidates.setdefault((one.name, one.mesh), one)
+    return list(candidates.values())
 
 
 def _spec(

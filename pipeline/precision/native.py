@@ -89,8 +89,8 @@ class Native(Precision):
     def overflowed(self, optimiser: Optimizer, norm: Tensor) -> None:
         """Tell the scaler, which has checked this rank's gradients alone."""
         if self.scaler is not None:
-            found = self.scaler._found_inf_per_device(_stepped(optimiser))
-            for flag in found.values():
+            flags = self.scaler._found_inf_per_device(_stepped(optimiser))
+            for flag in flags.values():
                 flag.logical_or_(~norm.isfinite())
 
     def scalars(self) -> dict[str, float]:

@@ -43,6 +43,7 @@ from pipeline.parallel.types import SavedState, Trainable
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
 from pipeline.strategies.tensor import step as tensor
+from pipeline.study.spec import OptimiserSpec
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
@@ -240,13 +241,13 @@ def stop_after(count: int) -> Any:
 
     def run(self: Loop, hooks: Hooks, done: int = 0, state: SavedState | None = None) -> None:
         total = self.spec.workload.steps
-        rate = "pipeline.training.loop.learning_rate"
-        from pipeline.training.loop import learning_rate
-
+        rate = OptimiserSpec.rate
         object.__setattr__(self.spec.workload, "steps", count)
         object.__setattr__(self.spec.workload, "checkpoint_every", count)
         try:
-            with mock.patch(rate, lambda step, _, spec: learning_rate(step, total, spec)):
+            with mock.patch.object(
+                OptimiserSpec, "rate", lambda optimiser, step, _: rate(optimiser, step, total)
+            ):
                 real(self, hooks, done, state)
         finally:
             object.__setattr__(self.spec.workload, "steps", total)

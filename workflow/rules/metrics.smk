@@ -12,6 +12,7 @@ rule metrics:
         code=[
             *files("pipeline/metrics/*.py"),
             "pipeline/planner/memory.py",
+            "pipeline/resolved.py",
             *files("pipeline/models/*/arithmetic.py"),
             *files("pipeline/strategies/*.py"),
             *files("pipeline/strategies/*/plan.py"),

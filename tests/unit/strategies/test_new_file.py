@@ -46,7 +46,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from pipeline.__main__ import main
-from pipeline.doctor import examine
+from pipeline.doctor import show
 from pipeline.planner.memory import predict
 from pipeline.planner.plan import plan_study
 from pipeline.strategies import names, table
@@ -60,7 +60,7 @@ def said(*arguments):
 
 runs = expand(load_study(Path("mine.yaml")))
 plan = plan_study(runs)[-1]
-found = dict(examine.probes())["mine"]()
+found = dict(show.probes())["mine"]()
 seen = {
     "names": names(), "room": predict(replace(runs[-1], strategy="room")).buffers,
     "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
@@ -76,10 +76,10 @@ for file, source in BROKEN.items():
     Path("broken.yaml").write_text(text.replace("mine", name).replace(", options: {echo: 3}", ""))
     spec = runs[-1].to_dict() | {"strategy": name, "options": {}, "cell": name}
     Path("spec.json").write_text(json.dumps(spec))
-    probes = dict(examine.probes())
+    probes = dict(show.probes())
     seen[name] = {
-        "doctor": vars(examine.examine(probes[name])),
-        "others": examine.examine(probes["mine"]).status,
+        "doctor": vars(show.examine(probes[name])),
+        "others": show.examine(probes["mine"]).status,
         "plan": said("plan", "--study", "broken.yaml"),
         "train": said("train", "--spec", "spec.json", "--tokens", "tokens", "--out", "out"),
         "sound": said("check", "--study", "workflow/config/smoke/study.yaml"),

@@ -1,0 +1,105 @@
+"""Seconds that a device computes: matrix products by size, other operators by their bytes.
+
+A product takes the longest of its arithmetic and its traffic, and a fixed time a kernel, which is
+what makes small ones slow. A layer's backward pass has twice its products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.cost.devices import Device
+from pipeline.cost.job import Job
+
+Profile = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of a forward and of a backward pass (recomputation in it) over a micro-batch."""
+
+    forward: float
+    backward: float
+
+    @property
+    def both(self) -> float:
+        """Seconds of both."""
+        return self.forward + self.backward
+
+
+def product(device: Device, m: float, n: float, k: float, count: float = 1.0) -> float:
+    """Seconds of `count` products (m x k) (k x n) in one kernel."""
+    arithmetic = 2.0 * m * n * k * count / device.rate
+    traffic = count * device.element * (m * k + k * n + m * n) / device.memory_rate
+    return max(arithmetic, traffic) + device.kernel_seconds
+
+
+def layer(job: Job, device: Device, profile: Profile) -> Passes:
+    """One transformer layer of a rank."""
+    t, tokens, h = job.tp, job.tokens, job.hidden
+    kv = 2 * job.kv_heads * job.head_size
+    width = job.ffn * (2 if job.gated else 1)
+    products = (
+        product(device, tokens, (h + kv) / t, h)
+        + product(device, tokens, h, h / t)
+        + product(device, tokens, width / t, h)
+        + product(device, tokens, h, job.ffn / t)
+    )
+    forward, backward = attention(job, device, profile)
+    # Layer norms, residuals and dropout are cut by sequence parallelism alone; what lies between
+    # the products of a block by the tensor axis.
+    whole = 10.5 * h / (t if job.seq_parallel else 1)
+    inner = (6 * h + (3 if job.gated else 2) * job.ffn) / t
+    seconds = (whole + inner) * tokens * device.element * profile["traffic"] / device.memory_rate
+    f = products / profile["efficiency"] + forward + seconds
+    b = 2 * products / profile["efficiency"] + backward + 2 * seconds
+    if job.recompute == "full":
+        b += f
+    elif job.recompute == "selective":
+        b += forward
+        if job.flash:
+            b += profile["selective_products"] * products / profile["efficiency"]
+    return Passes(f, b)
+
+
+def attention(job: Job, device: Device, profile: Profile) -> tuple[float, float]:
+    """Seconds of scores, softmax and context, forward and backward."""
+    heads = job.micro * job.heads / job.tp
+    if job.flash:
+        # A fused kernel skips the half that causality masks, and recomputes in its backward pass.
+        flops = 4.0 * heads * job.seq**2 * job.head_size * (1.0 if job.bert else 0.5)
+        of = device.constants["fused_attention_share"] * device.peak * profile["attention"]
+        return flops / of + device.kernel_seconds, 2.5 * flops / (0.85 * of) + device.kernel_seconds
+    products = 2 * product(device, job.seq, job.seq, job.head_size, heads)
+    scores = heads * job.seq**2 * device.element
+    others = profile["score_passes"] * scores / device.memory_rate
+    return products + others, 2 * products + 1.4 * others
+
+
+def ends(job: Job, device: Device, profile: Profile) -> tuple[Passes, Passes]:
+    """The embedding of the first stage; the output layer and the loss of the last."""
+    tokens = job.tokens * (profile["bert_head_share"] if job.bert else 1.0)
+    vocabulary = job.vocab / job.tp
+    head = product(device, tokens, vocabulary, job.hidden) / profile["efficiency"]
+    # The loss in fp32: softmax and its gradient read and write the logits.
+    loss = tokens * vocabulary * 4 * profile["loss_passes"] / device.memory_rate
+    table = 4.0 * job.tokens * job.hidden * device.element / device.memory_rate
+    return Passes(table, 2 * table), Passes(head + loss, 2 * head + loss)
+
+
+def accumulation(parameters: float, device: Device, profile: Profile) -> float:
+    """Seconds in which the gradients of a micro-batch are added to those of the step."""
+    return parameters * profile["accumulate_bytes"] / device.memory_rate
+
+
+def optimiser(job: Job, parameters: float, device: Device, profile: Profile) -> float:
+    """Seconds of norm, clipping and update of a rank's `parameters`."""
+    size = profile["optimiser_bytes"] * (1.5 if "lamb" in job.optimiser else 1.0)
+    return parameters * size / device.memory_rate
+
+
+def host(job: Job, profile: Profile) -> float:
+    """Seconds that the host needs to start one layer's operators, both passes and recomputation."""
+    a_layer = profile["host_layer_us"] + (profile["host_tensor_us"] if job.tp > 1 else 0.0)
+    return 1e-6 * a_layer * (1.33 if job.recompute == "full" else 1.0)

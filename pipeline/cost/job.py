@@ -1,0 +1,234 @@
+"""A training step as the model needs it: `Job.of(row)`, from a row of strings of a points file.
+
+Only what describes the configuration is read, never what was measured. A row that cannot be
+predicted raises Refused with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CONFIGURATION = (
+    "hardware", "device_gib", "gpus", "gpus_per_node", "node_net_gbps", "model", "family",
+    "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "seq", "tied", "params",
+    "dp", "tp", "cp", "pp", "vpp", "zero", "seq_parallel", "micro", "accum", "global_batch",
+    "precision", "recompute", "flash", "optimiser", "framework", "note",
+)  # fmt: skip
+"""Columns that are read; `note` for what the other columns have no place for (mesh of ZeRO)."""
+
+
+class Refused(Exception):
+    """The row cannot be predicted; the text says why."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sizes of one step; `micro` and `accum` are sequences and micro-batches of a data rank.
+
+    `per_micro`: what is asked for is not the step but its share of one micro-batch. `shard`: ranks
+    over which ZeRO cuts.
+    """
+
+    hardware: str
+    device_gib: float
+    gpus: int
+    gpus_per_node: int
+    node_net_gbps: float
+    bert: bool
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    gated: bool
+    vocab: int
+    seq: int
+    tied: bool
+    dp: int
+    tp: int
+    pp: int
+    vpp: int
+    zero: int
+    shard: int
+    seq_parallel: bool
+    micro: int
+    accum: float
+    per_micro: bool
+    precision: str
+    recompute: str
+    flash: bool
+    optimiser: str
+    framework: str
+    note: str
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch."""
+        return self.micro * self.seq
+
+    @property
+    def autocast(self) -> bool:
+        """Whether products are narrow and weights are not, as precision or framework says."""
+        return re.search(r"\bamp\b", f"{self.precision} {self.framework}".lower()) is not None
+
+    @property
+    def layer_parameters(self) -> float:
+        """Weights of the products of one layer."""
+        attention = 2 * self.hidden**2 + 2 * self.hidden * self.head_size * self.kv_heads
+        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
+
+    @property
+    def head_size(self) -> int:
+        """Width of an attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def parameters(self) -> float:
+        """Weights of the model; an untied output layer counts once more."""
+        ends = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * self.layer_parameters + ends
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    text = (row.get(name) or "").strip()
+    if not text or text.lower() in ("nan", "none", "null"):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise Refused(f"{name} is {text[:40]!r}, not a number") from None
+    if not 0 <= value < 1e15:
+        raise Refused(f"{name} is {text[:40]}, outside of 0 to 1e15")
+    return value
+
+
+def _needed(row: Mapping[str, str], name: str) -> float:
+    value = _number(row, name)
+    if not value:
+        raise Refused(f"{name} is not stated")
+    return value
+
+
+def _check_supported(row: Mapping[str, str]) -> None:
+    if "fp8" in row.get("precision", "").lower() or "fp8" in row.get("note", "").lower():
+        raise Refused("FP8 is not modelled")
+    if (_number(row, "cp") or 1) > 1:
+        raise Refused("context parallelism is not modelled")
+    if any((_number(row, name) or 1) > 1 for name in ("ep", "experts")):
+        raise Refused("expert parallelism is not modelled")
+    if "moe" in f"{row.get('family', '')} {row.get('model', '')}".lower():
+        raise Refused("mixtures of experts are not modelled")
+
+
+def jobs_of(row: Mapping[str, str]) -> list[Job]:
+    """The step of a row; several where its layout or micro-batch is not published.
+
+    Raises Refused.
+    """
+    _check_supported(row)
+    gpus = int(_needed(row, "gpus"))
+    sizes: dict[str, float | None] = {n: _number(row, n) for n in ("dp", "tp", "pp", "micro")}
+    found = []
+    for dp, tp, pp in _layouts(row, gpus, sizes):
+        batch, accum = _number(row, "global_batch"), _number(row, "accum")
+        micros = [int(sizes["micro"] or 1)]
+        if sizes["micro"] is None:
+            if not batch:
+                raise Refused("neither the micro-batch nor the global batch is stated")
+            most = batch / dp / (accum or 1)
+            micros = [m for m in (1, 2, 4, 8, 16, 32, 64) if m <= most] or [1]
+            if accum:
+                micros = [max(1, round(most))]
+        for micro in micros:
+            # The global batch is what a step trains on, also where the factors give another one.
+            steps = batch / (micro * dp) if batch else accum
+            if steps:
+                found.append(_job(row, gpus, dp, tp, pp, micro, max(steps, 1.0), False))
+            else:
+                # Nothing tells how many micro-batches a step has: seconds are those of one of them,
+                # and what a step does once is shared by one of them, or by very many.
+                found += [_job(row, gpus, dp, tp, pp, micro, n, True) for n in (1.0, 1024.0)]
+    if not found:
+        raise Refused(f"no layout of {gpus} GPUs is possible with what is stated")
+    return found
+
+
+def _layouts(
+    row: Mapping[str, str], gpus: int, sizes: Mapping[str, float | None]
+) -> list[tuple[int, int, int]]:
+    """Sizes of data, tensor and pipeline axis: the one stated, or those that may have been used."""
+    stated = [sizes[name] for name in ("dp", "tp", "pp")]
+    if sum(size is None for size in stated) <= 1:
+        known = 1
+        for size in stated:
+            known *= int(size or 1)
+        if known > gpus or gpus % known or (None not in stated and known != gpus):
+            raise Refused(f"dp x tp x pp is {known}, which does not fill {gpus} GPUs")
+        dp, tp, pp = (int(size) if size else gpus // known for size in stated)
+        return [(dp, tp, pp)]
+    a_node = int(_number(row, "gpus_per_node") or 8)
+    layers, heads = int(_needed(row, "layers")), int(_needed(row, "heads"))
+    found = []
+    for tp in (1, 2, 4, 8, 16):
+        for pp in range(1, layers + 1):
+            if gpus % (tp * pp) or tp > a_node or heads % tp or layers % pp:
+                continue
+            layout = (gpus // (tp * pp), tp, pp)
+            if all(s is None or s == size for s, size in zip(stated, layout, strict=True)):
+                found.append(layout)
+    return found
+
+
+def _job(
+    row: Mapping[str, str], gpus: int, dp: int, tp: int, pp: int, micro: int, accum: float,
+    per_micro: bool,
+) -> Job:  # fmt: skip
+    hidden, heads = int(_needed(row, "hidden")), int(_needed(row, "heads"))
+    gated = bool(_number(row, "gated"))
+    a_node = int(_number(row, "gpus_per_node") or min(gpus, 8))
+    recompute = (row.get("recompute") or "").strip().lower() or "none"
+    if recompute not in ("none", "selective", "full"):
+        raise Refused(f"recompute is {recompute[:40]!r}; expected none, selective or full")
+    network = _number(row, "node_net_gbps")
+    if gpus > a_node and not network:
+        raise Refused("node_net_gbps is not stated for several nodes")
+    note = (row.get("note") or "").lower()
+    pieces = note.partition("optimiser states over ")[2].split()
+    shard = min(dp, int(pieces[0])) if pieces and pieces[0].isdigit() else dp
+    if "hsdp" in note or "hybrid shard" in note:
+        shard = min(dp, a_node)
+    return Job(
+        hardware=row.get("hardware") or "",
+        device_gib=_number(row, "device_gib") or 0.0,
+        gpus=gpus,
+        gpus_per_node=a_node,
+        node_net_gbps=network or 0.0,
+        bert="bert" in (row.get("family") or "").lower(),
+        layers=int(_needed(row, "layers")),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(_number(row, "kv_heads") or heads),
+        ffn=int(_number(row, "ffn") or 4 * hidden),
+        gated=gated,
+        vocab=int(_needed(row, "vocab")),
+        seq=int(_needed(row, "seq")),
+        tied=_number(row, "tied") != 0,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        vpp=int(_number(row, "vpp") or 1),
+        zero=int(_number(row, "zero") or 0),
+        shard=shard,
+        seq_parallel=bool(_number(row, "seq_parallel")),
+        micro=micro,
+        accum=accum,
+        per_micro=per_micro,
+        precision=(row.get("precision") or "").lower(),
+        recompute=recompute,
+        flash=bool(_number(row, "flash")),
+        optimiser=(row.get("optimiser") or "adam").lower(),
+        framework=row.get("framework") or "",
+        note=note,
+    )

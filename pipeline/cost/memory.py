@@ -1,0 +1,90 @@
+"""Bytes of the rank that needs most, part by part: the first and the last stage are looked at.
+
+Parts: weights, gradients and optimiser states (cut by ZeRO's stage), activations of the
+micro-batches in flight (Korthikanti et al. 2022, section 4, extended to gated and grouped-query
+layers), the logits of the last stage, and what the framework keeps besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.cost.job import Job
+
+GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one rank."""
+
+    weights: float
+    gradients: float
+    optimiser: float
+    activations: float
+    logits: float
+    other: float
+
+    @property
+    def total(self) -> float:
+        """Bytes of all parts."""
+        parts = (self.weights, self.gradients, self.optimiser)
+        return sum(parts) + self.activations + self.logits + self.other
+
+
+def largest(job: Job, profile: Mapping[str, float], counts: Sequence[int], element: int) -> Memory:
+    """The parts of whichever end of the pipeline needs more."""
+    first = _stage(job, profile, counts[0], 0, element)
+    last = _stage(job, profile, counts[-1], job.pp - 1, element)
+    return max(first, last, key=lambda memory: memory.total)
+
+
+def parameters_of(job: Job, count: int, stage: int) -> float:
+    """Parameters of a rank in a stage of `count` layers; the ends hold embedding and head."""
+    table = job.vocab * job.hidden
+    held = (stage == 0) + (stage == job.pp - 1 and not (job.tied and job.pp == 1))
+    return (count * job.layer_parameters + held * table) / job.tp
+
+
+def layer_activations(job: Job, profile: Mapping[str, float], element: int) -> float:
+    """Bytes that a layer keeps of a micro-batch for its backward pass."""
+    h, t = job.hidden, job.tp
+    # Sequence parallelism cuts what is whole, but for inputs that are kept as they were gathered.
+    whole = h * (5 / t + profile["gathered_inputs"] if job.seq_parallel else 5)
+    kv = 2 * job.kv_heads * job.head_size
+    inner = (2 * h + kv + job.ffn * (4 if job.gated else 2)) / t
+    scores = 0.0 if job.flash or job.recompute == "selective" else 2.5 * job.heads * job.seq / t
+    return job.tokens * element * (whole + inner + scores)
+
+
+def _stage(job: Job, profile: Mapping[str, float], count: int, stage: int, element: int) -> Memory:
+    n = parameters_of(job, count, stage)
+    amp = job.autocast and profile["amp_masters"] > 0
+    weight, master = (4.0, 8.0) if amp or element == 4 else (2.0, 12.0)
+    shards = [job.shard if job.zero >= level else 1 for level in (3, 2, 1)]
+    flight = max(1.0, min(job.pp - stage, job.accum))
+    if job.vpp > 1:
+        flight *= 1 + (job.pp - 1) / (job.pp * job.vpp)
+    layer = layer_activations(job, profile, element)
+    if job.recompute == "full":
+        kept = job.tokens * job.hidden * element / (job.tp if job.seq_parallel else 1)
+        activations = flight * count * kept + layer
+    else:
+        if job.recompute == "selective" and job.flash:
+            # Attention keeps no scores; what is recomputed is every second product.
+            layer *= profile["selective_activations"]
+        activations = flight * count * layer
+    # One block is gathered whole while it is used, another one is on its way.
+    gathered = 2 * 2 * job.layer_parameters / job.tp if job.zero == 3 else 0.0
+    tokens = job.tokens * (profile["bert_head_share"] if job.bert else 1.0)
+    logits = tokens * job.vocab / job.tp * profile["logit_bytes"] if stage == job.pp - 1 else 0.0
+    return Memory(
+        weights=n * weight / shards[0] + gathered,
+        gradients=n * profile["gradient_memory"] / shards[1],
+        optimiser=n * master / shards[2],
+        activations=activations * profile["activation_factor"],
+        logits=logits,
+        other=profile["other_gib"] * GIBIBYTE + 0.02 * math.sqrt(job.gpus) * GIBIBYTE,
+    )

@@ -1,0 +1,109 @@
+"""Files of points: `predict_file` adds predictions to a CSV of configurations.
+
+No measured column is read. Where layout or micro-batch are not published, all that are possible are
+predicted: the answer is the fastest that fits, and a range above it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pipeline.cost.constants import Constants, content
+from pipeline.cost.job import CONFIGURATION, Job, Refused, jobs_of
+from pipeline.cost.predict import Prediction, predict
+from pipeline.documents import MAX_MADE_BYTES, read_text
+from pipeline.errors import ClaimError
+from pipeline.files import write_text
+
+PARTS = ("computation", "communication", "bubble", "host", "optimiser")
+ADDED = (
+    "step_s_pred", "step_s_low", "step_s_high", *(f"{part}_s_pred" for part in PARTS),
+    "mem_gib_pred", "fits", "reason",
+)  # fmt: skip
+RANGE = 1.15
+"""Ratio of the ends of the answer where a layout or a micro-batch is not published."""
+USABLE = 0.94
+"""Share of a device's memory that a process can have; the driver and libraries keep the rest."""
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV; raises ClaimError on one without the columns `hardware` and `gpus`."""
+    text = read_text(path, "", ClaimError, max_bytes=MAX_MADE_BYTES)
+    rows = csv.DictReader(io.StringIO(text))
+    if not {"hardware", "gpus"} <= set(rows.fieldnames or ()):
+        raise ClaimError(
+            f"{path} has no columns hardware and gpus; give a CSV with a header, one "
+            f"configuration a row, of the columns {', '.join(CONFIGURATION)}"
+        )
+    return [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in rows]
+
+
+def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:
+    """What is added to a row; empty values and a reason where it cannot be predicted."""
+    try:
+        options = [(job, predict(job, constants)) for job in jobs_of(row)]
+    except Refused as refused:
+        return dict.fromkeys(ADDED, "") | {"reason": str(refused)}
+    return answer(options, constants)
+
+
+def answer(options: Sequence[tuple[Job, Prediction]], constants: Constants) -> dict[str, str]:
+    """The values of the added columns, of one layout or of the fastest that fits of several."""
+    fitting = [one for one in options if fits(*one)]
+    job, best = min(fitting or options, key=lambda one: one[1].seconds)
+    most = 1.0
+    if len(options) > 1:
+        most = min(RANGE, max(p.seconds for _, p in fitting or options) / best.seconds)
+    return answer_of(job, best, content()["band"][kind_of(job, constants)], most)
+
+
+def answer_of(
+    job: Job, best: Prediction, band: Sequence[float], most: float = 1.0
+) -> dict[str, str]:
+    """The values of the added columns; the answer is a range of `most` above `best`."""
+    middle = math.sqrt(most)
+    seconds = best.seconds
+    values = [seconds * middle, seconds * band[0], seconds * most * band[1]]
+    values += [getattr(best, part) * middle for part in PARTS]
+    values.append(best.gibibytes)
+    whether = str(fits(job, best)).lower() if job.device_gib else ""
+    return dict(zip(ADDED, [*(f"{value:.6g}" for value in values), whether, ""], strict=True))
+
+
+def fits(job: Job, prediction: Prediction) -> bool:
+    """Whether the largest rank has room on its device, True where its memory is not stated."""
+    return not job.device_gib or prediction.gibibytes <= USABLE * job.device_gib
+
+
+def kind_of(job: Job, constants: Constants) -> str:
+    """Which band applies: of a known implementation or not, axes inside of nodes or crossing."""
+    crosses = job.tp > job.gpus_per_node or (job.pp > 1 and job.gpus > job.gpus_per_node)
+    known = constants.knows(f"{job.framework} {job.note}")
+    return f"{'known' if known else 'unknown'} {'crossing' if crosses else 'inner'}"
+
+
+def predict_rows(rows: Sequence[Mapping[str, str]], constants: Constants) -> list[dict[str, str]]:
+    """What is added to each row; rows that are alike are predicted once."""
+    known: dict[tuple[str, ...], dict[str, str]] = {}
+    found = []
+    for row in rows:
+        key = tuple(row.get(name, "") for name in CONFIGURATION)
+        if key not in known:
+            known[key] = predict_row(row, constants)
+        found.append(known[key])
+    return found
+
+
+def write(rows: Iterable[Mapping[str, str]], out: Path) -> None:
+    """Write rows as CSV, with the columns of the first row in their order."""
+    rows = list(rows)
+    text = io.StringIO()
+    names = list(rows[0]) if rows else list(ADDED)
+    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(out, text.getvalue())

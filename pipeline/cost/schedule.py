@@ -1,0 +1,30 @@
+"""Layers of each stage, and the seconds of a pipeline's step by the exact form of 1F1B."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def stages(layers: int, pp: int, head_in_layers: float, balance: bool) -> list[int]:
+    """Layers of each stage: even, the rest to the middle; or by cost, the head in the last one."""
+    if pp == 1:
+        return [layers]
+    if balance:
+        # Each stage takes layers until it has its share of the cost, so the first have most.
+        share = (layers + head_in_layers) / pp
+        cuts = [min(layers, math.ceil(share * (stage + 1) - 1e-9)) for stage in range(pp)]
+        return [b - a for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
+    least, rest = divmod(layers, pp)
+    first = (pp - rest) // 2
+    return [least + (first <= i < first + rest) for i in range(pp)]
+
+
+def one_forward_one_backward(seconds: Sequence[float], accum: float, vpp: int) -> float:
+    """Seconds of `accum` micro-batches through stages that take `seconds` each (both passes).
+
+    The slowest stage works on all of them; the first micro-batch enters and the last one leaves
+    through the others, of which interleaving lets wait only for one of `vpp` chunks.
+    """
+    slowest = max(seconds)
+    return accum * slowest + (sum(seconds) - slowest) / max(1, vpp)

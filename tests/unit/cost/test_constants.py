@@ -1,0 +1,54 @@
+"""Constants: held to their limits, and none derived from the points that it predicts."""
+
+import json
+
+import pytest
+
+from pipeline.cost.constants import FILE, Constants, content, parse
+from pipeline.cost.points import predict_row
+from pipeline.cost.score import points, source_of
+from pipeline.errors import ClaimError
+
+
+def changed(**changes):
+    found = json.loads(FILE.read_text())
+    found["devices"]["A100-80GB"]["constants"]["link_share"] |= changes
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"value": 1.3}, "A100-80GB.link_share is 1.3 1, beyond what is physical"),
+        ({"source": "guessed"}, "has the source 'guessed'; use one of data sheet"),
+        ({"source": "measured", "from": []}, "is measured; name its points"),
+        ({"without": {"x": 2}}, "beyond what is physical"),
+    ],
+)
+def test_a_constant_beyond_the_data_sheet_is_refused(changes, words) -> None:
+    with pytest.raises(ClaimError, match=words):
+        parse(changed(**changes))
+
+
+def test_each_constant_says_what_it_is() -> None:
+    for kind in ("devices", "profiles"):
+        for owner, entry in content()[kind].items():
+            for name, constant in entry["constants"].items():
+                keys = {"value", "unit", "source", "from", "limits"}
+                assert keys <= set(constant), (owner, name)
+
+
+def test_no_set_is_predicted_with_a_constant_derived_from_it() -> None:
+    for source in {source_of(row) for row in points()}:
+        constants = Constants(source)
+        for row in points():
+            if source_of(row) == source:
+                predict_row(row, constants)
+        assert source not in constants.used
+
+
+def test_what_was_left_out_is_the_default_or_the_value_without() -> None:
+    assert Constants().profile("nanotron")["overlap"] == 0
+    assert Constants("nanotron_h100").profile("nanotron") == Constants().profile("other")
+    own, out = (Constants(source).device("H100") for source in ("", "nanotron_h100"))
+    assert own["network_share"] != out["network_share"] == 0.85

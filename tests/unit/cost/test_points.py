@@ -1,0 +1,97 @@
+"""Files of points: what is read, refused, and answered with a range."""
+
+import csv
+import random
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.cost.constants import Constants
+from pipeline.cost.points import ADDED, predict_row, read
+from pipeline.cost.score import FOLDER
+from pipeline.errors import ClaimError
+
+MEASURED = ("step_s", "samples_per_s", "tokens_per_s_gpu", "tflops_gpu_published", "mem_gib")
+
+
+def rows(name: str = "torchtitan") -> list[dict[str, str]]:
+    return read(FOLDER / f"{name}.csv")
+
+
+def predicted(row, **changes) -> dict[str, str]:
+    return predict_row({**row, **changes}, Constants())
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "dlperf_gpt_v100", "nvidia_bert", "internevo_a100"])
+def test_no_measured_column_is_read(name) -> None:
+    for row in rows(name):
+        blank = dict.fromkeys((*MEASURED, "params", "mem_kind", "status", "suspect", "place"), "")
+        scrambled = {column: str(random.random() * 100) for column in MEASURED}
+        assert predicted(row) == predicted(row, **blank) == predicted(row, **scrambled)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"precision": "fp8"}, "FP8"),
+        ({"cp": "2"}, "context parallelism"),
+        ({"model": "moe-8x7b"}, "mixtures of experts"),
+        ({"hardware": "TPU v3"}, "hardware 'TPU v3' is not known"),
+        ({"precision": "int4"}, "precision 'int4'"),
+        ({"hidden": ""}, "hidden is not stated"),
+        ({"layers": "many"}, "layers is 'many', not a number"),
+        ({"dp": "3"}, "does not fill 8 GPUs"),
+        ({"recompute": "half"}, "recompute is 'half'"),
+        ({"micro": "", "accum": "", "global_batch": ""}, "neither the micro-batch"),
+        ({"hardware": "V100", "precision": "bf16"}, "no data sheet rate in bfloat16"),
+    ],
+)
+def test_what_cannot_be_predicted_has_a_reason_and_no_numbers(changes, reason) -> None:
+    found = predicted(rows()[0], **changes)
+    assert reason in found["reason"]
+    assert not any(found[name] for name in ADDED if name != "reason")
+
+
+def test_parts_add_up_and_lie_in_the_band() -> None:
+    for row in rows():
+        found = predicted(row)
+        parts = [v for k, v in found.items() if k.endswith("_s_pred") and k != "step_s_pred"]
+        assert sum(map(float, parts)) == pytest.approx(float(found["step_s_pred"]), rel=1e-4)
+        low, high = float(found["step_s_low"]), float(found["step_s_high"])
+        assert low < float(found["step_s_pred"]) < high
+
+
+def test_an_unpublished_layout_or_micro_batch_is_a_range_of_15_per_cent() -> None:
+    row = rows("published")[3]
+    assert row["micro"] == ""
+    known, unknown = predicted(row, micro="4"), predicted(row)
+    widths = [float(x["step_s_high"]) / float(x["step_s_low"]) for x in (known, unknown)]
+    assert 1.0 < widths[1] / widths[0] <= 1.1501
+    assert predicted(rows("alpa_gpt_e2e")[3])["reason"] == ""
+
+
+def test_a_file_keeps_its_columns_and_gains_ours(tmp_path: Path, capsys) -> None:
+    text = (FOLDER / "torchtitan.csv").read_text().splitlines()
+    points = tmp_path / "unknown.csv"
+    points.write_text("\n".join([text[0] + ",mine", *(line + ",x" for line in text[1:])]))
+    out = tmp_path / "out.csv"
+    assert main(["predict", "--points", str(points), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}: 8 rows, 0 of them not predicted (column reason)\n"
+    with out.open() as file:
+        found = list(csv.DictReader(file))
+    assert list(found[0])[-len(ADDED) :] == list(ADDED)
+    assert {row["mine"] for row in found} == {"x"}
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ClaimError, match="has no columns hardware and gpus"):
+        read(tmp_path / "x.csv")
+
+
+def test_what_is_too_large_does_not_fit() -> None:
+    row = rows("seqsel2022_a100")[2]
+    assert predicted(row)["fits"] == "true"
+    assert predicted(row, gpus="1", tp="1", pp="1", vpp="1")["fits"] == "false"
+    assert predicted(row, device_gib="")["fits"] == ""
