@@ -95,8 +95,7 @@ def rebuild(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
         shutil.copytree(made, work)
         shutil.rmtree(made)
         archive = folder / "study.zip"
-        from pipeline.archive.contents import contents
-        from pipeline.archive.pack import write_zip
+        from pipeline.archive.pack import contents, write_zip
 
         write_zip(contents(work, partial=False), archive)
         return {"runs": count} | timed("make", "paper", f"FROM={archive}", "STAMP=")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import write_text
-from pipeline.launch import fork_server, preloaded, waiting
+from pipeline.launch import fork_server, preloaded
 from pipeline.machine import inherited
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.link import LinkSpec
@@ -51,18 +51,18 @@ PARTS = {
     "nodes measured": ("pipeline.launch.emulated.build", "measure"),
     "ranks followed": ("pipeline.launch.emulated.build", "follow"),
     "rank 0": ("pipeline.training.worker", "train"),
-    "rank 0 at its end": ("pipeline.training.worker", "_write_summary"),
+    "rank 0 at its end": ("pipeline.training.worker", "_summary"),
     "rank 0's peak": ("pipeline.training.peak", "measured_flops_per_second"),
     "record made": ("pipeline.launch.run", "make_record"),
     "record written": ("pipeline.launch.run", "write_record"),
 }
 """Part of a run -> the module and the name that does it."""
 
-SERVERS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
-    "stage": (waiting, waiting.VARIABLE, ()),
-    "ranks": (preloaded, preloaded.variable(1), inherited.THREADS),
+SERVERS: dict[str, tuple[Callable[[], fork_server.Work], str, tuple[str, ...]]] = {
+    "stage": (preloaded.load_stages, preloaded.STAGES, ()),
+    "ranks": (preloaded.load_ranks, preloaded.variable(1), inherited.THREADS),
 }
-"""What forks for a workflow: module, variable of its name in the environment, its own settings."""
+"""What forks for a workflow: what it loads, the variable that names it, its own settings."""
 
 
 def main() -> int:
@@ -221,11 +221,11 @@ def served() -> Iterator[None]:
 
 
 def serve(server: str, name: str) -> None:
-    """Serve as `waiting` or `preloaded` does, with the parts of a run timed; never returns."""
-    module, _, alike = SERVERS[server]
+    """Serve as `preloaded` does, with the parts of a run timed; never returns."""
+    loaded, _, alike = SERVERS[server]
 
     def load() -> fork_server.Work:
-        work: fork_server.Work = module.load()
+        work = loaded()
         for part, (owner, attribute) in PARTS.items():
             if owner in sys.modules or server == "ranks":
                 time_part(part, importlib.import_module(owner), attribute)

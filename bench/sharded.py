@@ -28,7 +28,7 @@ from bench.contestants.setting import OPTIMISER
 from pipeline.files import write_text
 from pipeline.machine.facts import cpu_model
 from pipeline.models.build import build_model
-from pipeline.parallel.sharded import ShardedOptimiser
+from pipeline.strategies.sharded.rows import ShardedOptimiser
 from pipeline.study.spec import ModelSpec
 from pipeline.training.optimiser import make_optimiser
 
@@ -92,7 +92,7 @@ def one_call() -> Any:
         dist.reduce_scatter_tensor(own, flat, group=group)
         return own
 
-    return mock.patch("pipeline.parallel.sharded.ring_reduce_scatter", reduce_scatter)
+    return mock.patch("pipeline.strategies.sharded.rows.ring_reduce_scatter", reduce_scatter)
 
 
 def timed(model: nn.Module, step: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline import strategies
 from pipeline.claims.load import files_of, load_claims
-from pipeline.corpus.changes import changed
+from pipeline.corpus.build import changed
 from pipeline.corpus.sources import check_files
 from pipeline.errors import StudyError
 from pipeline.machine import inherited, limits

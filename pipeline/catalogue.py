@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import options, strategies
 from pipeline.parallel.mesh import DATA
+from pipeline.resolved import resolve
 from pipeline.study.expansion import compares_conditions, expand
 from pipeline.study.real_time import in_real_time
 from pipeline.study.study import Study
@@ -101,8 +102,7 @@ def has_layouts(study: Study) -> bool:
     """
     known = strategies.names()
     worlds = {(r.cell, r.world): r for r in expand(study) if r.strategy in known}
-    layouts = (strategies.load(r.strategy, r.options).layout(r.world) for r in worlds.values())
-    return any(name != DATA for layout in layouts for name, _ in layout.axes)
+    return any(name != DATA for r in worlds.values() for name, _ in resolve(r).layout.axes)
 
 
 def literals(folder: str | Path, name: str) -> dict[str, str]:

@@ -21,8 +21,7 @@ import yaml
 
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
-from pipeline.plain import Refused, check_plain, duplicate, is_plain, too_deep
-from pipeline.yaml_text import Loader
+from pipeline.plain import Loader, Refused, check_plain, duplicate, too_deep
 
 # The largest shipped study has 3 KiB, 250 values and a depth of 4.
 MAX_BYTES = 128 * 1024
@@ -76,7 +75,7 @@ def read_text(
             is_large = os.fstat(stream.fileno()).st_size > max_bytes
             content = b"" if is_large else stream.read(max_bytes + 1)
         if is_large or len(content) > max_bytes:
-            raise Refused(f"the file is over {_size(max_bytes)}; is it the right one?")
+            raise Refused(f"the file is over {max_bytes // 1024} KiB; is it the right one?")
         return content.decode("utf-8-sig")
 
 
@@ -91,9 +90,11 @@ def parse(
 ) -> Any:
     """The content of a document's text; raises `error`, whose message begins with `name`."""
     with _named(name, error, form, fix):
-        content = _parse_json(text) if form == "JSON" else _parse_yaml(text)
-        if not is_plain(content, 0):
-            check_plain(content, "$", 0, printable)
+        if form == "JSON":
+            content = json.loads(text, object_pairs_hook=_without_duplicates)
+        else:
+            content = _parse_yaml(text)
+        check_plain(content, printable=printable)
     return content
 
 
@@ -111,7 +112,7 @@ def read_lines(
             number += 1
             at = f"{name}:{number}"
             if len(line) > MAX_LINE_BYTES:
-                raise error(f"{at}: the line is over {_size(MAX_LINE_BYTES)}; is it a step?")
+                raise error(f"{at}: the line is over {MAX_LINE_BYTES // 1024} KiB; is it a step?")
             with _named(at, error, "JSON", fix):
                 text = line.decode("utf-8")
             yield number, parse(text, at, error, "JSON", fix)
@@ -136,28 +137,16 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
         mend = fix or "convert the file to UTF-8"
         raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; {mend}") from None
     except (Refused, RecursionError) as fault:
-        said = str(fault) if isinstance(fault, Refused) else too_deep("$")
-        raise error(f"{name}: {_mended(said, fix)}") from None
+        reason = str(fault) if isinstance(fault, Refused) else too_deep("$")
+        if fix:  # in place of the last part
+            reason = f"{reason.rpartition('; ')[0] or reason}; {fix}"
+        raise error(f"{name}: {reason}") from None
     except MemoryError:
         raise error(f"{name} does not fit into memory; is it the right one?") from None
     except (yaml.YAMLError, ValueError) as fault:
         # ValueError: also dates that do not exist, and numbers too long for Python to read.
-        said = " ".join(str(fault).split())[:300]
-        raise error(f"{name} is not {form}: {said}; {fix or 'correct the file'}") from None
-
-
-def _mended(said: str, fix: str) -> str:
-    """What is said with `fix`, if there is one, in place of its last part."""
-    return f"{said.rpartition('; ')[0] or said}; {fix}" if fix else said
-
-
-def _size(num_bytes: int) -> str:
-    kib = num_bytes // 1024
-    return f"{kib} KiB" if kib < 1024 else f"{kib // 1024} MiB"
-
-
-def _parse_json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_without_duplicates)
+        reason = " ".join(str(fault).split())[:300]
+        raise error(f"{name} is not {form}: {reason}; {fix or 'correct the file'}") from None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,18 +1,5 @@
 """Every error that Samestep raises on purpose.
 
-    SamestepError
-    |-- StudyError            a study file or a run spec asks for something impossible
-    |-- CorpusError           text, tokeniser, token shards or their manifest
-    |-- RecordError           a record that fails its schema or contradicts its spec
-    |-- ComparisonError       two runs that did not do equal work
-    |-- ClaimError            a file of published claims or published figures
-    |-- ArchiveError          a study that cannot be packed, or an archive that cannot be used
-    |-- LaunchError           ranks could not be started, or did not come up as specified
-    |-- LostError             an allocated node disappeared; restart the run to resume it
-    |-- PeerError             another rank failed, whose own error says why
-    |-- DisturbedError        other programs had the machine (recorded as status `disturbed`)
-    `-- UnsupportedError      the cell cannot run here (recorded as status `unsupported`)
-
 Each message is one line: the value given, what was expected, and the fix.
 """
 

@@ -11,6 +11,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -45,38 +46,28 @@ def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
     That is the same file or folder, a file of a folder that is read, or anything in a folder that
     stands without an option: two of those are compared, and stay as they are.
     """
-    read = {
-        (action.option_strings or [str(action.metavar)])[0]: (action.type, _paths(args, action))
-        for action in parser._actions
-        if action.type in (path, study, file, folder)
-    }
-    for action in parser._actions:
-        if action.type not in (new_file, new_folder):
-            continue
-        for out in _paths(args, action):
-            for name, (kind, found) in read.items():
-                inside = not name.startswith("-")
-                if any(_is_lost(out, one, action.type, kind, inside=inside) for one in found):
-                    parser.error(
-                        f"argument {action.option_strings[0]}: {out} is read too, by {name}, and "
-                        "would be changed; give another name"
-                    )
 
+    def given(action: argparse.Action) -> list[Path]:
+        value = getattr(args, action.dest, None)
+        return value if isinstance(value, list) else [value] if value is not None else []
 
-def _paths(args: argparse.Namespace, action: argparse.Action) -> list[Path]:
-    given = getattr(args, action.dest, None)
-    return given if isinstance(given, list) else [given] if given is not None else []
+    def is_lost(out: Path, read: Path, reads: argparse.Action, writes: argparse.Action) -> bool:
+        place, source = out.resolve(), read.resolve()
+        inside = reads.type is folder and place.is_relative_to(source)
+        if inside and not reads.option_strings:
+            return True
+        return out.exists() and (place == source or (inside and writes.type is new_file))
 
-
-def _is_lost(out: Path, read: Path, writes: object, kind: object, *, inside: bool) -> bool:
-    place, source = out.resolve(), read.resolve()
-    if inside and kind is folder and place.is_relative_to(source):
-        return True
-    if not out.exists():
-        return False
-    return place == source or (
-        writes is new_file and kind is folder and place.is_relative_to(source)
-    )
+    reading = [action for action in parser._actions if action.type in (path, study, file, folder)]
+    writing = [action for action in parser._actions if action.type in (new_file, new_folder)]
+    for writes, reads in product(writing, reading):
+        for out, read in product(given(writes), given(reads)):
+            if is_lost(out, read, reads, writes):
+                name = (reads.option_strings or [str(reads.metavar)])[0]
+                parser.error(
+                    f"argument {writes.option_strings[0]}: {out} is read too, by {name}, and would "
+                    "be changed; give another name"
+                )
 
 
 def path(text: str) -> Path:
@@ -122,22 +113,35 @@ def folder(text: str) -> Path:
 
 def new_file(text: str) -> Path:
     """A file to write: absent, or a regular file that is replaced, in a folder that can be made."""
-    found = path(text)
-    if _answer(found, Path.exists) and not _answer(found, Path.is_file):
-        raise argparse.ArgumentTypeError(f"{found} is no regular file; give another name")
-    if found.name in ("", ".."):
-        raise argparse.ArgumentTypeError(f"{found} names no file; give the file to write")
-    _check_parents(found)
-    return found
+    return _new(path(text), Path.is_file, "regular file")
 
 
 def new_folder(text: str) -> Path:
     """A folder to write to: there, or one that can be made."""
-    found = path(text)
-    if _answer(found, Path.exists) and not _answer(found, Path.is_dir):
-        raise argparse.ArgumentTypeError(f"{found} is no folder; give another name")
-    _check_parents(found)
+    return _new(path(text), Path.is_dir, "folder")
+
+
+def _new(found: Path, question: Callable[[Path], bool], kind: str) -> Path:
+    if _answer(found, Path.exists) and not _answer(found, question):
+        raise argparse.ArgumentTypeError(f"{found} is no {kind}; give another name")
+    if kind != "folder" and found.name in ("", ".."):
+        raise argparse.ArgumentTypeError(f"{found} names no file; give the file to write")
+    parent = next((parent for parent in found.parents if _answer(parent, Path.exists)), found)
+    if parent != found and not _answer(parent, Path.is_dir):
+        raise argparse.ArgumentTypeError(
+            f"{found} cannot be made: {parent} is no folder; give another name"
+        )
     return found
+
+
+def _answer(found: Path, question: Callable[[Path], bool]) -> bool:
+    """The answer of the file system; raises ArgumentTypeError where it has none."""
+    try:
+        return question(found)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{str(found)[:60]!r} cannot be looked up ({error.strerror}); give another path"
+        ) from None
 
 
 def count(least: int, most: int) -> Callable[[str], int]:
@@ -175,23 +179,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def _check_parents(found: Path) -> None:
-    for parent in found.parents:
-        if _answer(parent, Path.exists):
-            if not _answer(parent, Path.is_dir):
-                raise argparse.ArgumentTypeError(
-                    f"{found} cannot be made: {parent} is no folder; give another name"
-                )
-            return
-
-
-def _answer(found: Path, question: Callable[[Path], bool]) -> bool:
-    """The answer of the file system; raises ArgumentTypeError where it has none."""
-    try:
-        return question(found)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(
-            f"{str(found)[:60]!r} cannot be looked up ({error.strerror}); give another path"
-        ) from None

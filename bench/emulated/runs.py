@@ -18,6 +18,7 @@ from pipeline.launch import preloaded
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.records import RunRecord, read_record
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -73,7 +74,7 @@ class Runs:
         self.any = self.spec("dps", 2, 1000.0)
         self.num_parameters = num_parameters(self.any.model)
         # It has torch loaded and forks the runs, as in a study.
-        preloaded.start([self.any])
+        preloaded.start_ranks([resolve(self.any)])
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
         if self.study.cluster.yardstick:
             self._pipeline("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")

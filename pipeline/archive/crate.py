@@ -43,204 +43,145 @@ def metadata(
     names: Sequence[str],
 ) -> dict[str, Any]:
     """The content of ro-crate-metadata.json for the files `names`; `facts` is archive.json's."""
-    parameters = _parameters(names)
-    files = [_file(name, parameters) for name in names if name != layout.WORKFLOW_FILE]
-    actions = [_study_run(study, records, names), *map(_training, records)]
-    controls = [_control(record) for record in records]
+    # The workflow's formal parameters: id -> name, and the file that took its place.
+    parameters = {"#input-study": ("study", layout.STUDY_FILE)}
+    parameters["#output-record"] = ("record", next(n for n in names if n.endswith("run.json")))
+    if layout.PAPER_FILES[0] in names:
+        parameters["#output-paper"] = ("paper", layout.PAPER_FILES[0])
+    runs = {f"#run-{_run_name(record)}": record for record in records}
+    ended = max(record.run["ended_at"] for record in records)
+    root = _entity(
+        "./", "Dataset", study.title,
+        description=f"Study {study.name!r} of parallel training strategies: records of its "
+        f"{len(records)} training runs, and the metrics, figures, tables and paper made from them",
+        datePublished=ended,
+        license=_refs([_LICENSE]),
+        conformsTo=_refs(PROFILES),
+        mainEntity=_refs([layout.WORKFLOW_FILE]),
+        hasPart=_refs(names),
+        mentions=_refs([_STUDY_RUN, *runs]),
+    )  # fmt: skip
+    results = [n for n in names if n.startswith("runs/") or layout.PRODUCT.fullmatch(n)]
+    whole = _entity(
+        _STUDY_RUN, "CreateAction", f"study {study.name}",
+        description="all training runs of the study, and what was made from their records",
+        instrument=_refs([layout.WORKFLOW_FILE]),
+        # The stages after the training keep no times.
+        startTime=min(record.run["started_at"] for record in records),
+        endTime=ended,
+        actionStatus="http://schema.org/CompletedActionStatus",
+        object=_refs([layout.STUDY_FILE]),
+        result=_refs([n for n in results if not n.endswith("spec.json")]),
+    )  # fmt: skip
+    controls = [
+        _entity(
+            key.replace("#run-", "#control-"), "ControlAction", f"start of train {_run_name(one)}",
+            instrument=_refs([_TRAIN_STEP]), object=_refs([key]),
+        )
+        for key, one in runs.items()
+    ]  # fmt: skip
     graph = [
         {
             "@id": layout.CRATE_FILE,
             "@type": "CreativeWork",
-            "about": _ref("./"),
+            "about": _refs(["./"]),
             "conformsTo": _refs([CRATE, "https://w3id.org/workflowhub/workflow-ro-crate/1.0"]),
         },
-        _root(study, records, names, actions),
-        *({"@id": url, "@type": "CreativeWork", "name": name, "version": edition}
+        root,
+        *(_entity(url, "CreativeWork", name, version=edition)
           for url, (name, edition) in PROFILES.items()),
         _workflow(facts, parameters),
         *_tools(records, facts),
-        *(_parameter(key, *value) for key, value in parameters.items()),
-        *actions,
-        _organisation(controls),
+        *(_entity(key, "FormalParameter", name, additionalType="File", workExample=_refs([file]))
+          for key, (name, file) in parameters.items()),
+        whole,
+        *(_training(key, record) for key, record in runs.items()),
+        _entity(
+            "#organisation", "OrganizeAction", "Snakemake's run of the workflow",
+            instrument=_refs([_ENGINE]),
+            object=_refs([str(control["@id"]) for control in controls]),
+            result=_refs([_STUDY_RUN]),
+        ),
         *controls,
-        *files,
+        *(_file(name, parameters) for name in names if name != layout.WORKFLOW_FILE),
     ]  # fmt: skip
     return {"@context": f"{CRATE}/context", "@graph": graph}
 
 
-def _ref(name: str) -> dict[str, str]:
-    return {"@id": name}
+def _entity(key: str, kind: str | list[str], name: str, **facts: Any) -> Entity:
+    return {"@id": key, "@type": kind, "name": name, **facts}
 
 
 def _refs(names: Iterable[str]) -> dict[str, str] | list[dict[str, str]]:
     """One reference stands alone, several in a list, as RO-Crate 1.1 asks for."""
-    refs = [_ref(name) for name in names]
+    refs = [{"@id": name} for name in names]
     return refs[0] if len(refs) == 1 else refs
-
-
-def _root(
-    study: Study,
-    records: Sequence[RunRecord],
-    names: Sequence[str],
-    actions: Sequence[Entity],
-) -> Entity:
-    return {
-        "@id": "./",
-        "@type": "Dataset",
-        "name": study.title,
-        "description": f"Study {study.name!r} of parallel training strategies: records of its "
-        f"{len(records)} training runs, and the metrics, figures, tables and paper made from them",
-        "datePublished": max(record.run["ended_at"] for record in records),
-        "license": _ref(_LICENSE),
-        "conformsTo": _refs(PROFILES),
-        "mainEntity": _ref(layout.WORKFLOW_FILE),
-        "hasPart": _refs(names),
-        "mentions": _refs([str(action["@id"]) for action in actions]),
-    }
 
 
 def _workflow(facts: Mapping[str, Any], parameters: Iterable[str]) -> Entity:
     dirty = "-dirty" if facts["git_dirty"] else ""
     commit = facts["git_commit"]
-    return {
-        "@id": layout.WORKFLOW_FILE,
-        "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
-        "name": "Samestep",
-        "encodingFormat": "text/plain",
-        "description": "text -> tokens -> training runs -> records -> metrics -> figures, tables, "
+    return _entity(
+        layout.WORKFLOW_FILE,
+        ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
+        "Samestep",
+        encodingFormat="text/plain",
+        description="text -> tokens -> training runs -> records -> metrics -> figures, tables, "
         "verdicts on claims, paper",
-        "version": f"{facts['samestep']} ({commit}{dirty})" if commit else facts["samestep"],
-        "license": _ref(_LICENSE),
-        "programmingLanguage": _ref(_LANGUAGE),
-        "hasPart": _ref(_TRAIN),
-        "step": _ref(_TRAIN_STEP),
-        "input": _ref("#input-study"),
-        "output": _refs(key for key in parameters if key.startswith("#output")),
-    }
+        version=f"{facts['samestep']} ({commit}{dirty})" if commit else facts["samestep"],
+        license=_refs([_LICENSE]),
+        programmingLanguage=_refs([_LANGUAGE]),
+        hasPart=_refs([_TRAIN]),
+        step=_refs([_TRAIN_STEP]),
+        input=_refs(["#input-study"]),
+        output=_refs(key for key in parameters if key.startswith("#output")),
+    )
 
 
 def _tools(records: Sequence[RunRecord], facts: Mapping[str, Any]) -> list[Entity]:
     """What the actions name besides files: licence, language, engine and the tool that trains."""
     versions = sorted({record.run["versions"]["samestep"] for record in records})
+    pages = _refs(["https://snakemake.readthedocs.io"])
+    paper = _refs(["https://doi.org/10.1093/bioinformatics/bts480"])
     return [
-        {"@id": _LICENSE, "@type": "CreativeWork", "name": "Apache License 2.0"},
-        {
-            "@id": _LANGUAGE,
-            "@type": "ComputerLanguage",
-            "name": "Snakemake",
-            "identifier": _ref("https://doi.org/10.1093/bioinformatics/bts480"),
-            "url": _ref("https://snakemake.readthedocs.io"),
-        },
-        {
-            "@id": _ENGINE,
-            "@type": "SoftwareApplication",
-            "name": "Snakemake",
-            "softwareVersion": version("snakemake"),
-            "url": _ref("https://snakemake.readthedocs.io"),
-        },
-        {
-            "@id": _TRAIN,
-            "@type": "SoftwareApplication",
-            "name": "python -m pipeline train",
-            "description": "trains one run and writes its record",
-            "softwareVersion": ", ".join(versions) or facts["samestep"],
-        },
-        {
-            "@id": _TRAIN_STEP,
-            "@type": "HowToStep",
-            "name": "train",
-            "workExample": _ref(_TRAIN),
-        },
-    ]
-
-
-def _parameters(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The workflow's formal parameters: id -> name, and the file that took its place."""
-    found = {"#input-study": ("study", layout.STUDY_FILE)}
-    found["#output-record"] = ("record", next(n for n in names if n.endswith("run.json")))
-    if layout.PAPER_FILES[0] in names:
-        found["#output-paper"] = ("paper", layout.PAPER_FILES[0])
-    return found
-
-
-def _parameter(key: str, name: str, file: str) -> Entity:
-    return {
-        "@id": key,
-        "@type": "FormalParameter",
-        "name": name,
-        "additionalType": "File",
-        "workExample": _ref(file),
-    }
+        _entity(_LICENSE, "CreativeWork", "Apache License 2.0"),
+        _entity(_LANGUAGE, "ComputerLanguage", "Snakemake", identifier=paper, url=pages),
+        _entity(_ENGINE, "SoftwareApplication", "Snakemake",
+                softwareVersion=version("snakemake"), url=pages),
+        _entity(_TRAIN, "SoftwareApplication", "python -m pipeline train",
+                description="trains one run and writes its record",
+                softwareVersion=", ".join(versions) or facts["samestep"]),
+        _entity(_TRAIN_STEP, "HowToStep", "train", workExample=_refs([_TRAIN])),
+    ]  # fmt: skip
 
 
 def _file(name: str, parameters: Mapping[str, tuple[str, str]]) -> Entity:
-    kind = name.rpartition(".")[2]
-    entity: Entity = {"@id": name, "@type": "File", "name": name}
-    entity["encodingFormat"] = _FORMATS.get(kind, "text/plain")
+    entity = _entity(name, "File", name)
+    entity["encodingFormat"] = _FORMATS.get(name.rpartition(".")[2], "text/plain")
     if name == layout.README_FILE:
-        entity["about"] = _ref("./")
-    examples = [key for key, (_, file) in parameters.items() if file == name]
-    return entity | ({"exampleOfWork": _refs(examples)} if examples else {})
-
-
-def _study_run(study: Study, records: Sequence[RunRecord], names: Sequence[str]) -> Entity:
-    """The whole workflow; its times are those of the first and the last training run."""
-    results = [n for n in names if n.startswith("runs/") or layout.PRODUCT.fullmatch(n)]
-    return {
-        "@id": _STUDY_RUN,
-        "@type": "CreateAction",
-        "name": f"study {study.name}",
-        "description": "all training runs of the study, and what was made from their records",
-        "instrument": _ref(layout.WORKFLOW_FILE),
-        "startTime": min(record.run["started_at"] for record in records),
-        "endTime": max(record.run["ended_at"] for record in records),
-        "actionStatus": "http://schema.org/CompletedActionStatus",
-        "object": _ref(layout.STUDY_FILE),
-        "result": _refs([n for n in results if not n.endswith("spec.json")]),
-    }
+        entity["about"] = _refs(["./"])
+    if examples := [key for key, (_, file) in parameters.items() if file == name]:
+        entity["exampleOfWork"] = _refs(examples)
+    return entity
 
 
 def _run_name(record: RunRecord) -> str:
     return record.spec.run_id.partition("/")[2]
 
 
-def _training(record: RunRecord) -> Entity:
+def _training(key: str, record: RunRecord) -> Entity:
     """One training run; a run that could not finish is a failed action with its reason."""
-    name, run = _run_name(record), record.run
+    name, run, spec = _run_name(record), record.run, record.spec
     ok = record.status == "ok"
-    return {
-        "@id": f"#run-{name}",
-        "@type": "CreateAction",
-        "name": f"train {name}",
-        "description": f"strategy {record.spec.strategy}, precision {record.spec.precision}, "
-        f"{record.spec.world.size} ranks, seed {record.spec.seed}: {record.status}",
-        "instrument": _ref(_TRAIN),
-        "startTime": run["started_at"],
-        "endTime": run["ended_at"],
-        "actionStatus": f"http://schema.org/{'Completed' if ok else 'Failed'}ActionStatus",
+    return _entity(
+        key, "CreateAction", f"train {name}",
+        description=f"strategy {spec.strategy}, precision {spec.precision}, "
+        f"{spec.world.size} ranks, seed {spec.seed}: {record.status}",
+        instrument=_refs([_TRAIN]),
+        startTime=run["started_at"],
+        endTime=run["ended_at"],
+        actionStatus=f"http://schema.org/{'Completed' if ok else 'Failed'}ActionStatus",
         **({} if ok else {"error": run["reason"]}),
-        "object": _refs([f"runs/{name}/spec.json", layout.MANIFEST_FILE]),
-        "result": _refs([f"runs/{name}/run.json", f"runs/{name}/steps.jsonl"]),
-    }
-
-
-def _control(record: RunRecord) -> Entity:
-    name = _run_name(record)
-    return {
-        "@id": f"#control-{name}",
-        "@type": "ControlAction",
-        "name": f"start of train {name}",
-        "instrument": _ref(_TRAIN_STEP),
-        "object": _ref(f"#run-{name}"),
-    }
-
-
-def _organisation(controls: Sequence[Entity]) -> Entity:
-    return {
-        "@id": "#organisation",
-        "@type": "OrganizeAction",
-        "name": "Snakemake's run of the workflow",
-        "instrument": _ref(_ENGINE),
-        "object": _refs([str(control["@id"]) for control in controls]),
-        "result": _ref(_STUDY_RUN),
-    }
+        object=_refs([f"runs/{name}/spec.json", layout.MANIFEST_FILE]),
+        result=_refs([f"runs/{name}/run.json", f"runs/{name}/steps.jsonl"]),
+    )  # fmt: skip

@@ -1,15 +1,186 @@
-"""Write the files of an archive as one zip whose bytes depend on them alone."""
+"""The archive of a study: what goes into it, checked first, and a zip of nothing but its bytes."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pipeline
+from pipeline.archive import layout
+from pipeline.archive.crate import metadata
+from pipeline.archive.unpack import check_inputs
+from pipeline.claims.judge import judge_all
+from pipeline.claims.load import files_of, load_claims
+from pipeline.claims.worlds import Evidence
+from pipeline.claims.write import write_verdicts
+from pipeline.errors import ArchiveError, LaunchError
+from pipeline.files import atomic_path, is_edited
+from pipeline.machine.facts import provenance
+from pipeline.machine.image import locked_digest
+from pipeline.metrics import table
+from pipeline.metrics.build import build
+from pipeline.metrics.collect import read_run, run_folder
+from pipeline.metrics.emulation import bias_of, load_uncertainty
+from pipeline.records import RunRecord
+from pipeline.schemas import validate
+from pipeline.study.load import load_study
+from pipeline.study.real_time import every_run
+from pipeline.study.study import Study
+from pipeline.text import markdown
 
 # The first moment that a zip can state: an archive says when its runs were, not when it was packed.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 _UNIX, _REGULAR_FILE = 3, 0o100644
+
+
+def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
+    """Name in the archive -> file or bytes, all but the checksums.
+
+    Raises ArchiveError where the study is unfinished, RecordError where a record is unfit. A
+    partial archive holds records and no results, which would be those of other records.
+    """
+    study = load_study(results / layout.STUDY_FILE)
+    records, missing = _records(study, results / "runs")
+    kept = [layout.STUDY_FILE, layout.MANIFEST_FILE]
+    if not partial:
+        made = layout.products(study)
+        _check_finished(study, results, made, missing)
+        optional = (layout.REPORT_FILE, layout.YARDSTICK_FILE)
+        kept += [*made, *(name for name in optional if (results / name).is_file())]
+    check_inputs(records, results)
+    for record in records:
+        folder = f"runs/{record.spec.run_id.partition('/')[2]}"
+        kept += [f"{folder}/{name}" for name in layout.RUN_FILES]
+    parts: dict[str, Path | bytes] = {name: _own(results, name) for name in kept}
+    parts |= layout.sources(study) | _image(records)
+    facts = {
+        "schema_version": 1,
+        "study": study.name,
+        "num_runs": len(records) + len(missing),
+        "num_recorded": len(records),
+        "samestep": pipeline.__version__,
+        **provenance(),
+    }
+    validate(facts, "archive", layout.ARCHIVE_FILE)
+    parts[layout.ARCHIVE_FILE] = _json(facts)
+    parts[layout.README_FILE] = _readme(study, facts).encode()
+    parts[layout.CRATE_FILE] = _json(metadata(study, records, facts, sorted(parts)))
+    return parts
+
+
+def _own(results: Path, name: str) -> Path:
+    """A file of the results; raises ArchiveError where it was edited, or a symlink leads away."""
+    path = results / name
+    if path.resolve() != results.resolve() / name:
+        raise ArchiveError(
+            f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
+            "from elsewhere; put the file itself in its place"
+        )
+    if is_edited(path):
+        raise ArchiveError(
+            f"{path} is not what a stage has made, but was changed since; remove it and run "
+            "`make paper`"
+        )
+    return path
+
+
+def _records(study: Study, runs: Path) -> tuple[list[RunRecord], list[Path]]:
+    """The records of the study, each validated, and the files of those that are missing."""
+    specs = every_run(study)
+    files = [run_folder(runs, spec) / "run.json" for spec in specs]
+    records = [
+        read_run(runs, spec) for spec, file in zip(specs, files, strict=True) if file.is_file()
+    ]
+    if not records:
+        raise ArchiveError(f"{runs} holds no record of the study; run the training first")
+    return records, [file for file in files if not file.is_file()]
+
+
+def _check_finished(
+    study: Study, results: Path, made: Sequence[str], missing: Sequence[Path]
+) -> None:
+    """Raise ArchiveError unless all is there, and metrics and verdicts are those of the records."""
+    absent = [*missing, *(path for path in map(results.joinpath, made) if not path.is_file())]
+    if absent:
+        raise ArchiveError(
+            f"study {study.name!r} is unfinished: {absent[0]} does not exist ({len(absent)} "
+            f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`, or pack "
+            "its records alone with --partial"
+        )
+    with TemporaryDirectory() as folder:
+        anew = Path(folder)
+        yardstick = results / layout.YARDSTICK_FILE if study.cluster.yardstick else None
+        made_anew = build(study, results / "runs", load_uncertainty(yardstick))
+        table.write(made_anew, anew / layout.METRICS_FILE)
+        if layout.VERDICTS_FILE in made:
+            frame = table.read(anew / layout.METRICS_FILE)
+            evidence = Evidence(study, frame, bias_of(frame))
+            write_verdicts(
+                study.name,
+                judge_all(load_claims(*files_of(study)), evidence),
+                anew / layout.VERDICTS_FILE,
+            )
+        for path in sorted(path for path in anew.rglob("*") if path.is_file()):
+            found = results / path.relative_to(anew)
+            if path.read_bytes() != found.read_bytes():
+                raise ArchiveError(
+                    f"{found} is not what these records and this code give; run `make paper` and "
+                    "pack again"
+                )
+
+
+def _image(records: Sequence[RunRecord]) -> dict[str, Path]:
+    """The facts of the container image, where the runs were inside the one that lies here."""
+    used = {record.run["provenance"]["image_digest"] for record in records} - {None}
+    if not used:
+        return {}
+    image = layout.ROOT / "images" / "samestep.sif"
+    try:
+        known = locked_digest(image)
+    except LaunchError:
+        known = ""
+    if used == {known}:
+        return {layout.IMAGE_FILE: image.with_suffix(".json")}
+    print(
+        f"the runs were inside image {', '.join(sorted(used))}, which images/samestep.json does "
+        "not describe: its facts are not packed",
+        file=sys.stderr,
+    )
+    return {}
+
+
+_README = """\
+# {title}
+
+Study `{study}`, {num_recorded} of {num_runs} runs, packed by {code}.
+
+- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs,
+  `t<repeat>` those of runs in real time; `study.json`: what was asked for
+- `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records
+- `environment/`, `source/`: locked packages, workflow and manuscript that made them
+- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all
+
+In a checkout of that commit this makes the results again and compares their bytes:
+
+    make paper FROM=archive.zip
+"""
+
+
+def _readme(study: Study, facts: Mapping[str, Any]) -> str:
+    """A few lines for who opens the archive by hand."""
+    code = f"Samestep {facts['samestep']}, commit {facts['git_commit'] or 'unknown'}"
+    code += ", changed since" if facts["git_dirty"] else ""
+    return _README.format(title=markdown(study.title).strip(), code=code, **facts)
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def write_zip(parts: Mapping[str, Path | bytes], final: Path) -> None:
@@ -17,28 +188,22 @@ def write_zip(parts: Mapping[str, Path | bytes], final: Path) -> None:
 
     Raises ArchiveError when they are more than an archive may hold.
     """
-    from pipeline.archive.layout import MAX_BYTES, SUMS_FILE
-    from pipeline.errors import ArchiveError
-    from pipeline.files import atomic_path
-
     total = sum(len(p) if isinstance(p, bytes) else p.stat().st_size for p in parts.values())
-    if total > MAX_BYTES:
+    if total > layout.MAX_BYTES:
         raise ArchiveError(
             f"the files of the study are {total / 2**30:.1f} GiB, an archive holds at most "
-            f"{MAX_BYTES >> 30} GiB; split the study"
+            f"{layout.MAX_BYTES >> 30} GiB; split the study"
         )
-    sums = []
+
+    def add(name: str, content: bytes) -> str:
+        entry = zipfile.ZipInfo(name, _MOMENT)
+        entry.create_system, entry.external_attr = _UNIX, _REGULAR_FILE << 16
+        archive.writestr(entry, content, zipfile.ZIP_DEFLATED, compresslevel=6)
+        return f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+
     with atomic_path(final) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        for name in sorted(parts):
-            part = parts[name]
-            content = part if isinstance(part, bytes) else part.read_bytes()
-            sums.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
-            _add(archive, name, content)
-        _add(archive, SUMS_FILE, "".join(sums).encode())
-
-
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    entry = zipfile.ZipInfo(name, _MOMENT)
-    entry.create_system = _UNIX
-    entry.external_attr = _REGULAR_FILE << 16
-    archive.writestr(entry, content, zipfile.ZIP_DEFLATED, compresslevel=6)
+        sums = [
+            add(name, part if isinstance(part, bytes) else part.read_bytes())
+            for name, part in sorted(parts.items())
+        ]
+        add(layout.SUMS_FILE, "".join(sums).encode())

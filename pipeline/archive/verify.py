@@ -6,16 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.archive.layout import (
-    ARCHIVE_FILE,
-    LOCK_FILE,
-    PRODUCT,
-    ROOT,
-    STUDY_FILE,
-    SUMS_FILE,
-    products,
-)
-from pipeline.archive.read import parse_sums
+from pipeline.archive import layout
+from pipeline.archive.unpack import parse_sums
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import ArchiveError
 from pipeline.files import sha256_of_file
@@ -29,10 +21,10 @@ def verify(results: Path) -> int:
 
     Exit status 1 where not, with what differs, and probably why.
     """
-    sums = results / SUMS_FILE
+    sums = results / layout.SUMS_FILE
     fix = "give a folder that `python -m pipeline unpack` made"
     listed = parse_sums(read_text(sums, "", ArchiveError, fix, MAX_MADE_BYTES), str(sums))
-    made = products(load_study(results / STUDY_FILE))
+    made = layout.products(load_study(results / layout.STUDY_FILE))
     if missing := [name for name in made if name not in listed]:
         print(
             f"the archive states no checksum of {len(missing)} products of its study "
@@ -41,7 +33,7 @@ def verify(results: Path) -> int:
             file=sys.stderr,
         )
         return 1
-    if former := [name for name in listed if PRODUCT.fullmatch(name) and name not in made]:
+    if former := [name for name in listed if layout.PRODUCT.fullmatch(name) and name not in made]:
         print(f"not compared, as this version does not make them: {shown(former)}")
     expected = {name: listed[name] for name in made}
     if not any(map(Path.is_file, map(results.joinpath, expected))):
@@ -73,20 +65,20 @@ def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
 def reason(listed: Mapping[str, str], results: Path) -> str:
     """What in this checkout is not as it was when the archive was made."""
     inside = {
-        "envs/requirements.lock" if name == LOCK_FILE else name.removeprefix("source/"): total
+        "envs/requirements.lock"
+        if name == layout.LOCK_FILE
+        else name.removeprefix("source/"): total
         for name, total in listed.items()
-        if name.startswith("source/") or name == LOCK_FILE
+        if name.startswith("source/") or name == layout.LOCK_FILE
     }
-    changed = differing(inside, ROOT)
+    changed = differing(inside, layout.ROOT)
     if changed:
         return f"this checkout has another {', '.join(changed)}"
-    made = read(results / ARCHIVE_FILE, "archive", "python -m pipeline unpack")
+    made = read(results / layout.ARCHIVE_FILE, "archive", "python -m pipeline unpack")
     here = provenance()["git_commit"]
     if made["git_commit"] != here:
         return f"the archive was made by commit {made['git_commit']}, this checkout is {here}"
-    return "the code is the same, so compare the installed versions with environment/" + (
-        "requirements.lock of the archive"
-    )
+    return f"the code is the same, so compare the installed versions with its {layout.LOCK_FILE}"
 
 
 def shown(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ nothing: it lists what reviewers would find missing. What no file of ours can te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,41 @@ def checks(root: Path, numbers: Mapping[str, Any], commits: Sequence[str]) -> li
     `root` is the checkout, `numbers` the paper's facts, `commits` the git commits that the records
     name.
     """
-    return [
-        Check("available", *_deposited(root)),
-        *(Check("functional", *one) for one in _functional(root, numbers, commits)),
-        *(Check("reusable", *one) for one in _reusable(root, numbers)),
-        *(Check("reproduced", *one) for one in _reproduced(numbers)),
-    ]
+    runs, claims, appendix = numbers["runs"], numbers["claims"], numbers["appendix"]
+    kick, image = appendix["kick"], appendix["image"]
+    clean = [one for one in commits if "changes" not in one and one != "unknown"]
+    licence = (root / "LICENSE").is_file()
+    tested = claims and any(claims[word] for word in ("reproduced", "not_reproduced", "undecided"))
+    found = [
+        ("available", "deposited in a public archive under a persistent identifier",
+         *_deposited(root / "CITATION.cff")),
+        ("functional", "documented", *_there(root, _DOCUMENTS)),
+        ("functional", "consistent: one published state of the source made every run",
+         len(commits) == 1 and len(clean) == 1,
+         f"the records name {', '.join(commits) or 'no commit'}"),
+        ("functional", "complete: every planned run has a record", bool(runs["any_finished"]),
+         f"all {runs['planned']} ended ok" if runs["all_finished"] else
+         f"of {runs['planned']}, {runs['finished']} ended ok; the others have their reasons"),
+        ("functional", "exercisable: a first result within half an hour",
+         bool(kick and kick["fits"]),
+         f"the shortest run took {kick['time']}, set-up not counted" if kick else
+         "no run finished"),
+        ("reusable", "structured for reuse: documents, tests, schemas", *_there(root, _FOR_REUSE)),
+        ("reusable", "a licence that allows reuse", licence,
+         appendix["licence"] if licence else "none"),
+        ("reusable", "the environment as an image that the records name",
+         image.startswith("sha256:"), image),
+        ("reproduced", "the claims of the paper are tested by the artifact", bool(tested),
+         f"of {claims['total']}, {claims['untested']} are not testable here" if claims else
+         "no claims"),
+        ("reproduced", "obtained by a team other than the authors, with this artifact", False,
+         "no record tells who ran it; only reviewers can state this"),
+    ]  # fmt: skip
+    return [Check(*one) for one in found]
 
 
-def _deposited(root: Path) -> tuple[str, bool, str]:
-    asks = "deposited in a public archive under a persistent identifier"
-    path = root / "CITATION.cff"
+def _deposited(path: Path) -> tuple[bool, str]:
+    """Whether CITATION.cff names an identifier that is one, and on what grounds."""
     cited = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     stated = [cited.get("doi"), *(
         one.get("value") for one in cited.get("identifiers", []) if one.get("type") == "doi"
@@ -55,69 +79,12 @@ def _deposited(root: Path) -> tuple[str, bool, str]:
     named = [str(text) for text in stated if text]
     real = [text for text in named if _DOI.search(text) and not _PLACEHOLDER.search(text)]
     if real:
-        return asks, True, f"CITATION.cff names {real[0]}; that it resolves was not looked up"
+        return True, f"CITATION.cff names {real[0]}; that it resolves was not looked up"
     if named:
-        return asks, False, f"the DOI in CITATION.cff, {named[0]}, is a placeholder or none"
-    return asks, False, "CITATION.cff names no DOI: deposit the file of make archive and add it"
+        return False, f"the DOI in CITATION.cff, {named[0]}, is a placeholder or none"
+    return False, "CITATION.cff names no DOI: deposit the file of make archive and add it"
 
 
 def _there(root: Path, names: Sequence[str]) -> tuple[bool, str]:
     missing = [name for name in names if not (root / name).exists()]
     return not missing, f"missing: {', '.join(missing)}" if missing else ", ".join(names)
-
-
-def _functional(
-    root: Path, numbers: Mapping[str, Any], commits: Sequence[str]
-) -> Iterator[tuple[str, bool, str]]:
-    yield "documented", *_there(root, _DOCUMENTS)
-    clean = [one for one in commits if "changes" not in one and one != "unknown"]
-    yield (
-        "consistent: one published state of the source made every run",
-        len(commits) == 1 and len(clean) == 1,
-        f"the records name {', '.join(commits) or 'no commit'}",
-    )
-    runs = numbers["runs"]
-    yield (
-        "complete: every planned run has a record",
-        bool(runs["any_finished"]),
-        f"all {runs['planned']} ended ok"
-        if runs["all_finished"]
-        else f"of {runs['planned']}, {runs['finished']} ended ok; the others have their reasons",
-    )
-    kick = numbers["appendix"]["kick"]
-    yield (
-        "exercisable: a first result within half an hour",
-        bool(kick and kick["fits"]),
-        f"the shortest run took {kick['time']}, set-up not counted" if kick else "no run finished",
-    )
-
-
-def _reusable(root: Path, numbers: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
-    yield "structured for reuse: documents, tests, schemas", *_there(root, _FOR_REUSE)
-    licence = (root / "LICENSE").is_file()
-    yield (
-        "a licence that allows reuse",
-        licence,
-        numbers["appendix"]["licence"] if licence else "none",
-    )
-    image = numbers["appendix"]["image"]
-    contained = image.startswith("sha256:")
-    yield "the environment as an image that the records name", contained, image
-
-
-def _reproduced(numbers: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
-    claims = numbers["claims"]
-    words = ("reproduced", "not_reproduced", "undecided")
-    tested = bool(claims) and sum(claims[word] for word in words) > 0
-    yield (
-        "the claims of the paper are tested by the artifact",
-        tested,
-        f"of {claims['total']}, {claims['untested']} are not testable here"
-        if claims
-        else "no claims",
-    )
-    yield (
-        "obtained by a team other than the authors, with this artifact",
-        False,
-        "no record tells who ran it; only reviewers can state this",
-    )

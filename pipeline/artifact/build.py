@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline import schemas
-from pipeline.artifact import sbom
-from pipeline.artifact.badges import Check
-from pipeline.artifact.document import ROOT, render, time_analysis
-from pipeline.claims.write import read_verdicts
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pipeline import figures, schemas, tables
+from pipeline.artifact import badges, sbom
+from pipeline.claims.load import files_of
+from pipeline.claims.write import outcome, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table
 from pipeline.metrics.collect import collect_every
+from pipeline.metrics.select import pick, seconds_of_runs
+from pipeline.paper.appendix import duration, size
 from pipeline.paper.numbers import collect
 from pipeline.study.load import load_study
+from pipeline.text import markdown, markdown_code
+
+ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
-class Artifact:
-    """`text` is the Markdown of artifact.md, `bill` the SPDX document."""
+def build(results: Path, *, timed: bool) -> tuple[str, dict[str, Any], list[badges.Check]]:
+    """Text of artifact.md, the SPDX document and the criteria of the badges of a finished study.
 
-    text: str
-    bill: dict[str, Any]
-    checks: list[Check]
-
-
-def build(results: Path, *, timed: bool) -> Artifact:
-    """The artifact of a finished study; `timed` also makes its paper anew and takes the time.
-
-    Raises SamestepError where there are no metrics.
+    `timed` also makes its paper anew and takes the time. Raises SamestepError where there are no
+    metrics.
     """
     metrics = results / "metrics" / "metrics.parquet"
     if not metrics.is_file():
@@ -41,30 +45,129 @@ def build(results: Path, *, timed: bool) -> Artifact:
     # A study of which a record is missing is not complete, whatever its table says.
     collect_every(study, results / "runs")
     frame = table.read(metrics, study.name)
-    verdicts_file = _there(results / "claims" / "verdicts.json")
-    verdicts = read_verdicts(verdicts_file, study.name) if verdicts_file else []
-    manifest_file = _there(results / "tokens" / "manifest.json")
-    again = "python -m pipeline tokens"
-    manifest = schemas.read(manifest_file, "manifest", again) if manifest_file else None
+    verdicts: list[dict[str, Any]] = []
+    if (path := results / "claims" / "verdicts.json").is_file():
+        verdicts = read_verdicts(path, study.name)
+    manifest = image = None
+    if (path := results / "tokens" / "manifest.json").is_file():
+        manifest = schemas.read(path, "manifest", "python -m pipeline tokens")
     numbers = collect(study, frame, verdicts, manifest)
-    text, checks = render(numbers, frame, verdicts, time_analysis(results) if timed else None)
+    if (path := ROOT / "images" / "samestep.json").is_file():
+        image = schemas.read(path, "image", "make image")
+    ran_inside = image and image["image_digest"] == numbers["appendix"]["image"]
     bill = sbom.document(
         study.name,
         (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8"),
         f"{numbers['date']['iso']}T00:00:00Z",
         {name: numbers["environment"][name] for name in ("python", "horovod", "samestep")},
-        _image(numbers["appendix"]["image"]),
+        image if ran_inside else None,
     )
-    return Artifact(text, bill, checks)
+    commits = sorted(pick(frame, "run", "git_commit")["text"].dropna().astype(str).unique())
+    checks = badges.checks(ROOT, numbers, commits)
+    text = render(
+        numbers,
+        experiments=per_claim(frame, verdicts, study.name, numbers["study"]["snakemake"]),
+        commits=commits,
+        checks=checks,
+        analysis=duration(time_analysis(results)) if timed else None,
+    )
+    return text, bill, checks
 
 
-def _there(path: Path) -> Path | None:
-    """The path, None where there is no such file."""
-    return path if path.is_file() else None
+def render(numbers: Mapping[str, Any], **parts: Any) -> str:
+    """`artifact.md.j2` filled with the paper's facts and these parts."""
+    # The result is Markdown: the template escapes every value with the filter `text` or `code`.
+    environment = Environment(  # noqa: S701
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["text"] = lambda value: markdown(str(value))
+    environment.filters["code"] = lambda value: markdown_code(str(value))
+    return environment.get_template("artifact.md.j2").render(**numbers, **parts)
 
 
-def _image(digest: str) -> dict[str, Any] | None:
-    """The facts of the image of this checkout, where the runs were inside it."""
-    path = _there(ROOT / "images" / "samestep.json")
-    found = schemas.read(path, "image", "make image") if path else None
-    return found if found and found["image_digest"] == digest else None
+def time_analysis(results: Path) -> float:
+    """Seconds from the records to metrics, verdicts, figures, tables and paper, made anew aside.
+
+    Raises SamestepError where a stage fails.
+    """
+    study = load_study(results / "study.json")
+    with TemporaryDirectory() as folder:
+        metrics, verdicts = f"{folder}/metrics.parquet", f"{folder}/verdicts.json"
+        drawn, made, generated, paper = (
+            f"{folder}/{name}" for name in ("figures", "tables", "generated", "paper")
+        )
+        named, measured = ["--study", str(results / "study.json")], ["--metrics", metrics]
+        yardstick = results / "yardstick.json"
+        clocked = ["--yardstick", str(yardstick)] if yardstick.is_file() else []
+        judged = ["--verdicts", verdicts] if study.claims else []
+        claims = ["claims", *named, *measured, "--claims", *map(str, files_of(study))]
+        stages: list[list[Any]] = [
+            ["metrics", *named, "--runs", results / "runs", *clocked, "--out", metrics],
+            *([[*claims, "--out", verdicts]] if study.claims else []),
+            ["figure", *figures.catalogue.shown(study), *measured, *judged, "--out", drawn],
+            ["table", *tables.catalogue.shown(study), *measured, *judged, "--out", made],
+            ["paper", *named, *measured, *judged, "--figures", drawn, "--tables", made,
+             "--generated", generated, "--out", paper],
+        ]  # fmt: skip
+        began = time.perf_counter()
+        for stage in stages:
+            command = [sys.executable, "-m", "pipeline", *map(str, stage)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                reason = " ".join(done.stderr.split())[-300:]
+                raise SamestepError(f"stage {stage[0]} failed while its time was taken: {reason}")
+        return time.perf_counter() - began
+
+
+def per_claim(
+    table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]], study: str, snakemake: str
+) -> list[dict[str, Any]]:
+    """One entry for each tested claim, in the order of the verdicts.
+
+    Time is the sum over the runs behind the claim, memory the most that the ranks of one of them
+    needed together, disk the size of their records; all as texts, by the records.
+    """
+    seconds = seconds_of_runs(table).set_index("run_id")["seconds"]
+    memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
+    disk = pick(table, "run", "record_bytes").set_index("run_id")["value"]
+    found = []
+    for one in verdicts:
+        runs = [run for run in one["runs"] if run in seconds.index]
+        if not runs:
+            continue
+        peaks = memory.reindex(runs).dropna()
+        found.append({
+            "id": one["id"],
+            "sentence": one["sentence"],
+            "verdict": outcome(one),
+            "runs": len(runs),
+            "command": f"{snakemake} {' '.join(targets(runs, study))}",
+            "time": duration(float(seconds[runs].sum())),
+            "memory": size(float(peaks.max())) if len(peaks) else "not recorded",
+            "disk": size(float(disk.reindex(runs).fillna(0).sum())),
+        })  # fmt: skip
+    return found
+
+
+def targets(runs: Sequence[str], study: str) -> list[str]:
+    """Records of these runs as targets of the workflow, with braces of bash over what they share.
+
+    Runs are `study/cell/nN/rR`; the targets are exactly those.
+    """
+    repeats, by_nodes = defaultdict(list), defaultdict(list)
+    for run in runs:
+        _, cell, nodes, repeat = run.split("/")
+        repeats[cell, nodes].append(repeat)
+    for (cell, nodes), own in repeats.items():
+        by_nodes[nodes, tuple(sorted(own))].append(cell)
+
+    def braces(parts: Sequence[str]) -> str:
+        return parts[0] if len(parts) == 1 else f"{{{','.join(parts)}}}"
+
+    return [
+        f"results/{study}/runs/{braces(cells)}/{nodes}/{braces(own)}/run.json"
+        for (nodes, own), cells in by_nodes.items()
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -95,10 +95,16 @@ def document(
     Equal inputs on one environment give an equal document.
     """
     locked = [_locked(one) for one in pinned(lock)]
+    # What runs loaded that the lock does not pin: Python, and Horovod, which is compiled.
+    known = {one["name"] for one in locked}
+    locked += [
+        _package(name, versions[name])
+        for name in ("python", "horovod")
+        if versions.get(name) and name not in known
+    ]
     root = _package("samestep", versions.get("samestep", ""), "Apache-2.0")
-    extra = [_package(*one) for one in _beside(versions, {one["name"] for one in locked})]
-    packages = [root, *locked, *extra]
-    related = [_relation(root, "DEPENDS_ON", one) for one in (*locked, *extra)]
+    described, packages = [root], [root, *locked]
+    related = [(root, "DEPENDS_ON", one) for one in locked]
     if image is not None:
         whole = _package("samestep-image", str(image["image_digest"]))
         inside = [
@@ -106,8 +112,9 @@ def document(
             for name in _OF_THE_IMAGE
             if image["versions"].get(name)
         ]
+        described.append(whole)
         packages += [whole, *inside]
-        related += [_relation(whole, "CONTAINS", one) for one in inside]
+        related += [(whole, "CONTAINS", one) for one in inside]
     digest = hashlib.sha256((lock + str(image)).encode()).hexdigest()
     return {
         "spdxVersion": "SPDX-2.3",
@@ -116,17 +123,17 @@ def document(
         "name": f"samestep-{study}",
         "documentNamespace": f"urn:samestep:sbom:{study}:{digest}",
         "creationInfo": {"created": created, "creators": ["Tool: samestep"]},
-        "documentDescribes": [root["SPDXID"], *([whole["SPDXID"]] if image is not None else [])],
+        "documentDescribes": [one["SPDXID"] for one in described],
         "packages": packages,
-        "relationships": related,
+        "relationships": [
+            {
+                "spdxElementId": one["SPDXID"],
+                "relationshipType": kind,
+                "relatedSpdxElement": other["SPDXID"],
+            }
+            for one, kind, other in related
+        ],
     }
-
-
-def _beside(versions: Mapping[str, str], locked: Collection[str]) -> Iterator[tuple[str, str]]:
-    """What runs loaded that the lock does not pin: Python, and Horovod, which is compiled."""
-    for name in ("python", "horovod"):
-        if versions.get(name) and name not in locked:
-            yield name, versions[name]
 
 
 def _locked(one: Pinned) -> dict[str, Any]:
@@ -154,12 +161,4 @@ def _package(name: str, version: str, licence: str = NO_ASSERTION) -> dict[str, 
         "licenseConcluded": NO_ASSERTION,
         "licenseDeclared": licence,
         "copyrightText": NO_ASSERTION,
-    }
-
-
-def _relation(one: Mapping[str, Any], kind: str, other: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "spdxElementId": one["SPDXID"],
-        "relationshipType": kind,
-        "relatedSpdxElement": other["SPDXID"],
     }

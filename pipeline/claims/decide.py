@@ -1,18 +1,23 @@
-"""When an effect decides: its interval, the tests behind it, and one error rate for a study.
+"""When what a test found decides: its interval, the tests behind it, one error rate for a study.
 
 An effect counts with its whole 95 % interval: inside what the sentence allows it is reproduced,
 outside not reproduced, and where it lies on both sides the data settle nothing. From fewer than six
 runs of a cell there is no such interval, so nothing is decided. Times on emulated nodes must decide
 also when they are off, either way, by what the emulation was found to be.
+
+The p-value of a decision is that of one-sided rank tests on the values of the runs, doubled, so
+that it agrees with a 95 % interval with two ends. A band has two such tests, one for each end, of
+which the weaker counts (two one-sided tests; Schuirmann 1987): no test against equality enters it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from pipeline.claims.found import Found
+import numpy as np
+
 from pipeline.claims.types import (
     DECIDED,
     NOT_REPRODUCED,
@@ -21,17 +26,112 @@ from pipeline.claims.types import (
     Region,
     Verdict,
 )
-from pipeline.claims.worlds import Evidence
+from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
-from pipeline.metrics.ranks import ALPHA, holm
+from pipeline.metrics.ranks import ALPHA, holm, p_value_above
 from pipeline.metrics.select import plural
-from pipeline.metrics.statistics import MIN_REPEATS, Interval
+from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Floats, Interval
 from pipeline.metrics.verdicts import compared
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
 _AT_ONE = 1e-3
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Values of runs over those of others, both of shape (runs,); by default over 1."""
+
+    values: Floats
+    others: Floats = field(default_factory=lambda: np.ones(1))
+
+    def above(self, bound: float) -> float:
+        """One-sided p-value of the ratio of the two being above a positive bound."""
+        return p_value_above(self.values, bound * self.others)
+
+    def below(self, bound: float) -> float:
+        """One-sided p-value of the ratio of the two being below a positive bound."""
+        return p_value_above(-self.values, -bound * self.others)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a test found: the effect and what it is of, or a finding that is no number.
+
+    The effect is the least (`all`) or the greatest (`any`) of the ratios of `contrasts`; an effect
+    without contrasts, which is no ratio of two samples, is decided by its interval alone.
+    """
+
+    places: Sequence[Place]
+    what: str
+    effect: Interval | None = None
+    contrasts: Sequence[Contrast] = ()
+    combined: str = "all"
+    holds: bool | None = None
+    why: str = ""
+    speeds: Sequence[tuple[Place, Place]] = ()
+    """Pairs of which the effect says that the first is faster, or slower, than the second."""
+    num_times: int = 0
+    """How many ratios of times the effect is made of, each of which emulated nodes may bend."""
+
+    def p_value(self, verdict: str, region: Region) -> float:
+        """p-value of a decision on the side that the effect's interval lies on."""
+        assert self.effect is not None
+        if not self.contrasts:
+            return ALPHA
+        low, high = region.limits
+
+        def p_of(side: Callable[[Contrast, float], float], bound: float) -> float:
+            """The least of several is above where all are, the greatest where one is."""
+            each = [side(contrast, bound) for contrast in self.contrasts]
+            by_all = (self.combined == "all") == (side is Contrast.above)
+            return max(each) if by_all else min(1.0, len(each) * min(each))  # Bonferroni
+
+        if verdict == REPRODUCED:
+            sides = [p_of(Contrast.above, low)] if math.isfinite(low) else []
+            sides += [p_of(Contrast.below, high)] if math.isfinite(high) else []
+            return min(1.0, 2 * max(sides))
+        below = self.effect.high < low
+        return min(1.0, 2 * (p_of(Contrast.below, low) if below else p_of(Contrast.above, high)))
+
+
+def extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interval:
+    """The smallest (`min`) or largest (`max`) of several, with the bounds of that.
+
+    The lower bound of the largest errs more often than each: a decision on that side is corrected
+    for their number by `Found.p_value`.
+    """
+    hows = "; ".join(dict.fromkeys(one.how for one in intervals))
+    return Interval(
+        of(one.value for one in intervals), of(one.low for one in intervals),
+        of(one.high for one in intervals), min(one.n for one in intervals), hows,
+    )  # fmt: skip
+
+
+RATE = "tokens_per_second"
+TIMES = (RATE, "step_seconds", "seconds_to_loss", "model_flops_utilisation", "device_teraflops")
+"""Metrics of a test that are times, or follow from one."""
+
+
+def named(metric: str, places: Sequence[Place]) -> str:
+    """A metric of a cell, or of one cell over another, for a reader."""
+    name, _, axis = metric.partition(":")
+    along = f" along the axis {axis}" if axis else ""
+    return f"{_WORDS.get(name, name.replace('_', ' '))}{along} of {joined(places)}"
+
+
+_WORDS = {
+    RATE: "throughput",
+    "step_seconds": "step time",
+    "sent_bytes": "bytes sent in a step",
+    "phase_bubble": "bubble",
+}
+
+
+def joined(places: Sequence[Place], join: str = " over ") -> str:
+    """The names of the cells."""
+    return join.join(place.label for place in places)
 
 
 def settle(
@@ -44,7 +144,9 @@ def settle(
     about = f"{found.what} is {effect_text(effect)}"
     claimed = f"claimed {region}"
     verdict = within(effect.low, effect.high, region)
-    if found.too_few:
+    if effect.how == COUNTED:
+        return verdict, f"{about}, {claimed}", None
+    if effect.n < MIN_REPEATS:
         return UNDECIDED, f"{about} ({claimed})", None
     if verdict == UNDECIDED:
         return UNDECIDED, f"{about}, and the interval includes the bound ({claimed})", None
@@ -68,7 +170,9 @@ def within(low: float, high: float, region: Region) -> str:
 
 
 def effect_text(effect: Interval) -> str:
-    """The effect with its interval, which it has from six runs on."""
+    """The effect with its interval, which it has from six runs on, and needs where it has noise."""
+    if effect.how == COUNTED:
+        return f"{significant(effect.value)} (counted)"
     if effect.n < MIN_REPEATS:
         few = f"no interval: {effect.n} of the {MIN_REPEATS} runs it needs"
         return f"{significant(effect.value)} ({few})"
@@ -121,19 +225,21 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts of a study with Holm's correction for all of its tested claims.
 
     So the chance that noise between runs makes any decided verdict wrong is at most `ALPHA`. A
-    finding without an error rate (a run that broke, what fits) is not among them.
+    finding without an error rate (a run that broke, what fits, counted bytes) is not among them.
     """
-    tested = [one for one in verdicts if one.verdict in (*DECIDED, UNDECIDED) and one.effect]
+    noisy = [one for one in verdicts if one.effect is not None and one.effect.how != COUNTED]
+    tested = [one for one in noisy if one.verdict in (*DECIDED, UNDECIDED)]
     # What did not decide by itself cannot decide now; it counts among the tests all the same.
     p_values = [1.0 if one.p_value is None else one.p_value for one in tested]
     adjusted = dict(zip([one.claim.id for one in tested], holm(p_values), strict=True))
-    return [_after(one, adjusted.get(one.claim.id), len(tested)) for one in verdicts]
-
-
-def _after(one: Verdict, p_value: float | None, count: int) -> Verdict:
-    if one.verdict not in DECIDED or p_value is None:
-        return one
-    shown = f"p = {probability(p_value)} after correction for {plural(count, 'tested claim')}"
-    if p_value <= ALPHA:
-        return replace(one, why=f"{one.why}; {shown}", p_value=p_value)
-    return replace(one, verdict=UNDECIDED, why=f"{one.why}; {shown}", p_value=None)
+    found = []
+    for one in verdicts:
+        p_value = adjusted.get(one.claim.id)
+        if one.verdict in DECIDED and p_value is not None:
+            claims = plural(len(tested), "tested claim")
+            why = f"{one.why}; p = {probability(p_value)} after correction for {claims}"
+            one = replace(one, why=why, p_value=p_value)
+            if p_value > ALPHA:
+                one = replace(one, verdict=UNDECIDED, p_value=None)
+        found.append(one)
+    return found

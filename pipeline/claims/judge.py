@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.claims.choose import world_of
-from pipeline.claims.decide import corrected, effect_text, settle
-from pipeline.claims.found import Found
+from pipeline.claims.decide import Found, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.types import (
     DECIDED,
@@ -32,7 +31,7 @@ from pipeline.metrics.select import listed, pick, plural
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
 LOW_PRECISION_GAIN = 2.0
 # Neither of these depends on how fast a number format is.
-_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness")
+_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble")
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
@@ -57,20 +56,23 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     try:
         _require(claim, evidence)
         worlds = _in_all_worlds(claim, evidence)
+        named = [one for one in worlds if not _substitutes(one.found.places, evidence)]
+        if not named:
+            raise NotTestableError(_instead(worlds[0].found, evidence))
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
-    named = [one for one in worlds if not _substitutes(one.found.places, evidence)]
-    if not named:
-        ran = f"{made}, this study ran on {_hardware(evidence)}"
-        return Verdict(claim, NOT_TESTABLE, _instead(worlds[0].found, evidence), ran)
     worlds, first = named, named[0]
     found, verdict, why = first.found, first.verdict, first.why
     if verdict in DECIDED and any(w.verdict in DECIDED and w.verdict != verdict for w in worlds):
         verdict = UNDECIDED
         why = f"other worlds of this study say the contrary, here {why}"
     if len(worlds) > 1:
-        why = f"{why} ({_agreement([one.verdict for one in worlds])})"
+        # `5 of 6 worlds agree`, the nearest counted, which the verdict is of.
+        words = [one.verdict for one in worlds]
+        others = [word for word in dict.fromkeys(words) if word != words[0]]
+        apart = "".join(f", {words.count(word)} {word}" for word in others)
+        why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
     runs = evidence.runs(found.places)
     here = _here(claim, evidence, found.places)
     scale = f"{made}, tested {here} in {plural(len(runs), 'run')}"
@@ -117,14 +119,6 @@ def _instead(found: Found, evidence: Evidence) -> str:
     return f"it is about {names}, and {ran}; measured instead: {value}"
 
 
-def _agreement(verdicts: Sequence[str]) -> str:
-    """`5 of 6 worlds agree`, the nearest counted, which the verdict is of."""
-    agree = sum(one == verdicts[0] for one in verdicts)
-    others = [word for word in dict.fromkeys(verdicts[1:]) if word != verdicts[0]]
-    said = ", ".join(f"{verdicts.count(word)} {word}" for word in others)
-    return f"{agree} of {len(verdicts)} worlds agree" + (f", {said}" if said else "")
-
-
 def _named(places: Sequence[Place]) -> str:
     nodes, ranks, link = world_of(places)
     over = f" over {link}" if link else ""
@@ -144,8 +138,8 @@ def _require(claim: Claim, evidence: Evidence) -> None:
     elif needs.get("same_hardware") and claim.made_at.hardware not in hardware:
         lacks = f"a {claim.made_at.hardware}"
     elif needs.get("same_model") and not _same_model(claim, evidence):
-        made = _millions(claim.made_at.parameters)
-        lacks = f"a model of {made}, and this one has {_millions(_parameters(evidence))}"
+        made, here = claim.made_at.parameters, evidence.fact("num_parameters")
+        lacks = f"a model of {_millions(made)}, and this one has {_millions(here)}"
     if lacks is not None:
         raise NotTestableError(f"needs {lacks}: {needs['because']}")
 
@@ -155,7 +149,8 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
 
     By the peaks of matrix products that the ranks measured, each in the format of its run.
     """
-    timed = claim.test.get("metric") not in _ANY_SPEED and found.effect is not None
+    metric = str(claim.test.get("metric"))
+    timed = not metric.startswith((*_ANY_SPEED, "sent_bytes")) and found.effect is not None
     mixed = [p for p in found.places if p.selector.precision == "mixed"]
     if not timed or claim.kind == "memory_formula":
         return
@@ -183,16 +178,13 @@ def _hardware(evidence: Evidence) -> str:
     return listed(sorted({name for text in facts for name in str(text).split(", ")}))
 
 
-def _parameters(evidence: Evidence) -> float:
-    return evidence.fact("num_parameters")
-
-
 def _millions(parameters: float) -> str:
     return f"{parameters / 1e6:.3g} M parameters"
 
 
 def _same_model(claim: Claim, evidence: Evidence) -> bool:
-    return abs(_parameters(evidence) / claim.made_at.parameters - 1) <= SAME_MODEL
+    parameters = evidence.fact("num_parameters")
+    return abs(parameters / claim.made_at.parameters - 1) <= SAME_MODEL
 
 
 def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
@@ -209,7 +201,7 @@ def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
         "emulated": f"{nodes} over an emulated network",
         "real": nodes,
     }[str(row["network"])]
-    model = _millions(_parameters(evidence))
+    model = _millions(evidence.fact("num_parameters"))
     kind = hardware.removeprefix("a ")
     return f"on {ranks} {kind} {'rank' if ranks == 1 else 'ranks'}{joined} with {model}"
 

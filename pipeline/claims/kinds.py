@@ -1,7 +1,7 @@
 """One function for each kind of test: a claim and a study -> what was found in one world.
 
 A new kind is a function here, its shape in `workflow/schemas/claims.schema.yaml`, and its way to
-each verdict in `tests/claims_worlds.py`. `found.py` says what a function gives back.
+each verdict in `tests/claims_worlds.py`. `decide.Found` is what a function gives back.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pipeline.claims.choose import ONE_MACHINE, SEVERAL_NODES, choose
-from pipeline.claims.found import RATE, TIMES, Contrast, Found, joined, least, most, named
+from pipeline.claims.decide import RATE, TIMES, Contrast, Found, extreme, joined, named
 from pipeline.claims.over_nodes import efficiency, explained, trend
 from pipeline.claims.quantities import (
+    by_formula,
     measure,
     over_repeats,
     own,
@@ -19,7 +20,7 @@ from pipeline.claims.quantities import (
     seconds_to_loss,
 )
 from pipeline.claims.types import Claim, NotTestableError, Selector
-from pipeline.claims.worlds import Evidence, Place
+from pipeline.claims.worlds import Evidence
 from pipeline.metrics.select import pick, plural
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
 
@@ -40,7 +41,10 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
     turned = {"step_seconds": places[::-1], RATE: places}.get(metric)
     speeds = [(turned[0], turned[1])] if turned else []
     effect = ratio(one.interval, other.interval)
-    contrasts = [Contrast(one.values, other.values)]
+    # Counted bytes have no noise, and bubbles the interval of their cell alone.
+    contrasts = (
+        [Contrast(one.values, other.values)] if len(one.values) and len(other.values) else []
+    )
     timed = int(metric in TIMES)
     return Found(places, named(metric, places), effect, contrasts, speeds=speeds, num_times=timed)
 
@@ -55,30 +59,37 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
     return Found(places, what, ratio(ratio(a, b), ratio(c, d)), num_times=timed)
 
 
+def formula(claim: Claim, evidence: Evidence) -> Found:
+    """Metric of `a` over what the formula of its strategy says, which is the publication's."""
+    test = claim.test
+    [place] = choose(evidence, claim, [test["a"]], test["where"])
+    measured, expected = (of(evidence, place, test["metric"]) for of in (measure, by_formula))
+    what = f"{named(test['metric'], [place])} over its formula"
+    return Found([place], what, ratio(measured.interval, expected.interval))
+
+
 def best(claim: Claim, evidence: Evidence) -> Found:
     """Throughput of `a` over that of the best of the others, of which none may be missing."""
-    places, contrasts, effects = _against_each(claim, evidence)
-    what = f"throughput of {places[0].label} over the best of {joined(places[1:], ', ')}"
-    speeds = [(places[0], place) for place in places[1:]]
-    return Found(places, what, least(effects), contrasts, "all", speeds=speeds, num_times=1)
+    return _against_each(claim, evidence, "best", "all", min)
 
 
 def worst(claim: Claim, evidence: Evidence) -> Found:
     """Throughput of `a` over that of the slowest of the others, of which none may be missing."""
-    places, contrasts, effects = _against_each(claim, evidence)
-    what = f"throughput of {places[0].label} over the least of {joined(places[1:], ', ')}"
-    speeds = [(places[0], place) for place in places[1:]]
-    return Found(places, what, most(effects), contrasts, "any", speeds=speeds, num_times=1)
+    return _against_each(claim, evidence, "least", "any", max)
 
 
 def _against_each(
-    claim: Claim, evidence: Evidence
-) -> tuple[list[Place], list[Contrast], list[Interval]]:
+    claim: Claim, evidence: Evidence, word: str, combined: str, of: Callable[..., float]
+) -> Found:
     test = claim.test
     places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
     first, *others = (measure(evidence, place, RATE) for place in places)
+    effects = [ratio(first.interval, other.interval) for other in others]
     contrasts = [Contrast(first.values, other.values) for other in others]
-    return places, contrasts, [ratio(first.interval, other.interval) for other in others]
+    what = f"throughput of {places[0].label} over the {word} of {joined(places[1:], ', ')}"
+    speeds = [(places[0], place) for place in places[1:]]
+    effect = extreme(effects, of)
+    return Found(places, what, effect, contrasts, combined, speeds=speeds, num_times=1)
 
 
 def robust(claim: Claim, evidence: Evidence) -> Found:
@@ -88,42 +99,34 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
     broke settles the claim, where that cell had as many runs as any decision needs.
     """
     test = claim.test
-    selectors: list[Selector] = [test["a"], *test["others"]]
-    broken = _broken(evidence, selectors[0])
-    if broken is not None:
-        return broken
-    worlds = [choose(evidence, claim, selectors, w) for w in (ONE_MACHINE, SEVERAL_NODES)]
-    at = []
-    for places in worlds:
-        rates = [measure(evidence, place, RATE).interval for place in places]
-        at.append([_relative(rates, place) for place in range(len(rates))])
-    first, *others = (least(relative) for relative in zip(*at, strict=True))
-    names = worlds[0]
-    what = f"lowest relative throughput of {names[0].label} over that of {joined(names[1:], ', ')}"
-    everywhere = [p for places in worlds for p in places]
-    return Found(everywhere, what, ratio(first, most(others)), num_times=2)
-
-
-def _relative(rates: Sequence[Interval], place: int) -> Interval:
-    """Throughput over that of the fastest of these, which may be the one itself."""
-    rate = rates[place]
-    others = most([other for number, other in enumerate(rates) if number != place])
-    return Interval(
-        rate.value / max(rate.value, others.value), rate.low / max(rate.low, others.high),
-        rate.high / max(rate.high, others.low), min(rate.n, others.n), rate.how,
-    )  # fmt: skip
-
-
-def _broken(evidence: Evidence, selector: Selector) -> Found | None:
-    places = evidence.places(selector)
     status = pick(evidence.table, "run", "status")
-    for place in places:
+    for place in evidence.places(test["a"]):
         ended = own(status, place)
         bad = ended[ended["text"].isin(_BROKEN)]
         if len(bad) and len(ended) >= MIN_REPEATS:
             runs = f"{plural(len(bad), 'run')} of {place.label} on {place.ranks} ranks"
             return Found([place], runs, holds=False, why=f"{runs} ended as {bad['text'].iloc[0]}")
-    return None
+    selectors: list[Selector] = [test["a"], *test["others"]]
+    worlds = [choose(evidence, claim, selectors, w) for w in (ONE_MACHINE, SEVERAL_NODES)]
+    at = []
+    for places in worlds:
+        rates = [measure(evidence, place, RATE).interval for place in places]
+        at.append([_relative(rates, place) for place in range(len(rates))])
+    first, *others = (extreme(relative, min) for relative in zip(*at, strict=True))
+    names = worlds[0]
+    what = f"lowest relative throughput of {names[0].label} over that of {joined(names[1:], ', ')}"
+    everywhere = [p for places in worlds for p in places]
+    return Found(everywhere, what, ratio(first, extreme(others, max)), num_times=2)
+
+
+def _relative(rates: Sequence[Interval], place: int) -> Interval:
+    """Throughput over that of the fastest of these, which may be the one itself."""
+    rate = rates[place]
+    others = extreme([other for number, other in enumerate(rates) if number != place], max)
+    return Interval(
+        rate.value / max(rate.value, others.value), rate.low / max(rate.low, others.high),
+        rate.high / max(rate.high, others.low), min(rate.n, others.n), rate.how,
+    )  # fmt: skip
 
 
 def absolute(claim: Claim, evidence: Evidence) -> Found:
@@ -174,37 +177,30 @@ def utilisation(claim: Claim, evidence: Evidence) -> Found:
 
 def fits(claim: Claim, evidence: Evidence) -> Found:
     """Whether one cell finished where the other ran out of memory."""
-    fitting, large = (evidence.places(claim.test[key]) for key in ("fits", "too_large"))
+    wanted = [claim.test[key] for key in ("fits", "too_large")]
+    fitting, large = map(evidence.places, wanted)
     if evidence.judged:
         raise NotTestableError("what fits is asked on one node, so it has one world")
+    status = pick(evidence.table, "run", "status")
     for one in fitting:
         other = next((p for p in large if p.nodes == one.nodes and p.ranks == one.ranks), None)
         if other is None or one.nodes > 1:
             continue
-        _require_runs(evidence, one, other)
-        ended = tuple(_ends(evidence, place) for place in (one, other))
+        ends = []
+        for place in (one, other):
+            ended = own(status, place)["text"]
+            if len(ended) < MIN_REPEATS:
+                runs = f"{plural(len(ended), 'run')} of the {MIN_REPEATS} that a decision needs"
+                raise NotTestableError(f"{place.label} has {runs}")
+            kinds = sorted({*ended})
+            # The worst of them counts: out of memory before ok.
+            ends.append("oom" if kinds in (["oom"], ["ok", "oom"]) else " and ".join(kinds))
+        why = f"{one.label} is {ends[0]}, {other.label} is {ends[1]}"
+        if not {*ends} <= {"ok", "oom"}:
+            raise NotTestableError(why)
         what = f"whether {one.label} finishes and {other.label} runs out of memory"
-        why = f"{one.label} is {ended[0]}, {other.label} is {ended[1]}"
-        if set(ended) <= {"ok", "oom"}:
-            return Found([one, other], what, holds=ended == ("ok", "oom"), why=why)
-        raise NotTestableError(why)
-    wanted = (claim.test[key] for key in ("fits", "too_large"))
+        return Found([one, other], what, holds=ends == ["ok", "oom"], why=why)
     raise NotTestableError(f"the study has no pair of {' and '.join(map(str, wanted))} on one node")
-
-
-def _require_runs(evidence: Evidence, *places: Place) -> None:
-    """Raise NotTestableError under as many runs, of any end, as every decision needs."""
-    for place in places:
-        count = len(own(pick(evidence.table, "run", "status"), place))
-        if count < MIN_REPEATS:
-            runs = f"{plural(count, 'run')} of the {MIN_REPEATS} that a decision needs"
-            raise NotTestableError(f"{place.label} has {runs}")
-
-
-def _ends(evidence: Evidence, place: Place) -> str:
-    """How the runs of a place ended, the worst of them: out of memory before ok."""
-    ended = set(own(pick(evidence.table, "run", "status"), place)["text"])
-    return "oom" if ended <= {"ok", "oom"} and "oom" in ended else " and ".join(sorted(ended))
 
 
 def memory_formula(claim: Claim, evidence: Evidence) -> Found:
@@ -242,6 +238,7 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
 KINDS: Mapping[str, Callable[[Claim, Evidence], Found]] = {
     "ratio": ratio_of_two,
     "ratio_of_ratios": ratio_of_ratios,
+    "formula": formula,
     "best": best,
     "worst": worst,
     "robust": robust,

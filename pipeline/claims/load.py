@@ -59,8 +59,17 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
             f"{where}: no published figures of {content['reference'][:80]!r}; use one of "
             f"{', '.join(reference.ids())}"
         )
-    selectors = {name: _selector(name, cell, where) for name, cell in content["cells"].items()}
-    _check_distinct(selectors, where)
+    selectors: dict[str, Selector] = {}
+    for name, cell in content["cells"].items():
+        one = _selector(name, cell, where)
+        for other in selectors.values():
+            # A ratio of the two would compare runs with themselves.
+            if replace(one, name=other.name) == other:
+                raise ClaimError(
+                    f"{where}: cells {other.name!r} and {name!r} select the same runs; "
+                    "leave one out"
+                )
+        selectors[name] = one
     return [_claim(entry, content, selectors, where) for entry in content["claims"]]
 
 
@@ -101,19 +110,6 @@ def _check_nodes(strategy: Strategy, nodes: int) -> None:
     raise reason
 
 
-def _check_distinct(selectors: Mapping[str, Selector], where: Path | str) -> None:
-    """No two names are of the same runs: a ratio of the two would compare runs with themselves."""
-    named: list[Selector] = []
-    for found in selectors.values():
-        for other in named:
-            if replace(found, name=other.name) == other:
-                raise ClaimError(
-                    f"{where}: cells {other.name!r} and {found.name!r} select the same runs; "
-                    "leave one out"
-                )
-        named.append(found)
-
-
 def _claim(
     entry: Mapping[str, Any],
     content: Mapping[str, Any],
@@ -122,33 +118,24 @@ def _claim(
 ) -> Claim:
     source, test = entry["source"], entry["test"]
     at = f"{where}: claim {entry['id']}"
-    document = _known(content["sources"], source["key"], "source", at)
+    needs = dict(entry.get("needs", {}))
+    if test["kind"] == "absolute":
+        because = "it is no ratio, so it holds for its own machine and model alone"
+        needs = {"same_hardware": True, "same_model": True, "because": because} | needs
     return Claim(
         id=entry["id"],
         document=content["publication"],
         sentence=entry["sentence"],
-        source=f"{document}, {source['place']}",
+        source=f"{_known(content['sources'], source['key'], 'source', at)}, {source['place']}",
         made_at=Scale(**entry.get("made_at", content["made_at"])),
         kind=test["kind"],
         test=_resolve(test, selectors, at),
         region=_region(test),
-        needs=_needs(entry),
+        needs=needs,
         published=_published(entry, content, at),
         disagreement=entry.get("disagreement"),
         part_of=entry.get("part_of"),
     )
-
-
-def _needs(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a claim needs; an absolute value is of its machine and its model."""
-    needs: dict[str, Any] = dict(entry.get("needs", {}))
-    if entry["test"]["kind"] != "absolute":
-        return needs
-    return {
-        "same_hardware": True,
-        "same_model": True,
-        "because": "it is no ratio, so it holds for its own machine and model alone",
-    } | needs
 
 
 def _known(names: Mapping[str, Any], name: str, what: str, at: str) -> Any:
@@ -161,27 +148,29 @@ def _resolve(
     test: Mapping[str, Any], selectors: Mapping[str, Selector], at: str
 ) -> Mapping[str, Any]:
     """The test with names of cells replaced by their selectors."""
-
-    def one(name: str) -> Selector:
-        found: Selector = _known(selectors, name, "cell", at)
-        return found
-
-    for first, second in _PAIRS:
-        if second in test and test[first] == test[second]:
-            said = f"{first} and {second} are both {test[first]!r}"
-            raise ClaimError(f"{at}: {said}; name two cells")
-    if "d" in test and (test["a"], test["b"]) == (test["c"], test["d"]):
-        raise ClaimError(f"{at}: both ratios are {test['a']!r} over {test['b']!r}; name two")
-    if test.get("comparison") == "about" and not test.get("tolerance"):
-        raise ClaimError(f"{at}: an effect is never exactly its bound; add a tolerance over 0")
-    if "tolerance" in test and test.get("comparison", "about") != "about":
-        said = f"comparison {test['comparison']} has no tolerance"
-        raise ClaimError(f"{at}: {said}; leave tolerance out, or compare `about`")
-    if test.get("a") in test.get("others", ()):
-        raise ClaimError(f"{at}: {test['a']!r} is one of its own others; leave it out there")
+    tolerance, is_about = test.get("tolerance"), test.get("comparison", "about") == "about"
+    faults = [
+        *((two in test and test[one] == test[two],
+           f"{one} and {two} are both {test.get(one)!r}; name two cells") for one, two in _PAIRS),
+        ("d" in test and (test["a"], test["b"]) == (test["c"], test["d"]),
+         f"both ratios are {test.get('a')!r} over {test.get('b')!r}; name two"),
+        ("comparison" in test and is_about and not tolerance,
+         "an effect is never exactly its bound; add a tolerance over 0"),
+        (tolerance is not None and not is_about,
+         f"comparison {test.get('comparison')} has no tolerance; leave tolerance out, or compare "
+         "`about`"),
+        (test.get("a") in test.get("others", ()),
+         f"{test.get('a')!r} is one of its own others; leave it out there"),
+    ]  # fmt: skip
+    for is_there, fault in faults:
+        if is_there:
+            raise ClaimError(f"{at}: {fault}")
     resolved = dict(test)
-    resolved |= {key: one(test[key]) for key in _ONE if key in test}
-    resolved |= {key: [one(name) for name in test[key]] for key in _SEVERAL if key in test}
+    for key in (*_ONE, *_SEVERAL):
+        if key in test:
+            names = [test[key]] if key in _ONE else test[key]
+            cells = [_known(selectors, name, "cell", at) for name in names]
+            resolved[key] = cells[0] if key in _ONE else cells
     return resolved
 
 
@@ -205,12 +194,11 @@ def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) ->
         return None
     if "reference" not in content:
         raise ClaimError(f"{at} has published figures, but the file names no reference; add one")
-    both = {*entry["published"]["over"]} & {*entry["published"].get("under", [])}
-    if both:
+    names = entry["published"]["over"], entry["published"].get("under", [])
+    if both := {*names[0]} & {*names[1]}:
         raise ClaimError(f"{at}: {min(both)!r} is both over and under; leave it out of published")
     figures = reference.load(content["reference"])
-    over = [figures.number(name) for name in entry["published"]["over"]]
-    under = [figures.number(name) for name in entry["published"].get("under", [])]
+    over, under = ([figures.number(name) for name in side] for side in names)
     sources = dict.fromkeys(number.source for number in [*over, *under])
     value = prod(n.value for n in over) / prod(n.value for n in under)
     return Published(value, "; ".join(sources))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pipeline.claims.choose import SEVERAL_NODES, choose
-from pipeline.claims.found import RATE, TIMES, Contrast, Found, least, most, named
+from pipeline.claims.decide import RATE, TIMES, Contrast, Found, extreme, named
 from pipeline.claims.quantities import communication_share, measure, ratio
 from pipeline.claims.types import Claim, NotTestableError, Quantity
 from pipeline.claims.worlds import Evidence, Place
@@ -21,7 +21,7 @@ def efficiency(claim: Claim, evidence: Evidence) -> Found:
     what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
     values = [Contrast(m.values / f, o.values) for m, o, f in contrasts]
     places = [place for pair in pairs for place in pair]
-    return Found(places, what, most(effects), values, "any", num_times=1)
+    return Found(places, what, extreme(effects, max), values, "any", num_times=1)
 
 
 def explained(claim: Claim, evidence: Evidence) -> Found:
@@ -43,7 +43,9 @@ def explained(claim: Claim, evidence: Evidence) -> Found:
         shares.append(ratio(communication_share(evidence, many).interval, lost))
     places = [place for pair in pairs for place in pair]
     what = "smallest share of exposed communication in the lost speedup of "
-    return Found(places, what + ", ".join(m.label for m, _ in pairs), least(shares), num_times=1)
+    return Found(
+        places, what + ", ".join(m.label for m, _ in pairs), extreme(shares, min), num_times=1
+    )
 
 
 def _against_one_node(
@@ -52,7 +54,9 @@ def _against_one_node(
     """Pairs (several nodes, one node), and of each both throughputs and the ideal speedup."""
     pairs, measured = [], []
     for many in choose(evidence, claim, claim.test["cells"], SEVERAL_NODES):
-        one = next((p for p in evidence.places(many.selector) if _is_base(p, many)), None)
+        # The same arm on one node with the same work: the batch, or that of each device.
+        beside = [p for p in evidence.places(many.selector) if p.nodes == 1 and p.beside(many)]
+        one = next((p for p in beside if _work(p) == _work(many)), None)
         if one is None or one.row["status"] != "ok":
             raise NotTestableError(f"{many.label} has no finished run on one node to compare with")
         pairs.append((many, one))
@@ -61,16 +65,10 @@ def _against_one_node(
     return pairs, measured
 
 
-def _is_base(place: Place, many: Place) -> bool:
-    """Whether `place` is the arm of `many` on one node with the same work.
-
-    That is the same global batch, under weak scaling the same batch per device.
-    """
-    share, others = (
-        one.row["data_devices"] if one.row["scaling"] == "weak" else 1 for one in (place, many)
-    )
-    same = place.row["global_batch"] / share == many.row["global_batch"] / others
-    return bool(place.beside(many) and place.nodes == 1 and same)
+def _work(place: Place) -> float:
+    """Global batch, under weak scaling that of each device."""
+    devices = place.row["data_devices"] if place.row["scaling"] == "weak" else 1
+    return float(place.row["global_batch"] / devices)
 
 
 def trend(claim: Claim, evidence: Evidence) -> Found:
@@ -94,6 +92,6 @@ def trend(claim: Claim, evidence: Evidence) -> Found:
     rising = test["comparison"] == "above"
     what = f"{'least' if rising else 'largest'} ratio from one node count to the next in "
     return Found(
-        line, what + named(test["metric"], line[:1]), (least if rising else most)(effects),
+        line, what + named(test["metric"], line[:1]), extreme(effects, min if rising else max),
         contrasts, "all" if rising else "any", num_times=int(test["metric"] in TIMES),
     )  # fmt: skip

@@ -9,6 +9,10 @@
                          profiled run without its exposed communication, in which a rank waits
     loss_roughness       root mean square of the loss's jumps from step to step after warm-up
     seconds_to_loss      training time from the first timed step until the loss reaches a target
+    sent_bytes           bytes of a step, of the rank that sends most; `sent_bytes:AXIS` along one
+                         axis of the mesh. Counted, so one profiled run has them exactly
+    phase_bubble         bubble of a pipeline over its computing, replayed from the passes of
+                         profiled runs (`pipeline.metrics.bubble`)
 
 Every run counts once. The interval of the median over the runs comes from interpolated order
 statistics (`pipeline.metrics.statistics.values_interval`), that of a ratio of two from both.
@@ -25,14 +29,19 @@ from pipeline.claims.types import NotTestableError, Quantity
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.runs import STEPS_FOR_P95
 from pipeline.metrics.select import pick
-from pipeline.metrics.statistics import Interval, interval_of_ratio, values_interval
+from pipeline.metrics.statistics import COUNTED, Interval, interval_of_ratio, values_interval
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
 
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""
-    values = _DERIVED[metric](evidence, place) if metric in _DERIVED else None
-    return over_repeats(_of_runs(evidence, place, metric) if values is None else values)
+    if metric.startswith("sent_bytes"):
+        return _sent(evidence, place, metric)
+    if metric == "phase_bubble":
+        return _bubble(evidence, place)
+    if metric in _DERIVED:
+        return over_repeats(_DERIVED[metric](evidence, place))
+    return over_repeats(_rows(evidence, place, "run", metric)["value"])
 
 
 def over_repeats(values: Iterable[float]) -> Quantity:
@@ -41,10 +50,44 @@ def over_repeats(values: Iterable[float]) -> Quantity:
     return Quantity(found, values_interval(list(found)))
 
 
+def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
+    """What the strategy's own formula says of `sent_bytes` or `phase_bubble` at a place."""
+    if metric.startswith("sent_bytes"):
+        return _sent(evidence, place, f"predicted_{metric}")
+    value = float(_rows(evidence, place, "cell", "phase_bubble_formula")["value"].iloc[0])
+    return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
+
+
+def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
+    """Bytes of a step, of the rank that sends most, along all axes or along the one named."""
+    name, _, axis = metric.partition(":")
+    rows = own(evidence.table[evidence.table["level"] == "profile"], place)
+    rows = rows[rows["metric"].str.match(f"{name}:{axis}" + ("$" if axis else ""))]
+    if rows.empty:
+        raise NotTestableError(f"the study has no profiled run of {place.label} that counted bytes")
+    most = rows.groupby(["run_id", "rank"])["value"].sum().groupby("run_id").max()
+    if most.nunique() > 1:
+        return over_repeats(most)
+    value = float(most.iloc[0])
+    return Quantity(np.empty(0), Interval(value, value, value, len(most), COUNTED))
+
+
+def _bubble(evidence: Evidence, place: Place) -> Quantity:
+    """Over the profiled runs, each of which counts once by the median of its steps."""
+    row = _rows(evidence, place, "cell", "phase_bubble").iloc[0]
+    status = own(pick(evidence.table, "profile", "status"), place)
+    runs = int((status["text"] == "ok").sum())
+    # Of few runs the table has no bounds, and nothing is decided by them.
+    value, low, high = row[["value", "low", "high"]].astype(float).fillna(float(row["value"]))
+    return Quantity(np.empty(0), Interval(value, low, high, runs, str(row["interval"])))
+
+
 def ratio(one: Interval, other: Interval) -> Interval:
     """One over the other, of independent runs; raises NotTestableError where a bound is zero."""
     if min(one.low, other.low) <= 0:
         raise NotTestableError("an interval includes zero, so a ratio has no bounds")
+    if other.how == COUNTED:
+        return one.times(1 / other.value)
     return interval_of_ratio(one, other)
 
 
@@ -53,29 +96,26 @@ def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
     return table[(table["cell"] == place.cell) & (table["nodes"] == place.nodes)]
 
 
-def _of_runs(evidence: Evidence, place: Place, metric: str) -> list[float]:
-    rows = own(pick(evidence.table, "run", metric), place).dropna(subset=["value"])
+def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataFrame:
+    rows = own(pick(evidence.table, level, metric), place).dropna(subset=["value"])
     if rows.empty:
         raise NotTestableError(f"the metrics hold no {metric} of {place.label}")
-    return list(rows["value"])
+    return rows
 
 
 def _mean_utilisation(evidence: Evidence, place: Place) -> list[float]:
-    ranks = own(pick(evidence.table, "rank", "mean_utilisation"), place).dropna(subset=["value"])
-    if ranks.empty:
-        raise NotTestableError(f"the metrics hold no mean_utilisation of {place.label}")
+    ranks = _rows(evidence, place, "rank", "mean_utilisation")
     return list(ranks.groupby("run_id", sort=True)["value"].mean())
 
 
 def _device_teraflops(evidence: Evidence, place: Place) -> list[float]:
     per_token = own(pick(evidence.table, "run", "flops_per_token"), place)["value"].max()
-    rates = _of_runs(evidence, place, "tokens_per_second")
+    rates = _rows(evidence, place, "run", "tokens_per_second")["value"]
     return [float(rate * per_token / place.ranks / 1e12) for rate in rates]
 
 
 def _step_spread(evidence: Evidence, place: Place) -> list[float]:
-    steps = own(pick(evidence.table, "step", "step_seconds"), place)
-    timed = steps[steps["timed"].fillna(False).astype(bool)]
+    timed = _timed(evidence, place, "step_seconds")
     runs = [run["value"].to_numpy() for _, run in timed.groupby("run_id", sort=True)]
     fewest = min((len(run) for run in runs), default=0)
     if fewest < STEPS_FOR_P95:
@@ -132,15 +172,13 @@ def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
     warmup = evidence.study.optimiser.warmup_steps
     steps = own(pick(evidence.table, "step", "loss"), place)
     steps = steps[steps["step"] >= warmup].dropna(subset=["value"])
-    found = []
-    for _, seed in steps.groupby("seed", sort=True):
-        loss = seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
-        if len(loss) < 4:
-            raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
-        found.append(float(np.sqrt(np.mean(np.diff(loss) ** 2))))
-    if not found:
+    losses = [
+        seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
+        for _, seed in steps.groupby("seed", sort=True)
+    ]
+    if min(map(len, losses), default=0) < 4:
         raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
-    return found
+    return [float(np.sqrt(np.mean(np.diff(loss) ** 2))) for loss in losses]
 
 
 def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantity]:

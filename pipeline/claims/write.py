@@ -1,4 +1,4 @@
-"""Verdicts <-> verdicts.json, validated when written and when read."""
+"""Verdicts <-> verdicts.json, validated when written and read; their counts; README's table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.claims.types import (
     DECIDED,
@@ -16,22 +16,29 @@ from pipeline.claims.types import (
     UNDECIDED,
     VERDICTS,
     Claim,
-    Region,
     Selector,
     Verdict,
 )
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
-from pipeline.files import write_text
+from pipeline.files import marks, replace_marked, write_text
+from pipeline.metrics.counts import run_counts
+from pipeline.metrics.headline import headline
 from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.select import plural
-from pipeline.metrics.statistics import MIN_REPEATS
+from pipeline.metrics.statistics import COUNTED, MIN_REPEATS
 from pipeline.schemas import validate
+from pipeline.text import markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def to_dict(verdict: Verdict) -> dict[str, Any]:
     """One verdict as plain JSON types."""
     claim, effect, published = verdict.claim, verdict.effect, verdict.claim.published
+    limits = claim.region.limits if claim.region else ()
+    low, high = (bound if math.isfinite(bound) else None for bound in limits or (0.0, 0.0))
     return {
         "id": claim.id,
         "publication": claim.document,
@@ -46,14 +53,12 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "why": verdict.why,
         "scale": verdict.scale,
         "notes": list(verdict.notes),
-        "effect": None
-        if effect is None
-        else {"value": effect.value, "low": effect.low, "high": effect.high, "unit": "1",
-              "interval": effect.how, "repeats": effect.n},
-        "claimed": None if claim.region is None else _claimed(claim.region),
-        "published": None
-        if published is None
-        else {"value": published.value, "source": published.source},
+        "effect": effect and {
+            "value": effect.value, "low": effect.low, "high": effect.high, "unit": "1",
+            "interval": effect.how, "repeats": effect.n,
+        },
+        "claimed": claim.region and {"low": low, "high": high, "text": str(claim.region)},
+        "published": published and {"value": published.value, "source": published.source},
         "runs": list(verdict.runs),
         "p_value": verdict.p_value,
         "worlds": [{"world": one.name, "verdict": one.verdict} for one in verdict.worlds],
@@ -77,11 +82,6 @@ def _names(value: Any) -> Any:
     if isinstance(value, list):
         return [_names(one) for one in value]
     return value.name if isinstance(value, Selector) else value
-
-
-def _claimed(region: Region) -> dict[str, Any]:
-    low, high = (bound if math.isfinite(bound) else None for bound in region.limits)
-    return {"low": low, "high": high, "text": str(region)}
 
 
 def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> None:
@@ -135,15 +135,13 @@ def _contradiction(one: Mapping[str, Any], study: str) -> str | None:
         return f"{verdict} without an effect" if needed else None
     if not effect["low"] <= effect["value"] <= effect["high"]:
         return f"the effect {effect['value']} is outside [{effect['low']}, {effect['high']}]"
-    if claimed is None:
-        return None
-    low = -math.inf if claimed["low"] is None else claimed["low"]
-    high = math.inf if claimed["high"] is None else claimed["high"]
+    ends = (claimed or {}).get("low"), (claimed or {}).get("high")
+    low, high = -math.inf if ends[0] is None else ends[0], math.inf if ends[1] is None else ends[1]
     if low > high:
         return f"claimed is from {low} to {high}"
     is_outside = effect["high"] < low or effect["low"] > high
-    is_inside = low <= effect["low"] and effect["high"] <= high
-    if (verdict, True) in ((REPRODUCED, is_outside), (NOT_REPRODUCED, is_inside)):
+    is_inside = claimed and low <= effect["low"] and effect["high"] <= high
+    if (verdict == REPRODUCED and is_outside) or (verdict == NOT_REPRODUCED and is_inside):
         return f"{verdict}, with [{effect['low']}, {effect['high']}] against {low} to {high}"
     return None
 
@@ -174,13 +172,18 @@ def outcome(one: Mapping[str, Any]) -> str:
 
 def has_interval(one: Mapping[str, Any]) -> bool:
     """Whether the bounds of a verdict's effect are a 95 % interval: they are from six runs on."""
-    return one["effect"] is not None and one["effect"].get("repeats", MIN_REPEATS) >= MIN_REPEATS
+    effect = one["effect"]
+    if effect is None or effect.get("interval") == COUNTED:
+        return False
+    return bool(effect.get("repeats", MIN_REPEATS) >= MIN_REPEATS)
 
 
 def no_interval(one: Mapping[str, Any]) -> str:
     """What stands for the bounds of an effect that has no 95 % interval; empty where it has."""
     if has_interval(one):
         return ""
+    if one["effect"].get("interval") == COUNTED:
+        return "(counted)"
     return f"(no interval: {plural(one['effect']['repeats'], 'run')})"
 
 
@@ -193,15 +196,15 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     for one in verdicts:
         if whole := one.get("part_of"):
             parts.setdefault(whole, []).append(outcome(one))
-    return [(whole, _together(words)) for whole, words in parts.items()]
-
-
-def _together(words: Sequence[str]) -> str:
-    if len(set(words)) == 1:
-        return f"{words[0]} in all {len(words)} parts"
-    each = ", ".join(f"{words.count(word)} {word}" for word in OUTCOMES if word in words)
-    partly = "partly reproduced, " if REPRODUCED in words else ""
-    return f"{partly}of {len(words)} parts {each}"
+    found = []
+    for whole, words in parts.items():
+        each = ", ".join(f"{words.count(word)} {word}" for word in OUTCOMES if word in words)
+        partly = "partly reproduced, " if REPRODUCED in words else ""
+        together = f"{partly}of {len(words)} parts {each}"
+        if len({*words}) == 1:
+            together = f"{words[0]} in all {len(words)} parts"
+        found.append((whole, together))
+    return found
 
 
 def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -246,3 +249,45 @@ def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
     if not decided:
         return ""
     return f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
+
+
+def finding(table: pd.DataFrame) -> str:
+    """The result in the sentences of the paper: what was measured on what, and how far it holds."""
+    told = headline(table)
+    lead, *rest = (markdown(told[name]) for name in ("lead", "rest", "why", "bias"))
+    return " ".join(filter(None, [f"**{lead}**" if told["decided"] else lead, *rest]))
+
+
+def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
+    """A row for each claim that could be tested, and how many came out in each way.
+
+    `runs` says how many runs the study has.
+    """
+    rows = []
+    for one in verdicts:
+        effect, claimed = one["effect"], one["claimed"]["text"] if one["claimed"] else "-"
+        shown = "-"
+        if effect is not None:
+            bounds = no_interval(one) or f"[{effect['low']:.3g}, {effect['high']:.3g}]"
+            shown = f"{effect['value']:.3g} {bounds}"
+        if outcome(one) != NOT_TESTABLE:
+            cells = markdown(one["sentence"]), outcome(one), shown, claimed
+            rows.append(f"| {' | '.join(cells)} |")
+    head = [
+        "| published sentence | verdict | effect, with its interval | claimed |",
+        "|---|---|---|---|",
+    ]
+    rest = f"The study `{study}`, {runs}. {counted(verdicts)}; the paper gives scales and reasons."
+    return "\n".join([*(head + rows if rows else []), "", rest])
+
+
+def update_readme(
+    path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], table: pd.DataFrame
+) -> None:
+    """Put the verdicts, and the finding where it has a place, between the marks of a file.
+
+    `table` is that of the metrics. Raises SamestepError where the file has no mark for verdicts.
+    """
+    replace_marked(path, f"verdicts of {study}", block(study, verdicts, run_counts(table).text))
+    if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
+        replace_marked(path, f"finding of {study}", finding(table))

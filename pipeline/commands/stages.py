@@ -120,13 +120,13 @@ def train(args: argparse.Namespace) -> int:
     `python -m pipeline train --spec spec.json --tokens DIR --out DIR` exits with 0 also when the
     record's status is not ok.
     """
-    from pipeline.launch import waiting
+    from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
     names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
     given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
     again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
-    done = waiting.ask(again)
+    done = preloaded.ask_stage(again)
     if done is not None:
         return done
     # Whoever asks a waiting process has no use for what that process has imported.
@@ -183,8 +183,8 @@ def metrics(args: argparse.Namespace) -> int:
     from pipeline.errors import StudyError
     from pipeline.metrics import table
     from pipeline.metrics.build import build
+    from pipeline.metrics.counts import report
     from pipeline.metrics.emulation import load_uncertainty
-    from pipeline.metrics.report import report
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
@@ -235,7 +235,7 @@ def table(args: argparse.Namespace) -> int:
     """
     from pipeline.files import note_made
     from pipeline.metrics import table
-    from pipeline.metrics.printed import short_names
+    from pipeline.metrics.labels import short_names
     from pipeline.tables import captions, catalogue
     from pipeline.tables.write import write_all
 
@@ -262,11 +262,10 @@ def claims(args: argparse.Namespace) -> int:
 
     `python -m pipeline claims --study FILE --metrics FILE --out verdicts.json`
     """
-    from pipeline.claims import readme
     from pipeline.claims.judge import judge_all
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
-    from pipeline.claims.write import counted, to_dict, write_verdicts
+    from pipeline.claims.write import counted, to_dict, update_readme, write_verdicts
     from pipeline.errors import ClaimError
     from pipeline.metrics import table
     from pipeline.metrics.emulation import bias_of
@@ -282,7 +281,7 @@ def claims(args: argparse.Namespace) -> int:
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        readme.update(args.readme, study.name, shown, frame)
+        update_readme(args.readme, study.name, shown, frame)
     print(counted(shown))
     return 0
 
@@ -308,7 +307,7 @@ def paper(args: argparse.Namespace) -> int:
     from pipeline.claims.write import read_verdicts
     from pipeline.files import note_made, write_text
     from pipeline.metrics import table
-    from pipeline.metrics.printed import printable_markdown
+    from pipeline.metrics.labels import printable_markdown
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
     from pipeline.paper.numbers import collect

@@ -12,9 +12,8 @@ import numpy as np
 
 from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times, pooled
 from pipeline.errors import ComparisonError
-from pipeline.metrics.facts import FORMER_CLOCK
+from pipeline.metrics.facts import FORMER_CLOCK, mixed
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.pooling import mixed
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.statistics import Floats, Interval
 from pipeline.records import find_records, read_record
@@ -115,7 +114,10 @@ class Match:
         """Repeats that are in one set only, or ended differently."""
         found = []
         for repeat in sorted({*self.one, *self.other}):
-            ends = [_status(side, repeat) for side in (self.one, self.other)]
+            ends = [
+                side[repeat].record.status if repeat in side else "absent"
+                for side in (self.one, self.other)
+            ]
             if ends[0] != ends[1]:
                 found.append(f"r{repeat} is {ends[0]} and {ends[1]}")
         return found
@@ -132,20 +134,31 @@ class Match:
         return list(found)
 
     def deviations(self, series: str) -> dict[int, Floats]:
-        """Relative difference at each common step of each rank, by repeat: (steps, ranks)."""
-        return {r: _deviation(a, b, series) for r, (a, b) in self.pairs.items()}
+        """Relative difference at each common step of each rank, by repeat: (steps, ranks).
+
+        Where the ranks are not as many, rank 0 stands for all.
+        """
+        found = {}
+        for repeat, pair in self.pairs.items():
+            a, b = (_by_rank(run, series) for run in pair)
+            if a.shape[1] != b.shape[1]:
+                a, b = a[:, :1], b[:, :1]
+            common = min(len(a), len(b))
+            found[repeat] = relative_deviation(b[:common], a[:common])
+        return found
 
     @cached_property
     def differences(self) -> list[Difference]:
         """The first differing step of each series, over all repeats."""
         found = []
         for name, series in SERIES.items():
-            own = [
-                _first(name, repeat, self.pairs[repeat], deviation, series, self.allowed)
-                for repeat, deviation in self.deviations(series).items()
-            ]
-            present = [difference for difference in own if difference is not None]
-            found += sorted(present, key=lambda d: (d.step, d.repeat))[:1]
+            own = []
+            for repeat, deviation in self.deviations(series).items():
+                for step, rank in np.argwhere(deviation > self.allowed)[:1].tolist():
+                    values = (_by_rank(run, series)[step, rank] for run in self.pairs[repeat])
+                    a, b, apart = map(float, (*values, deviation[step, rank]))
+                    own.append(Difference(name, repeat, step, rank, a, b, apart))
+            found += sorted(own, key=lambda d: (d.step, d.repeat))[:1]
         return found
 
     @cached_property
@@ -194,15 +207,16 @@ class Comparison:
 
     @property
     def _finished(self) -> dict[Place, tuple[list[Run], list[Run]]]:
-        return {
-            match.place: (_finished(match.one), _finished(match.other)) for match in self.matches
-        }
+        found = {}
+        for match in self.matches:
+            one, other = ([r for r in side.values() if r.ok] for side in (match.one, match.other))
+            found[match.place] = one, other
+        return found
 
-    @cached_property
+    @property
     def same_training(self) -> bool:
         """Whether the same runs ended alike, with the same losses and gradient norms."""
-        trained = all(match.same_training for match in self.matches)
-        return trained and not self.only_one and not self.only_other
+        return self.same_coverage and all(match.same_training for match in self.matches)
 
     @property
     def same_coverage(self) -> bool:
@@ -217,10 +231,6 @@ class Comparison:
     def equal(self, times: str) -> bool:
         """Whether nothing that was asked for differs; `times` is `ignore` or `interval`."""
         return self.same_training and (times == "ignore" or self.count(DIFFERENT) == 0)
-
-
-def _finished(runs: Mapping[int, Run]) -> list[Run]:
-    return [run for run in runs.values() if run.ok]
 
 
 def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MARGIN) -> Comparison:
@@ -243,24 +253,11 @@ def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MA
     )  # fmt: skip
 
 
-def _status(runs: Mapping[int, Run], repeat: int) -> str:
-    return runs[repeat].record.status if repeat in runs else "absent"
-
-
 def _flat(value: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, part in value.items():
         found |= _flat(part, f"{at}{key}.") if isinstance(part, Mapping) else {f"{at}{key}": part}
     return found
-
-
-def _deviation(one: Run, other: Run, series: str) -> Floats:
-    """By step and rank; where the ranks are not as many, rank 0 stands for all."""
-    a, b = _by_rank(one, series), _by_rank(other, series)
-    if a.shape[1] != b.shape[1]:
-        a, b = a[:, :1], b[:, :1]
-    common = min(len(a), len(b))
-    return relative_deviation(b[:common], a[:common])
 
 
 def _by_rank(run: Run, series: str) -> Floats:
@@ -274,14 +271,3 @@ def _by_rank(run: Run, series: str) -> Floats:
         value = getattr(one, series)
         values[row[one.step], column[one.rank]] = np.nan if value is None else value
     return values
-
-
-def _first(
-    name: str, repeat: int, pair: tuple[Run, Run], deviation: Floats, series: str, allowed: float
-) -> Difference | None:
-    apart = np.argwhere(deviation > allowed)
-    if not len(apart):
-        return None
-    step, rank = (int(place) for place in apart[0])
-    one, other = (float(_by_rank(run, series)[step, rank]) for run in pair)
-    return Difference(name, repeat, step, rank, one, other, float(deviation[step, rank]))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,48 +39,37 @@ class Times:
     verdict: str
 
 
-@dataclass(frozen=True)
-class _Contrast:
+class _Contrast(NamedTuple):
     """Difference of two means of logarithms, and the variance and freedom of each mean."""
 
     difference: float
-    variances: tuple[float, float]
-    freedom: tuple[int, int]
+    parts: list[tuple[float, int]]
 
 
 def cell_times(
     pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]], margin: float
 ) -> dict[Key, Times]:
     """The times of every cell whose two sides have a finished run; intervals hold together."""
-    sides = {
-        key: (_medians(one), _medians(other))
-        for key, (one, other) in pairs.items()
-        if one and other
-    }
-    contrasts = {key: _contrast(one, other) for key, (one, other) in sides.items()}
+    contrasts = {key: _contrast(*sides) for key, sides in pairs.items() if all(sides)}
     count = sum(contrast is not None for contrast in contrasts.values())
+    how = f"{100 * CONFIDENCE:g} % together over {count} cells, by Welch's t on logarithms"
     found = {}
-    for key, (one, other) in sides.items():
-        ratio = _exactly_one(*pairs[key])
-        contrast = contrasts[key]
+    for key, contrast in contrasts.items():
+        one, other = pairs[key]
+        ratio = _exactly_one(one, other)
         if ratio is None and contrast is not None:
-            how = f"{100 * CONFIDENCE:g} % together over {count} cells, by Welch's t on logarithms"
             ratio = _interval([contrast], count, min(len(one), len(other)), how)
-        found[key] = Times(_middle(one), _middle(other), ratio, verdict(ratio, margin))
+        a, b = (float(np.median(np.exp(_medians(side)))) for side in (one, other))
+        found[key] = Times(a, b, ratio, verdict(ratio, margin))
     return found
 
 
 def pooled(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> Interval | None:
     """Geometric mean of the cells' ratios, each cell once, with its own interval; None without."""
-    found = [
-        contrast
-        for one, other in pairs.values()
-        if one and other and (contrast := _contrast(_medians(one), _medians(other))) is not None
-    ]
-    if not found:
-        return None
+    contrasts = [_contrast(*sides) for sides in pairs.values()]
+    found = [contrast for contrast in contrasts if contrast is not None]
     how = f"{100 * CONFIDENCE:g} % for the geometric mean of {len(found)} cells"
-    return _interval(found, 1, len(found), how)
+    return _interval(found, 1, len(found), how) if found else None
 
 
 def verdict(ratio: Interval | None, margin: float) -> str:
@@ -97,10 +86,6 @@ def _medians(runs: Sequence[Run]) -> Floats:
     return np.log([float(np.median(run.timed_seconds)) for run in runs])
 
 
-def _middle(logarithms: Floats) -> float:
-    return float(np.median(np.exp(logarithms)))
-
-
 def _exactly_one(one: Sequence[Run], other: Sequence[Run]) -> Interval | None:
     """1 where both sides are the same measurements, step by step."""
     if len(one) != len(other):
@@ -111,15 +96,13 @@ def _exactly_one(one: Sequence[Run], other: Sequence[Run]) -> Interval | None:
     return Interval(1.0, 1.0, 1.0, len(one), "exact: every step took the same time in both")
 
 
-def _contrast(one: Floats, other: Floats) -> _Contrast | None:
+def _contrast(one: Sequence[Run], other: Sequence[Run]) -> _Contrast | None:
+    """None where a side has fewer than two runs."""
     if min(len(one), len(other)) < 2:
         return None
-    variances = (
-        float(np.var(one, ddof=1)) / len(one),
-        float(np.var(other, ddof=1)) / len(other),
-    )
-    freedom = (len(one) - 1, len(other) - 1)
-    return _Contrast(float(np.mean(other) - np.mean(one)), variances, freedom)
+    sides = _medians(one), _medians(other)
+    parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in sides]
+    return _Contrast(float(np.mean(sides[1]) - np.mean(sides[0])), parts)
 
 
 def _interval(contrasts: Sequence[_Contrast], num_intervals: int, n: int, how: str) -> Interval:
@@ -127,11 +110,7 @@ def _interval(contrasts: Sequence[_Contrast], num_intervals: int, n: int, how: s
     from scipy.special import stdtrit
 
     count = len(contrasts)
-    parts = [
-        (variance / count**2, freedom)
-        for contrast in contrasts
-        for variance, freedom in zip(contrast.variances, contrast.freedom, strict=True)
-    ]
+    parts = [(variance / count**2, freedom) for one in contrasts for variance, freedom in one.parts]
     total = sum(variance for variance, _ in parts)
     middle = sum(contrast.difference for contrast in contrasts) / count
     reach = 0.0

@@ -24,7 +24,7 @@ def frame(found: Comparison) -> pd.DataFrame:
     """One row for each cell and node count that both sets have; times in seconds."""
     rows = []
     for match in found.matches:
-        by_series = {d.series: d for d in match.differences}
+        first = {d.series: d for d in match.differences}
         row: dict[str, object] = {
             "cell": match.place[0],
             "nodes": match.place[1],
@@ -32,55 +32,48 @@ def frame(found: Comparison) -> pd.DataFrame:
             "same_training": match.same_training,
         }
         for name, series in SERIES.items():
-            row |= _difference(series, by_series.get(name), match)
-        rows.append(row | _times(found, match) | {"unmatched": "; ".join(match.unmatched),
-                     "mixed": "; ".join(match.mixed)})  # fmt: skip
+            largest = [float(d.max()) for d in match.deviations(series).values() if d.size]
+            one = first.get(name)
+            row |= {
+                f"{series}_largest": max(largest, default=np.nan),
+                f"{series}_first_step": one.step if one else None,
+                f"{series}_first_rank": one.rank if one else None,
+                f"{series}_a": one.one if one else np.nan,
+                f"{series}_b": one.other if one else np.nan,
+            }
+        times = found.times.get(match.place)
+        ratio = times.ratio if times else None
+        rows.append(row | {
+            "step_seconds_a": times.one if times else None,
+            "step_seconds_b": times.other if times else None,
+            "step_seconds_ratio": ratio.value if ratio else None,
+            "step_seconds_low": ratio.low if ratio else None,
+            "step_seconds_high": ratio.high if ratio else None,
+            "interval": ratio.how if ratio else None,
+            "times": times.verdict if times else _NOT_MEASURED,
+            "unmatched": "; ".join(match.unmatched),
+            "mixed": "; ".join(match.mixed),
+        })  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def _difference(series: str, first: Difference | None, match: Match) -> dict[str, object]:
-    largest = [float(d.max()) for d in match.deviations(series).values() if d.size]
-    return {
-        f"{series}_largest": max(largest, default=np.nan),
-        f"{series}_first_step": first.step if first else None,
-        f"{series}_first_rank": first.rank if first else None,
-        f"{series}_a": first.one if first else np.nan,
-        f"{series}_b": first.other if first else np.nan,
-    }
-
-
-def _times(found: Comparison, match: Match) -> dict[str, object]:
-    times = found.times.get(match.place)
-    ratio = times.ratio if times else None
-    return {
-        "step_seconds_a": times.one if times else None,
-        "step_seconds_b": times.other if times else None,
-        "step_seconds_ratio": ratio.value if ratio else None,
-        "step_seconds_low": ratio.low if ratio else None,
-        "step_seconds_high": ratio.high if ratio else None,
-        "interval": ratio.how if ratio else None,
-        "times": times.verdict if times else _NOT_MEASURED,
-    }
 
 
 def show(found: Comparison) -> pd.DataFrame:
     """The frame as text, step times in milliseconds."""
     shown = []
     for match in found.matches:
-        line = {"Cell": match.place[0], "Nodes": str(match.place[1]),
-                "Repeats": str(len(match.pairs))}  # fmt: skip
         first = {d.series: d for d in match.differences}
-        for name in SERIES:
-            line[name.capitalize()] = _in_words(match, first.get(name), found)
         times = found.times.get(match.place)
-        line |= {
+        shown.append({
+            "Cell": match.place[0],
+            "Nodes": str(match.place[1]),
+            "Repeats": str(len(match.pairs)),
+            **{name.capitalize(): _in_words(match, first.get(name)) for name in SERIES},
             "A [ms]": significant(1000 * times.one) if times else NONE,
             "B [ms]": significant(1000 * times.other) if times else NONE,
             "B over A": _ratio(times.ratio) if times and times.ratio else NONE,
             "Times": times.verdict if times else _NOT_MEASURED,
             "Mixed": "; ".join(match.mixed) or "no",
-        }
-        shown.append(line)
+        })  # fmt: skip
     return pd.DataFrame(shown)
 
 
@@ -88,27 +81,33 @@ def _ratio(ratio: Interval) -> str:
     return ratio_interval(ratio.value, ratio.low, ratio.high)
 
 
-def _in_words(match: Match, first: Difference | None, found: Comparison) -> str:
+def _in_words(match: Match, first: Difference | None) -> str:
     if not match.pairs:
         return NONE
     if first is None:
         return "equal" if match.allowed == 0 else f"within {scientific(match.allowed)}"
-    return (
-        f"step {first.step} of r{first.repeat}{f' on rank {first.rank}' if first.rank else ''}: "
-        f"{first.one!r} and {first.other!r} "
-        f"({scientific(first.relative)})"
-    )
+    rank = f" on rank {first.rank}" if first.rank else ""
+    values = f"{first.one!r} and {first.other!r} ({scientific(first.relative)})"
+    return f"step {first.step} of r{first.repeat}{rank}: {values}"
 
 
 def summary(found: Comparison) -> str:
     """Plain lines: what was held against what, each difference, and the outcome."""
     lines = [f"A: {found.one.folder}", f"B: {found.other.folder}", ""]
     for match in found.matches:
-        lines.append(f"{_name(match.place)}: {_line(match, found)}")
-    lines += [f"{_name(place)}: only in A" for place in found.only_one]
-    lines += [f"{_name(place)}: only in B" for place in found.only_other]
-    lines += ["", *_beside(found), *_intervals(found)]
-    return "\n".join([*lines, *_pooled(found), outcome(found)])
+        parts = [f"{d.series} differs from {_in_words(match, d)}" for d in match.differences] or [
+            ("bit-equal" if match.allowed == 0 else "equal as asked") if match.pairs else "no run"
+        ]
+        if match.lengths_differ:
+            parts.append("another number of steps")
+        parts += [*match.unmatched, plural(len(match.pairs), "repeat")]
+        times = found.times.get(match.place)
+        if times is not None and times.ratio is not None:
+            parts.append(f"step time B over A {_ratio(times.ratio)}, {times.verdict}")
+        if match.mixed:
+            parts.append(f"mixed: {', '.join(match.mixed)}")
+        lines.append(f"{_name(match.place)}: {'; '.join(parts)}")
+    return "\n".join([*lines, *_only(found), "", *_beside(found)])
 
 
 def outcome(found: Comparison) -> str:
@@ -124,37 +123,14 @@ def outcome(found: Comparison) -> str:
     )
 
 
-def _pooled(found: Comparison) -> list[str]:
-    if found.pooled is None:
-        return []
-    ratio, decided = found.pooled, verdict(found.pooled, found.margin)
-    return [f"step time B over A, pooled: {_ratio(ratio)} ({ratio.how}), {decided}"]
-
-
-def _line(match: Match, found: Comparison) -> str:
-    parts = [
-        f"{d.series} differs from {_in_words(match, d, found)}" for d in match.differences
-    ] or [("bit-equal" if match.allowed == 0 else "equal as asked") if match.pairs else "no run"]
-    if match.lengths_differ:
-        parts.append("another number of steps")
-    parts += match.unmatched
-    parts.append(f"{plural(len(match.pairs), 'repeat')}")
-    times = found.times.get(match.place)
-    if times is not None and times.ratio is not None:
-        parts.append(f"step time B over A {_ratio(times.ratio)}, {times.verdict}")
-    if match.mixed:
-        parts.append(f"mixed: {', '.join(match.mixed)}")
-    return "; ".join(parts)
-
-
-def _intervals(found: Comparison) -> list[str]:
-    """How the intervals of the ratios were made, each way once."""
-    ratios = (times.ratio for times in found.times.values())
-    return list(dict.fromkeys(f"interval: {ratio.how}" for ratio in ratios if ratio))
+def _only(found: Comparison) -> list[str]:
+    """Cells that one set has alone."""
+    sides = {"A": found.only_one, "B": found.only_other}
+    return [f"{_name(place)}: only in {side}" for side, own in sides.items() for place in own]
 
 
 def _beside(found: Comparison) -> list[str]:
-    """What differs beside the results: specs and environment."""
+    """What differs beside the results, how intervals were made, each way once, and the outcome."""
     specs: dict[str, list[str]] = {}
     for match in found.matches:
         for difference in match.spec_differences:
@@ -164,7 +140,13 @@ def _beside(found: Comparison) -> list[str]:
         f"spec {text}" + ("" if len(at) == everywhere else f" (in {', '.join(at)})")
         for text, at in specs.items()
     ]
-    return lines + [f"{key}: {a} and {b}" for key, (a, b) in found.environment.items()]
+    lines += [f"{key}: {a} and {b}" for key, (a, b) in found.environment.items()]
+    ratios = (times.ratio for times in found.times.values())
+    lines += dict.fromkeys(f"interval: {ratio.how}" for ratio in ratios if ratio)
+    if (ratio := found.pooled) is not None:
+        decided = verdict(ratio, found.margin)
+        lines.append(f"step time B over A, pooled: {_ratio(ratio)} ({ratio.how}), {decided}")
+    return [*lines, outcome(found)]
 
 
 def _name(place: Place) -> str:
@@ -174,20 +156,12 @@ def _name(place: Place) -> str:
 def write_all(found: Comparison, times: str, folder: Path) -> None:
     """Write compare.md, compare.csv and the figure below `folder`."""
     heading = "equal" if found.equal(times) else "**different**"
-    beside = [
-        *(f"{_name(place)}: only in A" for place in found.only_one),
-        *(f"{_name(place)}: only in B" for place in found.only_other),
-        *_beside(found),
-        *_intervals(found),
-        *_pooled(found),
-        outcome(found),
-    ]
     text = [
         f"# A against B: {heading}\n",
         f"- A: {markdown_code(str(found.one.folder))}",
         f"- B: {markdown_code(str(found.other.folder))}\n",
         to_markdown(show(found)),
-        *(f"- {markdown(line)}" for line in beside),
+        *(f"- {markdown(line)}" for line in [*_only(found), *_beside(found)]),
     ]
     write_text(folder / "compare.md", "\n".join(text) + "\n")
     write_text(folder / "compare.csv", frame(found).to_csv(index=False, lineterminator="\n"))

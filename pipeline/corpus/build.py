@@ -5,25 +5,20 @@ from __future__ import annotations
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.corpus.changes import contents
 from pipeline.corpus.environment import settings
-from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest, Shard
+from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
 from pipeline.corpus.shards import ShardWriter, smallest_dtype
 from pipeline.corpus.sources import Source, source_of
-from pipeline.errors import CorpusError
+from pipeline.documents import read_made
+from pipeline.errors import CorpusError, SamestepError
 from pipeline.files import made_folder, sha256_of_file
 from pipeline.schemas import describe, first_error
-
-if TYPE_CHECKING:
-    from pipeline.corpus.text_store import Survey
-    from pipeline.corpus.tokenisers import Tokeniser
 
 _WORK_PREFIX = ".work-"
 
@@ -57,11 +52,19 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
     """
     source = source_of(spec.corpus)
     _check_kept(spec, folder)
-    offline = source.is_local and not _is_remote(spec.tokenizer)
+    # A tokeniser of the hub is fetched.
+    own = spec.tokenizer["kind"] != "pretrained" or Path(spec.tokenizer["name"]).is_dir()
+    offline = source.is_local and own
     try:
         with made_folder(folder):
             _clean(folder)
-            with _work_folder(folder) as work, settings(work, offline=offline, num_proc=num_proc):
+            with (
+                # Beside the result, hence on the same disk.
+                tempfile.TemporaryDirectory(
+                    prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True
+                ) as name,
+                settings(work := Path(name), offline=offline, num_proc=num_proc),
+            ):
                 manifest = _make(spec, source, work, num_proc)
                 manifest.write(work)
                 names = [TOKENIZER_FILE, *(shard.file for shard in manifest.shards), MANIFEST_FILE]
@@ -94,20 +97,13 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
     dtype = smallest_dtype(tokeniser.vocab_size)
     with ShardWriter(work, dtype) as writer:
         encode(store, tokeniser, dtype, writer, work, num_proc)
-    manifest = _describe(spec, source, survey, tokeniser, work, tuple(writer.shards))
-    _check_enough(manifest.num_tokens, spec)
-    return manifest
-
-
-def _describe(
-    spec: TokensSpec,
-    source: Source,
-    survey: Survey,
-    tokeniser: Tokeniser,
-    work: Path,
-    shards: tuple[Shard, ...],
-) -> Manifest:
-    """The manifest of what lies in `work`."""
+    num_tokens = sum(shard.num_tokens for shard in writer.shards)
+    if num_tokens < spec.min_tokens:
+        raise CorpusError(
+            f"the corpus has {num_tokens} tokens; expected at least {spec.min_tokens}, one batch "
+            f"of sequences of {spec.context} and one more; lower workload.global_batch or "
+            "model.context, or use a larger corpus"
+        )
     paths = spec.corpus.get("paths", [])
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -117,14 +113,12 @@ def _describe(
             "separator": tokeniser.separator,
             "sha256": sha256_of_file(work / TOKENIZER_FILE),
         },
-        num_documents=survey.num_documents,
-        num_characters=survey.num_characters,
-        num_tokens=sum(shard.num_tokens for shard in shards),
+        **vars(survey),
+        num_tokens=num_tokens,
         vocab_size=tokeniser.vocab_size,
         separator_id=tokeniser.separator_id,
-        dtype=smallest_dtype(tokeniser.vocab_size),
-        text_sha256=survey.text_sha256,
-        shards=shards,
+        dtype=dtype,
+        shards=tuple(writer.shards),
         versions={
             "python": platform.python_version(),
             "datasets": version("datasets"),
@@ -133,20 +127,11 @@ def _describe(
     )
 
 
-def _check_enough(num_tokens: int, spec: TokensSpec) -> None:
-    if num_tokens < spec.min_tokens:
-        raise CorpusError(
-            f"the corpus has {num_tokens} tokens; expected at least {spec.min_tokens}, one batch "
-            f"of sequences of {spec.context} and one more; lower workload.global_batch or "
-            "model.context, or use a larger corpus"
-        )
-
-
 def _check_kept(spec: TokensSpec, folder: Path) -> None:
     """Raise CorpusError where what is read lies where `_clean` removes what was made before."""
     read = [Path(path) for path in spec.corpus.get("paths", ())]
-    if spec.tokenizer.get("kind") == "pretrained":
-        read.append(Path(str(spec.tokenizer["name"])) / TOKENIZER_FILE)
+    if spec.tokenizer["kind"] == "pretrained":
+        read.append(Path(spec.tokenizer["name"], TOKENIZER_FILE))
     for path in read:
         try:
             is_inside = path.exists() and path.resolve().parent == folder.resolve()
@@ -159,10 +144,6 @@ def _check_kept(spec: TokensSpec, folder: Path) -> None:
             )
 
 
-def _is_remote(tokenizer: Mapping[str, Any]) -> bool:
-    return tokenizer.get("kind") == "pretrained" and not Path(str(tokenizer.get("name"))).is_dir()
-
-
 def _clean(folder: Path) -> None:
     """Remove what an earlier run made, the manifest first: without it nothing counts as whole."""
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
@@ -173,10 +154,27 @@ def _clean(folder: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-@contextmanager
-def _work_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the result, hence on the same disk, that is gone afterwards."""
-    with tempfile.TemporaryDirectory(
-        prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True
-    ) as work:
-        yield Path(work)
+def contents(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Size in bytes and SHA-256 of each of these files."""
+    return [{"bytes": Path(path).stat().st_size, "sha256": sha256_of_file(Path(path))}
+            for path in paths]  # fmt: skip
+
+
+def changed(corpus: Mapping[str, Any], tokens: Path) -> list[str] | None:
+    """Sources of text that are another than when the shards in the folder `tokens` were made.
+
+    None where there are no shards, or shards of other sources: they are to be made. A file that is
+    gone is not needed any more, and is no change; nor is one whose hash an earlier version of this
+    project did not note.
+    """
+    try:
+        made = read_made(tokens / MANIFEST_FILE, "manifest", CorpusError, "tokens")["source"]
+    except (SamestepError, KeyError, TypeError):
+        return None
+    now = source_of(corpus).describe()
+    if made.get("source") == now["source"] == "python-docs" and made != now:
+        return [f"python-docs of CPython {now['python']}"]
+    if any(made.get(key) != value for key, value in now.items()):
+        return None
+    pairs = zip(corpus.get("paths", []), made.get("contents", []), strict=False)
+    return [path for path, was in pairs if Path(path).is_file() and contents([path]) != [was]]

@@ -11,6 +11,7 @@ Rows keep their order, so the tokens do not depend on the number of processes.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.corpus.environment import single_threaded_tokenizers
+from pipeline.corpus.environment import environment
 from pipeline.corpus.shards import ShardWriter
 from pipeline.corpus.text_store import Kind, TextStore, read_batches
 from pipeline.corpus.tokenisers import Tokeniser, is_panic
@@ -47,15 +48,9 @@ def encode(
     """Append the tokens of every document and a separator after each to `writer`."""
     done_bytes, reported = 0, time.monotonic()
     block = work / "block.arrow"
-    pieces = (
-        piece
-        for batch in store.batches()
-        for piece in zip(
-            *(batch.column(name).to_pylist() for name in ("text", "kind")), strict=True
-        )
-    )
-    documents = whole_documents(pieces)
-    with single_threaded_tokenizers():
+    documents = whole_documents(store.pieces())
+    # The work is spread over processes already.
+    with environment(TOKENIZERS_PARALLELISM="false"):
         while num_bytes := _write_block(documents, block):
             for tokens in _encode_block(block, tokeniser, dtype, work, num_proc):
                 writer.append(tokens)
@@ -85,28 +80,25 @@ def whole_documents(pieces: Iterable[tuple[str, int]]) -> Iterator[tuple[str, in
 def _write_block(documents: Iterator[tuple[str, int, bool]], block: Path) -> int:
     """Move documents into the file `block` until it holds BLOCK_BYTES; returns its bytes."""
     schema = pa.schema([("text", pa.string()), ("skip", pa.int32()), ("ends", pa.bool_())])
+
+    def next_rows() -> Iterator[tuple[str, int, bool]]:
+        """The next few short documents, or one long one."""
+        num_characters = 0
+        for row in itertools.islice(documents, DOCUMENTS_PER_CALL):
+            yield row
+            num_characters += len(row[0])
+            if num_characters >= DOCUMENT_CHARACTERS:
+                return
+
     num_bytes = 0
     with pa.OSFile(str(block), "wb") as raw, pa.ipc.new_stream(raw, schema) as stream:
-        while num_bytes < BLOCK_BYTES and (rows := _next_rows(documents)):
+        while num_bytes < BLOCK_BYTES and (rows := list(next_rows())):
             columns = zip(zip(*rows, strict=True), schema, strict=True)
             arrays = [pa.array(values, field.type) for values, field in columns]
             batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
             stream.write_batch(batch)
             num_bytes += batch.nbytes
     return num_bytes
-
-
-def _next_rows(documents: Iterator[tuple[str, int, bool]]) -> list[tuple[str, int, bool]]:
-    """The next few short documents, or one long one."""
-    rows: list[tuple[str, int, bool]] = []
-    num_characters = 0
-    while len(rows) < DOCUMENTS_PER_CALL and num_characters < DOCUMENT_CHARACTERS:
-        row = next(documents, None)
-        if row is None:
-            break
-        rows.append(row)
-        num_characters += len(row[0])
-    return rows
 
 
 def _encode_block(

@@ -22,9 +22,7 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
     work = work.resolve()
     wanted = {
         # Without this `datasets` searches for torch, which costs seconds and hundreds of megabytes.
-        "USE_TORCH": "0",
-        "USE_TF": "0",
-        "USE_JAX": "0",
+        **dict.fromkeys(("USE_TORCH", "USE_TF", "USE_JAX"), "0"),
         "HF_DATASETS_CACHE": str(work / "datasets"),
         "HF_MODULES_CACHE": str(work / "modules"),
         "HF_HUB_CACHE": str(work / "hub"),
@@ -33,22 +31,28 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
         # Threads train; processes encode. A fork after threads would otherwise warn on every call.
         "TOKENIZERS_PARALLELISM": "true" if num_proc > 1 else "false",
         "RAYON_NUM_THREADS": str(num_proc),
+        **(dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"), "1") if offline else {}),
     }
-    if offline:
-        wanted |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
     temporary = tempfile.tempdir
-    os.environ.update(wanted)
     tempfile.tempdir = _folder_for_sockets()
+    try:
+        with environment(**wanted):
+            yield
+    finally:
+        tempfile.tempdir = temporary
+
+
+@contextmanager
+def environment(**wanted: str) -> Iterator[None]:
+    """These variables, which are put back on leaving."""
+    before = {name: os.environ[name] for name in wanted if name in os.environ}
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        tempfile.tempdir = temporary
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in wanted:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def _folder_for_sockets() -> str:
@@ -65,17 +69,3 @@ def _folder_for_sockets() -> str:
         f"the temporary folder {folders[0]} has a name too long for sockets; set TMPDIR to one "
         "of at most 64 bytes"
     )
-
-
-@contextmanager
-def single_threaded_tokenizers() -> Iterator[None]:
-    """No threads inside `tokenizers`, for work that is already spread over processes."""
-    before = os.environ.get("TOKENIZERS_PARALLELISM")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = before

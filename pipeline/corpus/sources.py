@@ -1,7 +1,7 @@
 """Where text comes from: one small class per `corpus.source` of a study.
 
 A source lists units (files, mostly) that may be read in parallel, and reads one unit as pieces of
-documents in a fixed order; see `pipeline.corpus.pieces`. Sources are plain data, so they travel to
+documents in a fixed order; see `pipeline.corpus.texts`. Sources are plain data, so they travel to
 worker processes.
 """
 
@@ -11,16 +11,14 @@ import itertools
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from pipeline.corpus import python_docs
-from pipeline.corpus.json_array import read_strings
-from pipeline.corpus.pieces import PIECE_CHARACTERS, split_document
-from pipeline.corpus.text_file import open_text
+from pipeline.corpus.texts import PIECE_CHARACTERS, open_text, read_strings, split_document
 from pipeline.errors import CorpusError
 
 Piece = tuple[str, bool]
@@ -83,7 +81,7 @@ class JsonFiles:
 
     def describe(self) -> dict[str, Any]:
         """The names of the files, without their folders."""
-        return {"source": "json", "files": _names(self.paths)}
+        return {"source": "json", "files": [Path(path).name for path in self.paths]}
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,11 @@ class TextFiles:
 
     def describe(self) -> dict[str, Any]:
         """The names of the files, without their folders, and what a document is."""
-        return {"source": "text", "files": _names(self.paths), "document": self.document}
+        return {
+            "source": "text",
+            "files": [Path(path).name for path in self.paths],
+            "document": self.document,
+        }
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,9 @@ class Hub:
             for number, row in enumerate(itertools.islice(rows, self.max_documents)):
                 yield from split_document([self._text(row, number)])
         except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise CorpusError(
-                f"hub data set {unit!r} at revision {self.revision}: {_one_line(error)}; expected "
+                f"hub data set {unit!r} at revision {self.revision}: {reason}; expected "
                 "a data set that can be read, check corpus.name, config, split and the network"
             ) from None
 
@@ -166,41 +169,21 @@ class Hub:
 
     def describe(self) -> dict[str, Any]:
         """Everything that pins the rows; a local folder is named without its path."""
-        return {
-            "source": "hub",
-            "name": Path(self.name).name if self.is_local else self.name,
-            "config": self.config,
-            "split": self.split,
-            "revision": self.revision,
-            "column": self.column,
-            "max_documents": self.max_documents,
-        }
+        name = Path(self.name).name if self.is_local else self.name
+        return {"source": "hub", **vars(self), "name": name}
 
 
 def source_of(corpus: Mapping[str, Any]) -> Source:
-    """The source that a study's `corpus` section names; raises CorpusError on an unknown one."""
-    makers: dict[str, Callable[[], Source]] = {
-        "python-docs": PythonDocs,
-        "json": lambda: JsonFiles(_each_once(corpus["paths"])),
-        "text": lambda: TextFiles(_each_once(corpus["paths"]), corpus["document"]),
-        "hub": lambda: Hub(
-            corpus["name"],
-            corpus.get("config"),
-            corpus["split"],
-            corpus["revision"],
-            corpus["column"],
-            corpus.get("max_documents"),
-        ),
-    }
-    kind = corpus.get("source")
-    if kind not in makers:
-        raise CorpusError(f"corpus.source {kind!r} is unknown; use one of {', '.join(makers)}")
-    try:
-        return makers[kind]()
-    except KeyError as error:
-        raise CorpusError(
-            f"corpus of source {kind!r} has no key {error}; add it, see config.schema.yaml"
-        ) from None
+    """The source that a study's `corpus` section, which its schema has checked, names."""
+    match corpus["source"]:
+        case "python-docs":
+            return PythonDocs()
+        case "json":
+            return JsonFiles(_each_once(corpus["paths"]))
+        case "text":
+            return TextFiles(_each_once(corpus["paths"]), corpus["document"])
+    optional = {"config": None, "max_documents": None}
+    return Hub(**optional | {key: value for key, value in corpus.items() if key != "source"})
 
 
 def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
@@ -212,22 +195,18 @@ def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None
     if corpus["source"] == "hub":
         _check_name(corpus["name"], "corpus.name", "data set")
     if tokenizer["kind"] == "pretrained":
-        _check_tokeniser(tokenizer["name"], tokenizer["revision"])
+        name, is_folder = tokenizer["name"], Path(tokenizer["name"]).is_dir()
+        if tokenizer["revision"] is not None and not is_folder:
+            _check_name(name, "tokenizer.name", "tokeniser")
+        elif not Path(name, "tokenizer.json").is_file():
+            where = "has no tokenizer.json" if is_folder else "is no folder here"
+            raise CorpusError(
+                f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, "
+                "relative to the study file, or a name of the hub with its tokenizer.revision"
+            )
     for path in corpus.get("paths", []):
         with open_text(Path(path)):
             pass
-
-
-def _check_tokeniser(name: str, revision: str | None) -> None:
-    file = Path(name, "tokenizer.json")
-    if revision is not None and not Path(name).is_dir():
-        return _check_name(name, "tokenizer.name", "tokeniser")
-    if not file.is_file():
-        where = f"has no {file.name}" if Path(name).is_dir() else "is no folder here"
-        raise CorpusError(
-            f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, relative "
-            "to the study file, or a name of the hub with its tokenizer.revision"
-        )
 
 
 def _check_name(name: str, key: str, what: str) -> None:
@@ -256,10 +235,6 @@ def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(known.values())
 
 
-def _names(paths: Iterable[str]) -> list[str]:
-    return [Path(path).name for path in paths]
-
-
 def _line_parts(stream: TextIO) -> Iterator[tuple[bool, str]]:
     """Whether its line is blank, and the text, of each part of a line of at most a piece.
 
@@ -284,7 +259,3 @@ def _without_last_line_end(lines: Iterable[str]) -> Iterator[str]:
             yield held
         held = line
     yield held.removesuffix("\n")
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -7,6 +7,7 @@ that of one record batch whatever the size of the corpus.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -44,34 +45,29 @@ class TextStore:
 
     files: tuple[Path, ...]
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, a record batch at a time."""
+    def pieces(self) -> Iterator[tuple[str, int]]:
+        """Text and `Kind` of each row; a record batch is in memory at a time."""
         for file in self.files:
-            yield from read_batches(file)
+            for batch in read_batches(file):
+                columns = (batch.column(name).to_pylist() for name in ("text", "kind"))
+                yield from zip(*columns, strict=True)
 
     def texts(self, every: int = 1) -> Iterator[str]:
         """The text of each piece whose number is a multiple of `every`."""
-        number = 0
-        for batch in self.batches():
-            for text in batch.column("text").to_pylist():
-                if number % every == 0:
-                    yield text
-                number += 1
+        return (text for text, _ in itertools.islice(self.pieces(), 0, None, every))
 
     def survey(self) -> Survey:
         """Count and hash everything; raises CorpusError on a fault row and on an empty corpus."""
         num_documents = num_characters = 0
         digest = hashlib.sha256()
-        for batch in self.batches():
-            texts, kinds = batch.column("text").to_pylist(), batch.column("kind").to_pylist()
-            for text, kind in zip(texts, kinds, strict=True):
-                if kind == Kind.FAULT:
-                    raise CorpusError(text)
-                num_characters += len(text)
-                digest.update(text.encode())
-                if kind == Kind.LAST_PIECE:
-                    num_documents += 1
-                    digest.update(b"\xff")  # a byte that UTF-8 never uses
+        for text, kind in self.pieces():
+            if kind == Kind.FAULT:
+                raise CorpusError(text)
+            num_characters += len(text)
+            digest.update(text.encode())
+            if kind == Kind.LAST_PIECE:
+                num_documents += 1
+                digest.update(b"\xff")  # a byte that UTF-8 never uses
         if num_documents == 0:
             raise CorpusError(
                 "the corpus holds 0 documents; expected at least one with a visible character, "
@@ -117,21 +113,17 @@ def _rows(units: list[str], source: Source) -> Iterator[dict[str, Any]]:
         is_empty = True
         try:
             for text, ends in source.read(unit):
-                _check_encodable(text, unit)
+                text.encode()
                 is_empty = False
                 yield {"text": text, "kind": int(Kind.LAST_PIECE if ends else Kind.PIECE)}
         except CorpusError as error:
             yield {"text": str(error), "kind": int(Kind.FAULT)}
+        except UnicodeEncodeError as error:
+            said = (
+                f"{unit}: a document holds the lone surrogate {error.object[error.start]!a}; "
+                + ("expected characters that UTF-8 can encode, remove it")
+            )
+            yield {"text": said, "kind": int(Kind.FAULT)}
         else:
             if is_empty:  # `datasets` refuses to open a split without rows
                 yield {"text": "", "kind": int(Kind.PIECE)}
-
-
-def _check_encodable(text: str, unit: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise CorpusError(
-            f"{unit}: a document holds the lone surrogate {text[error.start]!a}; "
-            "expected characters that UTF-8 can encode, remove it"
-        ) from None

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,19 +59,13 @@ class Tokeniser:
 def make_tokeniser(
     section: Mapping[str, Any], store: TextStore, survey: Survey, cache: Path
 ) -> Tokeniser:
-    """The tokeniser of a study's `tokenizer` section; raises CorpusError on an unknown kind."""
-    makers: dict[str, Callable[[], Tokeniser]] = {
-        "bpe": lambda: _train_bpe(store, survey, section["vocab_size"]),
-        "char": lambda: _characters(store.texts(), section.get("vocab_size")),
-        "pretrained": lambda: _pretrained(section["name"], section.get("revision"), cache),
-    }
-    kind = section.get("kind")
-    if kind not in makers:
-        raise CorpusError(f"tokenizer.kind {kind!r} is unknown; use one of {', '.join(makers)}")
-    try:
-        return makers[kind]()
-    except KeyError as error:
-        raise CorpusError(f"tokenizer of kind {kind!r} has no key {error}; add it") from None
+    """The tokeniser of a study's `tokenizer` section, which its schema has checked."""
+    match section["kind"]:
+        case "bpe":
+            return _train_bpe(store, survey, section["vocab_size"])
+        case "char":
+            return _characters(store.texts(), section.get("vocab_size"))
+    return _pretrained(section["name"], section["revision"], cache)
 
 
 def is_panic(error: BaseException) -> bool:

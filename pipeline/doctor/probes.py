@@ -8,12 +8,31 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.doctor.types import Finding, missing, note, ok
 from pipeline.errors import SamestepError, UnsupportedError
 from pipeline.training.devices import why_no_cuda, without_kernels
+
+OK, MISSING, NOTE, BROKEN = "ok", "missing", "note", "broken"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: whether it is there, what was seen, and how to get it where it is missing.
+
+    `broken`: a file of this checkout, such as a strategy or a study, cannot be used. A `note` is a
+    fact to know, or a probe that failed.
+    """
+
+    status: str
+    text: str
+    fix: str = ""
+
+
+ok, missing, note = (partial(Finding, status) for status in (OK, MISSING, NOTE))
 
 GIBIBYTE = 2**30
 SECONDS = 15
@@ -47,14 +66,13 @@ def cuda() -> Finding:
     import torch
 
     if torch.cuda.is_available():
-        count = range(torch.cuda.device_count())
-        names = [torch.cuda.get_device_properties(i) for i in count]
-        built_for = torch.cuda.get_arch_list()
+        seen, built_for = [], torch.cuda.get_arch_list()
         for device in range(torch.cuda.device_count()):
             reason = without_kernels(torch.cuda.get_device_capability(device), built_for)
             if reason is not None:
                 return missing(f"{torch.cuda.get_device_name(device)}: {reason}", _SETUP)
-        seen = [f"{p.name} ({p.total_memory / GIBIBYTE:.0f} GiB)" for p in names]
+            facts = torch.cuda.get_device_properties(device)
+            seen.append(f"{facts.name} ({facts.total_memory / GIBIBYTE:.0f} GiB)")
         return ok(f"{', '.join(seen)}; driver {_driver() or 'unknown'}")
     driver = _driver()
     if driver is None:
@@ -139,16 +157,14 @@ def container() -> Finding:
 
 
 def image() -> Finding:
-    """The image file and its digest."""
+    """The image file and its digest, and whether its base was pinned."""
     from pipeline.machine.image import locked_digest, unpinned_base
 
     try:
-        found, base = f"{IMAGE}, {locked_digest(IMAGE)}", unpinned_base(IMAGE)
-        if base is None:
-            return ok(found)
-        return ok(f"{found}; {base}")
+        facts = (f"{IMAGE}, {locked_digest(IMAGE)}", unpinned_base(IMAGE))
     except SamestepError as error:
         return missing(str(error).partition(";")[0], "make image")
+    return ok("; ".join(filter(None, facts)))
 
 
 def builders() -> Finding:
@@ -238,20 +254,9 @@ def _last_line(text: str) -> str:
 
 
 PROBES: Mapping[str, Callable[[], Finding]] = {
-    "python": python,
-    "torch": torch,
-    "cuda": cuda,
-    "cpu-bf16": cpu_bf16,
-    "gloo": gloo,
-    "nccl": nccl,
-    "apex": apex,
-    "container": container,
-    "image": image,
-    "builders": builders,
-    "slurm": slurm,
-    "emulated-network": emulated_network,
-    "cores": cores,
-    "memory": memory,
-    "disk": disk,
-    "cgroup": cgroup,
-}
+    probe.__name__.replace("_", "-"): probe
+    for probe in (
+        python, torch, cuda, cpu_bf16, gloo, nccl, apex, container, image, builders, slurm,
+        emulated_network, cores, memory, disk, cgroup,
+    )
+}  # fmt: skip

@@ -1,23 +1,54 @@
-"""The output of `doctor`: a sentence, then what is missing for the study, or on this machine."""
+"""The command `doctor`: all probes, and a sentence with what is missing for a study or here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from pipeline import strategies
 from pipeline.doctor import studies
-from pipeline.doctor.examine import examine, probes
-from pipeline.doctor.types import BROKEN, NOTE, OK, Finding
-from pipeline.study.load import load_study
+from pipeline.doctor.probes import BROKEN, NOTE, OK, PROBES, Finding, note, strategy
+from pipeline.errors import StudyError
+from pipeline.study.load import load_study, shipped_studies
 
 ELSEWHERE = ("cuda", "nccl", "apex", "container", "image", "builders", "slurm")
 """Probes of what a study on one machine without a GPU never needs."""
 
 PREFIX = "study:"
 """Begins the name of a study's probe."""
+
+
+def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
+    """Every probe by name: the machine, strategies that need more than torch, shipped studies.
+
+    A strategy whose file cannot be used has a probe too, which says so.
+    """
+    yield from PROBES.items()
+    for name in strategies.names():
+        try:
+            needs_more = bool(strategies.load(name, {}).requires)
+        except StudyError:
+            needs_more = True
+        if needs_more:
+            yield name, partial(strategy, name)
+    for name, path in shipped_studies().items():
+        yield PREFIX + name, partial(studies.study, path)
+
+
+def examine(probe: Callable[[], Finding]) -> Finding:
+    """What a probe finds; one that fails is a line, so that the others are still seen."""
+    try:
+        return probe()
+    except StudyError as error:
+        what, _, fix = " ".join(str(error).split()).rpartition("; ")
+        return Finding(BROKEN, what or fix, fix)
+    except Exception as error:
+        message = " ".join(str(error).split())[:200]
+        text = f"could not be probed ({type(error).__name__}: {message})"
+        return note(text, "what needs it may fail here")
 
 
 def show(study: Path | None, require: Sequence[str], *, everything: bool, as_json: bool) -> int:

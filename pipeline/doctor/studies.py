@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline import strategies
 from pipeline.corpus.sources import check_files
 from pipeline.doctor import probes
-from pipeline.doctor.types import OK, Finding, missing, note, ok
+from pipeline.doctor.probes import OK, Finding, missing, note, ok
 from pipeline.errors import CorpusError, UnsupportedError
 from pipeline.metrics.select import plural
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -65,10 +65,9 @@ def why_not(spec: RunSpec) -> str | None:
 
     from pipeline.precision import make_precision
 
-    strategy = strategies.load(spec.strategy, spec.options)
-    layout = strategy.layout(spec.world)
+    run = resolve(spec)
     if spec.world.device == "cuda":
-        own = layout.gpus_per_machine(spec.world)
+        own = run.gpus_per_machine
         have = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if have < own:
             return f"needs {plural(own, 'GPU')} on one machine, this one has {have}"
@@ -76,7 +75,7 @@ def why_not(spec: RunSpec) -> str | None:
         if reason is not None:
             return reason
     try:
-        strategy.check()
+        run.strategy.check()
         make_precision(spec.precision, spec.world.device)
     except UnsupportedError as error:
         return str(error)

@@ -40,14 +40,19 @@ CONGESTION_CONTROL = "reno"
 WINDOW_PACKETS = 500
 """Initial window of a connection: with jumbo frames a full send buffer."""
 
-BUFFERS = {"ipv4/tcp_wmem": "4096 4194304 4194304", "ipv4/tcp_rmem": "4096 6291456 6291456"}
-"""Least, initial and largest bytes; the largest are Linux's own."""
+SETTINGS = {
+    "tcp_slow_start_after_idle": "0",
+    "tcp_congestion_control": CONGESTION_CONTROL,
+    "tcp_early_retrans": "0",
+    # A new connection starts afresh, not from what the kernel kept of an earlier one.
+    "tcp_no_metrics_save": "1",
+    # Least, initial and largest bytes; the largest are Linux's own.
+    "tcp_wmem": "4096 4194304 4194304",
+    "tcp_rmem": "4096 6291456 6291456",
+}
+"""What is no property of a route, below net/ipv4 of the kernel's settings."""
 
 _SETTINGS = Path("/proc/sys/net")
-_IDLE = _SETTINGS / "ipv4/tcp_slow_start_after_idle"
-_DEFAULT_CONTROL = _SETTINGS / "ipv4/tcp_congestion_control"
-_LOSS_PROBES = _SETTINGS / "ipv4/tcp_early_retrans"
-_FORGET = _SETTINGS / "ipv4/tcp_no_metrics_save"
 
 _COUNTERS = Path("/proc/thread-self/net")
 NODE_TIMEOUTS = "TCPTimeouts"
@@ -90,28 +95,20 @@ def route_commands(address: str, interface: str, factor: float) -> list[str]:
 
 
 def configure() -> None:
-    """Within a node's new network: set what is no property of a route.
-
-    A new connection starts afresh, not from what the kernel kept of an earlier one, say a probe's.
-    Where the kernel's settings are closed, as in some containers, they stay as they are.
-    """
-    _try_to_set(_IDLE, "0")
-    _try_to_set(_DEFAULT_CONTROL, CONGESTION_CONTROL)
-    _try_to_set(_LOSS_PROBES, "0")
-    _try_to_set(_FORGET, "1")
-    for name, sizes in BUFFERS.items():
-        _try_to_set(_SETTINGS / name, sizes)
+    """Within a node's new network: make `SETTINGS`, where the kernel's are not closed."""
+    for name, value in SETTINGS.items():
+        _try_to_set(f"ipv4/{name}", value)
 
 
 def without_ipv6() -> None:
     """Within a new network: disable IPv6, whose own packets would mix with the training's."""
     for name in ("all", "default"):
-        _try_to_set(_SETTINGS / f"ipv6/conf/{name}/disable_ipv6", "1")
+        _try_to_set(f"ipv6/conf/{name}/disable_ipv6", "1")
 
 
-def _try_to_set(setting: Path, value: str) -> None:
+def _try_to_set(name: str, value: str) -> None:
     with contextlib.suppress(OSError):
-        setting.write_text(value, encoding="ascii")
+        (_SETTINGS / name).write_text(value, encoding="ascii")
 
 
 def held(ip: str, interface: str) -> dict[str, Any]:
@@ -119,30 +116,28 @@ def held(ip: str, interface: str) -> dict[str, Any]:
 
     An absent property of the route is the kernel's default, and so is a setting that is hidden.
     """
-    done = subprocess.run(
-        [ip, "-json", "route", "show", "dev", interface],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [ip, "-json", "route", "show", "dev", interface]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     (route,) = json.loads(done.stdout)
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for metric in route.get("metrics", []):
-        found |= metric
+        metrics |= metric
     return {
-        "rto_min_ms": found.get("rto_min", round(RTO_MIN_SECONDS * 1000)),
-        "quickack": bool(found.get("quickack", 0)),
-        "slow_start_after_idle": _setting(_IDLE, "1") != "0",
-        "loss_probes": _setting(_LOSS_PROBES, "3") != "0",
-        "congestion_control": found.get("congestion", _setting(_DEFAULT_CONTROL, "cubic")),
-        "initial_window": found.get("initcwnd", 10),
-        "send_buffer_bytes": int(_setting(_SETTINGS / "ipv4/tcp_wmem", "0 16384 0").split()[1]),
+        "rto_min_ms": metrics.get("rto_min", round(RTO_MIN_SECONDS * 1000)),
+        "quickack": bool(metrics.get("quickack", 0)),
+        "slow_start_after_idle": _setting("tcp_slow_start_after_idle", "1") != "0",
+        "loss_probes": _setting("tcp_early_retrans", "3") != "0",
+        "congestion_control": metrics.get(
+            "congestion", _setting("tcp_congestion_control", "cubic")
+        ),
+        "initial_window": metrics.get("initcwnd", 10),
+        "send_buffer_bytes": int(_setting("tcp_wmem", "0 16384 0").split()[1]),
     }
 
 
-def _setting(path: Path, default: str) -> str:
+def _setting(name: str, default: str) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        return (_SETTINGS / "ipv4" / name).read_text(encoding="ascii").strip()
     except OSError:
         return default
 
@@ -154,11 +149,10 @@ def counters() -> dict[str, int] | None:
     """
     if pacing.VARIABLE not in os.environ:
         return None
-    found = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
+    table = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
+    counted = {name: table[name] for name in COUNTED if name in table}
     of_open = open_timeouts()
-    return {name: found[name] for name in COUNTED if name in found} | (
-        {} if of_open is None else {OPEN_TIMEOUTS: of_open}
-    )
+    return counted if of_open is None else counted | {OPEN_TIMEOUTS: of_open}
 
 
 def open_timeouts() -> int | None:

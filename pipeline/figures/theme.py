@@ -35,7 +35,7 @@ from pipeline.figures import catalogue, points
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
 from pipeline.metrics import table as tidy
-from pipeline.metrics.printed import printable
+from pipeline.metrics.labels import printable
 from pipeline.metrics.select import (
     cells,
     missing_cells,

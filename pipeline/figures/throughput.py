@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.figures import against_nodes
-from pipeline.figures.overlay import legend_label, published_step_seconds
-from pipeline.metrics.select import pick
+from pipeline.metrics.comparison import declared_by_study
+from pipeline.metrics.select import pick, records
+from pipeline.reference import Number, ids, load
 
 CAPTION = (
     "Training throughput: the tokens of one step over the median step time, with its interval. "
@@ -24,11 +28,45 @@ def draw(table: pd.DataFrame) -> Figure:
     bases = pick(table, "cell", "base_tokens_per_second")
     numbers = published_step_seconds(table)
     tokens = values.set_index(["cell", "nodes"])["global_batch_tokens"]
+    devices = dict.fromkeys(str(number.setting["device"]) for number in numbers.values())
     return against_nodes.draw(
         table,
         values,
         "Throughput [tokens/s]",
         scale=dict(zip(bases["base"], bases["value"], strict=True)),
         published={place: tokens[place] / one.value for place, one in numbers.items()},
-        source=legend_label(numbers),
+        source=f"published, on {' and '.join(devices)}",
+    )
+
+
+def published_step_seconds(table: pd.DataFrame) -> dict[tuple[str, int], Number]:
+    """(cell, nodes) -> the published step time of the very setting that a cell has, in seconds.
+
+    An absolute time of other hardware may stand beside a measured one only where model, batch,
+    precision and number of devices agree and both are of GPUs; a study on a CPU gets none. Nor does
+    a study whose arms differ in their work: the table does not say what each step did besides.
+    """
+    if declared_by_study(table):
+        return {}
+    known = [
+        number
+        for study in ids()
+        for number in load(study).numbers.values()
+        if number.unit == "s" and "model" in number.setting
+    ]
+    return {
+        (row["cell"], int(row["nodes"])): number
+        for row in records(pick(table, "cell", "step_seconds"))
+        for number in known
+        if _same_setting(row, number.setting)
+    }
+
+
+def _same_setting(row: Mapping[str, Any], setting: Mapping[str, Any]) -> bool:
+    names = ("strategy", "precision", "nodes", "global_batch", "model")
+    return bool(
+        row["device"] == "cuda"
+        and row["world_size"] == setting.get("devices")
+        and not setting.get("empty_cache", False)
+        and all(row[name] == setting.get(name) for name in names)
     )

@@ -31,8 +31,8 @@ _OTHER, _BEGUN, _NO_FORK = b"other settings", b"begun", b"no process more"
 Work = Callable[[], int]
 
 
-def start(module: str, variable: str, settings: Mapping[str, str]) -> None:
-    """Start `python -m module NAME` and leave its name in `variable` of this environment.
+def start(words: Sequence[str], variable: str, settings: Mapping[str, str]) -> None:
+    """Start `python -m WORDS NAME` and leave its name in `variable` of this environment.
 
     The name is one of Linux's abstract sockets, which end with their process: a kill leaves no file
     behind. Its environment is that of a stage with `settings`. It ends with this process.
@@ -40,7 +40,7 @@ def start(module: str, variable: str, settings: Mapping[str, str]) -> None:
     import secrets  # who asks does without
 
     name = f"samestep-{secrets.token_hex(16)}"
-    command = [sys.executable, "-m", module, name]
+    command = [sys.executable, "-m", *words, name]
     environment = inherited.for_stages(os.environ, settings)
     process = processes.start(command, environment, Path(os.devnull))
     os.environ[variable] = name
@@ -66,7 +66,7 @@ def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int 
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST_REQUEST)
         connection.settimeout(ANSWER_SECONDS)
         try:
-            connection.connect(_address(name))
+            connection.connect(f"\0{name}")
             _check_user(connection)
             # The outputs of this process go with it.
             socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
@@ -74,8 +74,10 @@ def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int 
             if not answer:
                 raise ConnectionResetError("it ended before it began")
         except OSError as error:
-            said = f"the preloaded process does not answer: the run loads for itself ({error})"
-            print(said, file=sys.stderr)
+            print(
+                f"the preloaded process does not answer: the run loads for itself ({error})",
+                file=sys.stderr,
+            )
             return None
         if answer == _BEGUN:
             connection.settimeout(None)
@@ -85,10 +87,6 @@ def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int 
     if not answer:
         raise ConnectionError("the preloaded process or its guard ended without an answer")
     return int(answer)
-
-
-def _address(name: str) -> str:
-    return f"\0{name}"
 
 
 def _check_user(connection: socket.socket) -> None:
@@ -122,7 +120,7 @@ def serve(name: str, load: Callable[[], Work], alike: Collection[str] = ()) -> N
     environment differs in one of `alike` is refused: libraries read those as they are loaded.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(_address(name))
+        listener.bind(f"\0{name}")
         listener.listen()
         work = load()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards are nobody's to wait for

@@ -20,8 +20,7 @@ def clear(
     be used.
     """
     try:
-        step_files.adopt_lines(paths.ranks)
-        done, said = _choose(layout, paths, owner)
+        done, refused = _choose(layout, paths, owner)
         if not done:
             shutil.rmtree(paths.checkpoints, ignore_errors=True)
             shutil.rmtree(paths.ranks, ignore_errors=True)
@@ -34,7 +33,7 @@ def clear(
                 shutil.rmtree(left)
             elif not step_files.is_one(left):
                 left.unlink()
-        return done, said
+        return done, refused
     except OSError as error:
         raise SamestepError(
             f"cannot use {paths.out} ({error.strerror}); fix it or free space"
@@ -44,25 +43,19 @@ def clear(
 def _choose(layout: Layout, paths: RunPaths, owner: str) -> tuple[int, list[str]]:
     """Steps of the newest checkpoint that is good, and why newer ones, which are dropped, are not.
 
-    Good is one that is whole, of `owner`, and has the rows of its steps in every rank's file.
+    Good is one that is whole, of `owner`, and has the rows of its steps in every rank's file: a
+    node that loses its power takes the rows with it that a shared folder did not have yet.
     """
-    said: list[str] = []
-    for step in checkpoint.steps(paths.checkpoints):
-        fault = checkpoint.fault(paths.checkpoints, step, owner) or _torn(paths, layout, step)
+    refused: list[str] = []
+    for done in checkpoint.steps(paths.checkpoints):
+        fault = checkpoint.fault(paths.checkpoints, done, owner)
+        for rank in range(layout.num_processes if fault is None else 0):
+            kept = step_files.whole_steps(paths.ranks, rank, done)
+            if kept < done:
+                fault = f"{step_files.path_of(paths.ranks, rank).name} ends at step {kept}"
+                break
         if fault is None:
-            return step, said
-        said.append(f"the checkpoint of step {step} is not used: {fault}")
-        checkpoint.drop(paths.checkpoints, step)
-    return 0, [*said, "no good checkpoint is left, the run starts anew"] if said else []
-
-
-def _torn(paths: RunPaths, layout: Layout, done: int) -> str | None:
-    """Which rank's step file lacks one of the first `done` steps; None where all have them.
-
-    A node that loses its power takes the rows with it that a shared folder did not have yet.
-    """
-    for rank in range(layout.num_processes):
-        kept = step_files.whole_steps(paths.ranks, rank, done)
-        if kept < done:
-            return f"{step_files.path_of(paths.ranks, rank).name} ends at step {kept}"
-    return None
+            return done, refused
+        refused.append(f"the checkpoint of step {done} is not used: {fault}")
+        checkpoint.drop(paths.checkpoints, done)
+    return 0, [*refused, "no good checkpoint is left, the run starts anew"] if refused else []

@@ -13,19 +13,23 @@ from pathlib import Path
 _OF_A_RANK = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
 """A line of the report that torchrun makes of each rank that failed."""
 
-_OF_THE_FIRST = re.compile(
-    r"^Root Cause \(first observed failure\):\n\[\d+\]:\n(?:.*\n){0,3}?\s*exitcode\s*: -(\d+) ",
+_FIRST = re.compile(
+    r"^Root Cause \(first observed failure\):\n\[\d+\]:\n(?:.*\n){0,3}?\s*exitcode\s*: -(\d+) "
+    r"|SignalException: Process \d+ got signal: (\d+)",
     re.MULTILINE,
 )
-"""That line in its part on the rank that failed before all others."""
-
-_OF_TORCHRUN = re.compile(r"SignalException: Process \d+ got signal: (\d+)")
-"""What it says where it was itself asked to end."""
+"""That line in its part on the rank that failed before all others, or torchrun asked to end."""
 
 
 def size_of(log: Path) -> int:
     """Bytes of a log, 0 where there is none."""
     return log.stat().st_size if log.exists() else 0
+
+
+def text_of(log: Path, begin: int = 0, end: int | None = None) -> str:
+    """What stands in a log between two bytes; nothing where there is none."""
+    content = log.read_bytes() if log.exists() else b""
+    return content[begin:end].decode(errors="replace")
 
 
 def signals_of_ranks(log: Path, begin: int, end: int) -> list[int]:
@@ -34,14 +38,10 @@ def signals_of_ranks(log: Path, begin: int, end: int) -> list[int]:
     torchrun ends the other ranks of a failed one by SIGTERM, so that counts only where it ended the
     first one, or torchrun.
     """
-    if not log.exists():
-        return []
-    with log.open("rb") as stream:
-        stream.seek(begin)
-        text = stream.read(max(0, end - begin)).decode(errors="replace")
-    found = {int(number) for number in _OF_A_RANK.findall(text)} - {signal.SIGTERM}
-    first = _OF_THE_FIRST.findall(text) + _OF_TORCHRUN.findall(text)
-    return sorted(found | {int(number) for number in first})
+    text = text_of(log, begin, end)
+    others = {int(number) for number in _OF_A_RANK.findall(text)} - {signal.SIGTERM}
+    first = {int(one or other) for one, other in _FIRST.findall(text)}
+    return sorted(others | first)
 
 
 LOST = "lost in attempt"
@@ -90,8 +90,7 @@ def cause(log: Path) -> Sign | None:
 
     For ends on which no rank had a word: the process that could have said it did not get so far.
     """
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    for line in text.rpartition(LOST)[2].splitlines():
+    for line in text_of(log).rpartition(LOST)[2].splitlines():
         for pattern, kind, fix in _SIGNS:
             if match := re.search(pattern, line):
                 begin = max(0, match.end() - _CUT)
@@ -101,5 +100,5 @@ def cause(log: Path) -> Sign | None:
 
 def port_was_taken(log: Path, port: int | str) -> bool:
     """Whether a launcher could not listen on `port`, in the words of torch's store."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return any("EADDRINUSE" in line and f"port: {port}," in line for line in text.splitlines())
+    lines = text_of(log).splitlines()
+    return any("EADDRINUSE" in line and f"port: {port}," in line for line in lines)

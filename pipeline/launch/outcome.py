@@ -7,22 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
+from statistics import median
 from typing import Any
 
-from pipeline import strategies
 from pipeline.corpus.manifest import Manifest
-from pipeline.emulation import REPORT
+from pipeline.emulation import REPORT, tcp
 from pipeline.errors import LaunchError
 from pipeline.launch.log import cause
-from pipeline.launch.stalls import stalled
 from pipeline.launch.torchrun import Launch, RunPaths, is_sent_again
 from pipeline.machine import processes
 from pipeline.machine.facts import hardware, loaded_versions, provenance
 from pipeline.machine.image import digest_from_within
-from pipeline.parallel.mesh import Layout
-from pipeline.records import RunRecord
+from pipeline.records import RunRecord, Step
+from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 from pipeline.training.step_files import read_steps
+
+STALL_SECONDS, STALL_MEDIANS = 1.0, 20.0
+"""A step stands out where it is longer than both, in time of the emulated cluster."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,13 @@ class Ended:
 
         SIGKILL before others: ranks that lose a peer may abort, which is a signal too.
         """
-        found = {processes.signal_of(code) for code in self.exit_codes} | {*self.rank_signals}
-        signals = sorted(number for number in found if number is not None)
-        return SIGKILL if SIGKILL in signals else next(iter(signals), None)
+        own = {processes.signal_of(code) for code in self.exit_codes} - {None}
+        signals = sorted(own | {*self.rank_signals}, key=lambda number: (number != SIGKILL, number))
+        return next(iter(signals), None)
 
 
 def make_record(
-    spec: RunSpec,
-    layout: Layout,
+    run: ResolvedRun,
     launch: Launch,
     paths: RunPaths,
     ended: Ended,
@@ -66,16 +67,36 @@ def make_record(
 
     `interruptions` are lines on what disturbed the run before it ended so.
     """
-    ranks = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
-    verdict = _verdict(spec, layout, launch, paths, ended, len(ranks))
+    spec = run.spec
+    left = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
+    if launch.unsupported is not None:
+        verdict = Verdict("unsupported", launch.unsupported)
+    else:
+        verdict = judge(spec, paths, ended)
     if verdict.status == "ok":
-        _check_hosts(spec, ranks)
-    complete = ranks if verdict.status == "ok" else []
-    parts, steps = [rank["rank"] for rank in complete], read_steps(paths.ranks)
-    emulation = _emulation(paths, stalled(steps, parts))
-    manifest = Manifest.load(paths.tokens)
-    root = ranks[0] if ranks else None
-    run = {
+        if len(left) != run.layout.num_processes:
+            missing = f"{len(left)} of {run.layout.num_processes} ranks left their part"
+            verdict = Verdict("failed", f"{missing}; see {paths.log.name}")
+        elif (num_hosts := len({rank["host"] for rank in left})) != spec.world.num_machines:
+            raise LaunchError(
+                f"{spec.run_id}: the ranks came up on {num_hosts} machines, the spec says "
+                f"{spec.world.num_machines}; ask the scheduler for one launcher on each node"
+            )
+    digests = {rank["image_digest"] for rank in left}
+    if len(digests) > 1:
+        raise LaunchError(f"the ranks ran in different images: {sorted(map(str, digests))}")
+    # Where no rank came so far, it is the image of this process.
+    digest = digests.pop() if digests else digest_from_within()
+    ranks = [rank["rank"] for rank in left] if verdict.status == "ok" else []
+    steps, manifest = read_steps(paths.ranks), Manifest.load(paths.tokens)
+    emulation = _load(paths.ranks / REPORT) if (paths.ranks / REPORT).is_file() else {}
+    if emulation and (stall := stalled(steps, ranks)) is not None:
+        emulation["stalled"] = stall
+    execution = _execution(run, launch, left, emulation)
+    if interruptions:
+        execution["interruptions"] = [*interruptions]
+    root = left[0] if left else {"versions": loaded_versions(), "precision": None, "model": None}
+    content = {
         "schema_version": 1,
         "run_id": spec.run_id,
         "spec": spec.to_dict(),
@@ -85,93 +106,48 @@ def make_record(
         "origin": "measured",
         "started_at": ended.started_at,
         "ended_at": ended.ended_at,
-        "versions": root["versions"] if root else loaded_versions(),
+        "versions": root["versions"],
         "hardware": hardware(),
         "data": {
             "manifest_sha256": manifest.sha256,
             "tokenizer_sha256": manifest.tokenizer["sha256"],
         },
-        "execution": _execution(spec, layout, launch, ranks, emulation)
-        | ({"interruptions": [*interruptions]} if interruptions else {}),
-        "precision": root["precision"] if root else None,
-        "model": root["model"] if root else None,
-        "ranks": parts,
-        "provenance": provenance() | _image(ranks),
+        "execution": execution,
+        "precision": root["precision"],
+        "model": root["model"],
+        "ranks": ranks,
+        "provenance": provenance() | {"image_digest": digest},
     }
-    return RunRecord(run=run, steps=steps)
-
-
-def _verdict(
-    spec: RunSpec, layout: Layout, launch: Launch, paths: RunPaths, ended: Ended, num_parts: int
-) -> Verdict:
-    """How the run came out; `num_parts` ranks left their part of the record."""
-    if launch.unsupported is not None:
-        return Verdict("unsupported", launch.unsupported)
-    verdict = judge(spec, paths, ended)
-    if verdict.status == "ok" and num_parts != layout.num_processes:
-        said = f"{num_parts} of {layout.num_processes} ranks left their part"
-        return Verdict("failed", f"{said}; see {paths.log.name}")
-    return verdict
-
-
-def _emulation(paths: RunPaths, stall: str | None) -> Any:
-    """What the emulated nodes were measured to get, and what stalled; None where there are none."""
-    path = paths.ranks / REPORT
-    if not path.is_file():
-        return None
-    return _load(path) | ({} if stall is None else {"stalled": stall})
+    return RunRecord(run=content, steps=steps)
 
 
 def _execution(
-    spec: RunSpec,
-    layout: Layout,
+    run: ResolvedRun,
     launch: Launch,
     ranks: Sequence[Mapping[str, Any]],
-    emulation: Any,
+    emulation: Mapping[str, Any],
 ) -> dict[str, Any]:
-    seen: dict[str, Any] = (
-        {}
-        if not ranks
-        else {
+    """How the run was executed, by its launch, what the ranks left and what was emulated."""
+    world, root = run.spec.world, ranks[0] if ranks else {"settings": {}}
+    execution = {
+        "launcher": "fork" if run.network == "emulated" else run.strategy.launcher,
+        "world_size": world.size,
+        "threads_per_rank": launch.threads_per_rank,
+        "backend": world.backend,
+        "network": run.network,
+        **({"network_reason": run.network_reason} if run.network_reason else {}),
+        **({"emulation": emulation} if emulation else {}),
+        "clock": "after_barrier",
+        "layout": run.layout.to_dict(),
+        "settings": root["settings"],
+    }
+    if ranks:
+        execution |= {
             "num_hosts": len({rank["host"] for rank in ranks}),
             "as_root": any(rank["as_root"] for rank in ranks),
             "resumed_from_step": max(rank["resumed_from_step"] for rank in ranks),
-            **{key: ranks[0][key] for key in ("placements",) if key in ranks[0]},
         }
-    )
-    return {
-        "launcher": "fork"
-        if launch.network == "emulated"
-        else strategies.load(spec.strategy, spec.options).launcher,
-        "world_size": spec.world.size,
-        "threads_per_rank": launch.threads_per_rank,
-        "backend": spec.world.backend,
-        "network": launch.network,
-        **({"network_reason": launch.network_reason} if launch.network_reason else {}),
-        **({"emulation": emulation} if emulation else {}),
-        "clock": "after_barrier",
-        "layout": layout.to_dict(),
-        "settings": ranks[0]["settings"] if ranks else {},
-        **seen,
-    }
-
-
-def _check_hosts(spec: RunSpec, ranks: Sequence[Mapping[str, Any]]) -> None:
-    """Raise LaunchError unless the ranks really were on as many machines as the spec says."""
-    num_hosts, expected = len({rank["host"] for rank in ranks}), spec.world.num_machines
-    if num_hosts != expected:
-        raise LaunchError(
-            f"{spec.run_id}: the ranks came up on {num_hosts} machines, the spec says {expected}; "
-            "ask the scheduler for one launcher on each node"
-        )
-
-
-def _image(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
-    """What the ranks read from within; where none came so far, what this process reads."""
-    digests = {rank["image_digest"] for rank in ranks}
-    if len(digests) > 1:
-        raise LaunchError(f"the ranks ran in different images: {sorted(map(str, digests))}")
-    return {"image_digest": digests.pop() if digests else digest_from_within()}
+    return execution | {key: root[key] for key in ("placements",) if key in root}
 
 
 @dataclass(frozen=True)
@@ -186,53 +162,50 @@ class Verdict:
 def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
     """The verdict on an ended run, by what was seen; raises LaunchError for a wrong input."""
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
-    killed = None if ended.timed_out else _killed(ended, paths)
-    for kind in ("error", "disturbed", "unsupported", "oom", "failed", "lost"):
-        # The rank that fell first drags others into a lost connection: worst kind first.
-        found = [error for error in errors if error["kind"] == kind]
-        if kind == "lost" and ended.timed_out:
-            break  # out of time the launchers are stopped, and ranks lose peers that ended earlier
-        if kind == "error" and found:
-            raise LaunchError(f"{spec.run_id}: {found[0]['message']}")
-        if found and kind == "lost":
-            return killed or Verdict("failed", _said(found[0]), lost=True)
-        if found:
-            return Verdict(kind, _said(found[0]))
+    killed: Verdict | None = None
+    if (number := ended.killed_by) is not None and not ended.timed_out:
+        counted = ""
+        if number == SIGKILL and ended.oom_kills is not None:
+            counted = f" (the kernel counted {ended.oom_kills} kills for want of memory meanwhile)"
+        reason = f"killed by signal {number}{counted}; see {paths.log.name}"
+        killed = Verdict("failed", reason, lost=True)
+    # The rank that fell first drags others into a lost connection: worst kind first. Out of time
+    # the launchers are stopped, and ranks lose peers that ended earlier.
+    worst = ("error", "disturbed", "unsupported", "oom", "failed")
+    for kind in worst if ended.timed_out else (*worst, "lost"):
+        error = next((error for error in errors if error["kind"] == kind), None)
+        if error is None:
+            continue
+        if kind == "error":
+            raise LaunchError(f"{spec.run_id}: {error['message']}")
+        reason = f"{error['type']}: {error['message']}"
+        if kind == "lost":
+            return killed or Verdict("failed", reason, lost=True)
+        return Verdict(kind, reason)
+    sign = cause(paths.log)
     if ended.timed_out:
         late = f"not done after timeout_seconds = {spec.timeout_seconds}"
         if ended.stopped:
-            who = ", ".join(map(str, ended.stopped))
-            return Verdict("timeout", f"{late}: process {who} was stopped by a signal (SIGSTOP)")
-        if sign := cause(paths.log):
-            return Verdict("timeout", f"{late}; {paths.log.name} says: {sign.line}; {sign.fix}")
-        return Verdict("timeout", f"{late}; raise it")
-    if any(ended.exit_codes):
-        if killed:
-            return killed
-        codes = f"launchers ended with exit codes {list(ended.exit_codes)}"
-        if (sign := cause(paths.log)) is None:
-            reason = f"{codes} and no rank said why; see {paths.log.name}"
-            # A scheduler's command says no more than that of a lost node.
-            return Verdict("failed", reason, lost=is_sent_again())
-        if sign.kind == "error":
-            raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
-        reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
-        return Verdict(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
-    return Verdict("ok", None)
-
-
-def _killed(ended: Ended, paths: RunPaths) -> Verdict | None:
-    """The verdict where a signal ended a launcher or a rank, None where there was none."""
-    number, who = ended.killed_by, ""
-    if number is None:
-        return None
-    if number == SIGKILL and ended.oom_kills is not None:
-        who = f" (the kernel counted {ended.oom_kills} kills for want of memory meanwhile)"
-    return Verdict("failed", f"killed by signal {number}{who}; see {paths.log.name}", lost=True)
-
-
-def _said(error: Mapping[str, str]) -> str:
-    return f"{error['type']}: {error['message']}"
+            numbers = ", ".join(map(str, ended.stopped))
+            late += f": process {numbers} was stopped by a signal (SIGSTOP)"
+        elif sign:
+            late += f"; {paths.log.name} says: {sign.line}; {sign.fix}"
+        else:
+            late += "; raise it"
+        return Verdict("timeout", late)
+    if not any(ended.exit_codes):
+        return Verdict("ok", None)
+    if killed:
+        return killed
+    codes = f"launchers ended with exit codes {list(ended.exit_codes)}"
+    if sign is None:
+        # A scheduler's command says no more than that of a lost node.
+        reason = f"{codes} and no rank said why; see {paths.log.name}"
+        return Verdict("failed", reason, lost=is_sent_again())
+    if sign.kind == "error":
+        raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
+    reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
+    return Verdict(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
 
 
 def _rank_of(path: Path) -> int:
@@ -241,3 +214,42 @@ def _rank_of(path: Path) -> int:
 
 def _load(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | None:
+    """One line on which step and node stalled: TCP timed out, or a step stands out.
+
+    None where none did, or nothing was counted. Nothing is left out for it: the line lets a reader
+    look at the run first. `ranks` are those of a record, with `tcp` where nodes are emulated.
+    """
+    counted: dict[int, Mapping[str, int]] = {}
+    for rank in ranks:  # of a node's ranks the one with the most time-outs
+        if "tcp" in rank:
+            other = counted.get(rank["node"], rank["tcp"])
+            counted[rank["node"]] = max(other, rank["tcp"], key=_time_outs)
+    if not counted:
+        return None
+    seconds: dict[int, float] = {}  # a step is over when its last rank is
+    for step in steps:
+        if step.timed:
+            seconds[step.step] = max(step.seconds, seconds.get(step.step, 0.0))
+    lines = []
+    usual = median(seconds.values()) if seconds else 0.0
+    least = max(STALL_SECONDS, STALL_MEDIANS * usual)
+    if slow := sorted((n for n in seconds if seconds[n] > least), key=lambda n: -seconds[n]):
+        count = len(slow) - 1
+        others = f" (and {count} other{'' if count == 1 else 's'})" if count else ""
+        took = f"{seconds[slow[0]]:.3g} s where the median is {usual:.3g} s"
+        lines.append(f"step {slow[0]}{others} took {took}")
+    late = [node for node in sorted(counted) if _time_outs(counted[node]) > 0]
+    for node in late:
+        counters = ", ".join(f"{name} {n}" for name, n in counted[node].items() if n)
+        lines.append(f"node {node} had {counters}")
+    if slow and not late:
+        lines.append("no node had a TCP time-out")
+    return "; ".join(lines) or None
+
+
+def _time_outs(counters: Mapping[str, int]) -> int:
+    """Time-outs of the rank's own connections where the kernel counts these, else of its node."""
+    return counters.get(tcp.OPEN_TIMEOUTS, counters.get(tcp.NODE_TIMEOUTS, 0))

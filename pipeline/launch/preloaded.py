@@ -1,13 +1,21 @@
-"""A process that has torch loaded and forks runs: `python -m pipeline.launch.preloaded`.
+"""Processes that have loaded what a run needs and fork it, which takes longer than a small run.
 
-Snakemake's main process starts one for each number of threads that ranks of the study have; they
-end with it. The nodes of an emulated run, torchrun and each of its ranks then are forks of it: to
-load torch takes longer than a small run trains. Without one each loads for itself and is otherwise
-the same. Only for runs on this machine, outside of a container image.
+Snakemake's main process starts them and they end with it: one that has the stage `train` (0.4 to
+0.5 CPU seconds), without torch, and one with torch for each number of threads that ranks of the
+study have. The nodes of an emulated run, torchrun and each of its ranks are forks of the latter.
+Where none answers, each loads for itself and is otherwise the same. Only for runs on this machine,
+outside of a container image; a stage outlives the end of the process that its ranks are forks of,
+and starts the run again.
+
+    python -m pipeline.launch.preloaded serve-stages|serve-ranks NAME
+    python -m pipeline.launch.preloaded emulated|torchrun|rank OPTIONS   (asks, else does it itself)
+
+Whoever asks imports little: what is heavy is imported where it is used.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -16,53 +24,81 @@ from typing import TYPE_CHECKING
 
 from pipeline.launch import fork_server
 from pipeline.machine import inherited
-from pipeline.machine.processes import die_with_parent, exit_status
+from pipeline.machine.processes import (
+    die_with_parent,
+    end_as,
+    exit_status,
+    interrupt_on_sigterm,
+)
 
-if TYPE_CHECKING:  # who asks imports little
-    from pipeline.study.spec import RunSpec
+if TYPE_CHECKING:
+    from pipeline.resolved import ResolvedRun
 
-VARIABLE = "SAMESTEP_PRELOADED"
-"""Name of its socket, in the environment of Snakemake's jobs; a number of threads follows."""
+STAGES = "SAMESTEP_WAITING"
+"""Names the socket of the process with the stage, in the environment of Snakemake's jobs."""
+
+RANKS = "SAMESTEP_PRELOADED"
+"""That of a process with torch; a number of threads follows."""
 
 EMULATED, TORCHRUN, RANK = "emulated", "torchrun", "rank"
-"""What one is asked to be: the nodes of an emulated run with their ranks, a launcher, a rank."""
+PROGRAMS = {
+    EMULATED: "pipeline.launch.emulated.build",
+    TORCHRUN: "torch.distributed.run",
+    RANK: "pipeline.training.worker",
+}
+"""What a process with torch may be asked to be -> the module that is it."""
+
+_MODULE = "pipeline.launch.preloaded"
 
 
-def start(specs: Iterable[RunSpec]) -> None:
-    """Start those that these runs use, and name them to the jobs of this process.
+def start_stages() -> None:
+    """Start the process with the stage, and name it to the jobs of this one."""
+    fork_server.start((_MODULE, "serve-stages"), STAGES, {})
 
-    They end with this process.
-    """
-    from pipeline import strategies
-    from pipeline.launch.torchrun import threads_per_rank
+
+def start_ranks(runs: Iterable[ResolvedRun]) -> None:
+    """Start the processes with torch that these runs use, and name them to the jobs of this one."""
     from pipeline.machine.facts import usable_cores
 
-    cores, wanted = usable_cores(), dict[int, dict[str, str]]()
-    for spec in specs:
-        if spec.world.num_machines == 1:
-            layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-            count = threads_per_rank(spec, layout, cores)
-            wanted[count] = {**spec.environment, **inherited.threads(count)}
-    for threads, settings in sorted(wanted.items()):
-        fork_server.start("pipeline.launch.preloaded", variable(threads), settings)
+    cores = usable_cores()
+    alone = [run for run in runs if run.spec.world.num_machines == 1]
+    wanted = {run.threads_on(cores): run.spec.environment for run in alone}
+    for threads, environment in sorted(wanted.items()):
+        settings = {**environment, **inherited.threads(threads)}
+        fork_server.start((_MODULE, "serve-ranks"), variable(threads), settings)
 
 
 def variable(threads: int | str) -> str:
-    """The environment variable that names the one for so many threads."""
-    return f"{VARIABLE}_{threads}"
+    """The environment variable that names the process for so many threads."""
+    return f"{RANKS}_{threads}"
 
 
-def is_named(spec: RunSpec, threads: int) -> bool:
-    """Whether there is one for the ranks of this run; inside an image there is none."""
+def is_named(threads: int) -> bool:
+    """Whether there is one for ranks of so many threads; inside an image there is none."""
     from pipeline.machine import image
 
-    if not os.environ.get(variable(threads)):
-        return False
-    return image.digest_from_within() is None
+    return bool(os.environ.get(variable(threads))) and image.digest_from_within() is None
+
+
+def words(what: str, *, loaded: bool) -> tuple[str, ...]:
+    """What follows `python` to start a program; `loaded`: by a preloaded process."""
+    return ("-m", _MODULE, what) if loaded else ("-m", PROGRAMS[what])
+
+
+def ask_stage(arguments: Sequence[str]) -> int | None:
+    """Have `python -m pipeline ARGUMENTS` done; its exit status, None where it is to be done here.
+
+    Where the process or its guard was killed, so was the stage, and it is done again here.
+    """
+    try:
+        return fork_server.ask(STAGES, arguments)
+    except ConnectionError as error:
+        print(f"{error}; the stage is started again", file=sys.stderr)
+        return None
 
 
 def ask(what: str, arguments: Sequence[str]) -> int | None:
-    """Have the preloaded process do it; its exit status, None where there is no fit one."""
+    """Have one of `PROGRAMS` done; its exit status, None where no fit process answers."""
     name = variable(os.environ.get("OMP_NUM_THREADS", "1"))
     try:
         return fork_server.ask(name, [what, *arguments], again=what == TORCHRUN)
@@ -71,8 +107,18 @@ def ask(what: str, arguments: Sequence[str]) -> int | None:
         return exit_status(-signal.SIGKILL)  # nothing else ends them so
 
 
-def load() -> fork_server.Work:
-    """What it is asked to be, with all that is imported by it loaded."""
+def load_stages() -> fork_server.Work:
+    """What `python -m pipeline` does, with all that a run's stage imports loaded."""
+    from pipeline.launch import run  # noqa: F401
+    from pipeline.machine import session
+
+    session.begin()
+    # The command line is above this layer, and is found by its name as `python -m` finds it.
+    return importlib.import_module("pipeline.__main__").program  # type: ignore[no-any-return]
+
+
+def load_ranks() -> fork_server.Work:
+    """What is asked of a process with torch, with all that is imported by it loaded."""
     # A process that has asked CUDA for its GPUs cannot fork ranks that use one; NVML may be asked.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch.distributed.run
@@ -92,6 +138,20 @@ def load() -> fork_server.Work:
     return lambda: parts[sys.argv.pop(1)]()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve, or have a preloaded process do what is asked and end as it ended."""
+    what, *options = sys.argv[1:]
     die_with_parent()
-    fork_server.serve(sys.argv[1], load, [*inherited.stated(os.environ)])
+    if what == "serve-stages":
+        fork_server.serve(options[0], load_stages)
+    if what == "serve-ranks":
+        fork_server.serve(options[0], load_ranks, [*inherited.stated(os.environ)])
+    interrupt_on_sigterm()  # passed on, so that whoever is ended says so
+    if (code := ask(what, options)) is None:
+        command = [sys.executable, *words(what, loaded=False), *options]
+        os.execv(sys.executable, command)  # noqa: S606, our own words
+    end_as(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -25,10 +25,8 @@ class Progress:
 
     def __init__(self, spec: RunSpec, steps_file: Path) -> None:
         self.spec, self.steps_file = spec, steps_file
-        self._offset = 0
+        self._offset, self._done, self._seconds = 0, 0, 0.0
         self._inode: int | None = None
-        self._seconds = 0.0
-        self._done = 0
         self._note = ""
         self._last_line = time.monotonic()
         self._bar = (
@@ -39,21 +37,28 @@ class Progress:
 
     def update(self) -> None:
         """Show the steps done, tokens per second and the time left, or what is waited for."""
-        self._tell_note()
+        with suppress(FileNotFoundError):
+            note = self.steps_file.with_name(NOTE).read_text(encoding="utf-8")
+            if note != self._note:
+                self._note = note
+                tqdm.write(f"{self.spec.run_id}: {note}", file=sys.stderr)
         fresh = self._read()
         self._done += len(fresh)
         self._seconds += sum(fresh)
+        if not self._done:
+            return
+        rate = self._done * self.spec.global_batch_tokens / self._seconds
         if self._bar is not None:
             if fresh:
-                self._bar.set_postfix_str(f"{self._tokens_per_second():,.0f} tokens/s")
+                self._bar.set_postfix_str(f"{rate:,.0f} tokens/s")
                 self._bar.update(len(fresh))
-        elif self._done and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             total = self.spec.workload.steps
             left = self._seconds / self._done * (total - self._done)
             print(
-                f"{self.spec.run_id}: step {self._done}/{total}, "
-                f"{self._tokens_per_second():,.0f} tokens/s, {left:.0f} s left",
+                f"{self.spec.run_id}: step {self._done}/{total}, {rate:,.0f} tokens/s, "
+                f"{left:.0f} s left",
                 file=sys.stderr,
                 flush=True,
             )
@@ -63,30 +68,17 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def _tell_note(self) -> None:
-        with suppress(FileNotFoundError):
-            note = self.steps_file.with_name(NOTE).read_text(encoding="utf-8")
-            if note != self._note:
-                self._note = note
-                tqdm.write(f"{self.spec.run_id}: {note}", file=sys.stderr)
-
-    def _tokens_per_second(self) -> float:
-        return self._done * self.spec.global_batch_tokens / self._seconds
-
-    def _follow(self, inode: int) -> None:
-        """Begin anew where the rank has replaced the file that an earlier start left."""
-        if inode == self._inode:
-            return
-        self._inode, self._offset, self._done, self._seconds = inode, 0, 0, 0.0
-        if self._bar is not None:
-            self._bar.reset()
-
     def _read(self) -> list[float]:
         """Seconds of the steps that are new in the file."""
         if not self.steps_file.is_file():
             return []
         with self.steps_file.open("rb") as stream:
-            self._follow(os.fstat(stream.fileno()).st_ino)
+            inode = os.fstat(stream.fileno()).st_ino
+            if inode != self._inode:
+                # The rank has replaced the file that an earlier start left.
+                self._inode, self._offset, self._done, self._seconds = inode, 0, 0, 0.0
+                if self._bar is not None:
+                    self._bar.reset()
             stream.seek(self._offset)
             rows = stream.read()
         whole = rows[: len(rows) // ROW.size * ROW.size]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import FrameType
 
-from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
 from pipeline.errors import CorpusError, LaunchError, LostError, StudyError
@@ -26,8 +23,8 @@ from pipeline.launch.torchrun import (
     RunPaths,
     here,
     is_sent_again,
-    network_of,
     network_text,
+    on_this_machine,
     plan,
 )
 from pipeline.machine import image, limits, processes
@@ -36,12 +33,14 @@ from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
 from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.load import load_spec
 from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence
 from pipeline.training.step_files import path_of
 
 POLL_SECONDS = 0.1
+GRACE_SECONDS = 10.0
 FENCE_SECONDS = 1.0
 """Between two polls whether a later start of the run has taken over."""
 
@@ -70,9 +69,9 @@ def train(
     spec = load_spec(paths.spec)
     if paths.yardstick and not spec.world.yardstick:
         raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
-    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    layout.check_batch(spec)
-    limits.check(layout.processes_per_machine(spec.world))
+    run = resolve(spec)
+    run.layout.check_batch(spec)
+    limits.check(run.ranks_per_machine)
     place = here(spec, usable_cores(), tuple(scheduler), image_file)
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
@@ -80,8 +79,8 @@ def train(
     if paths.ranks.is_dir():
         fence.claim(paths.ranks)  # an earlier start that is alive ends, and lets go of the lock
     with timed_alone(spec.run_id, paths.out):
-        launch, ended, notes = _attempts(spec, layout, paths, place, manifest, attempt)
-        record = make_record(spec, layout, launch, paths, ended, notes)
+        run, launch, ended, notes = _attempts(run, paths, place, manifest, attempt)
+        record = make_record(run, launch, paths, ended, notes)
         _check_ours(spec, paths, launch.token)
         write_record(paths.out, record)
         _drop_parts(paths, record.status)
@@ -89,30 +88,38 @@ def train(
 
 
 def _attempts(
-    spec: RunSpec, layout: Layout, paths: RunPaths, place: Place, manifest: Manifest, attempt: int
-) -> tuple[Launch, Ended, list[str]]:
+    run: ResolvedRun, paths: RunPaths, place: Place, manifest: Manifest, attempt: int
+) -> tuple[ResolvedRun, Launch, Ended, list[str]]:
     """Start the run, again where it was lost; the last start, its end, and what disturbed it.
 
     Each start has the whole time limit: one that counted the time of a lost start would make a
-    `timeout`, which is a result, of a fault from outside.
+    `timeout`, which is a result, of a fault from outside. Each asks anew which network it gets.
     """
-    notes: list[str] = []
+    spec, notes = run.spec, list[str]()
     while True:
-        network = network_of(spec.world)
-        text = network_text(spec.world, network[0])
-        owner = checkpoint.key(spec.identity(), manifest.sha256, text)
-        done, said = clear(layout, paths, owner, keep_log=bool(notes))
-        for line in said:
+        run = on_this_machine(run)
+        owner = checkpoint.key(spec.identity(), manifest.sha256, network_text(run))
+        done, refused = clear(run.layout, paths, owner, keep_log=bool(notes))
+        for line in refused:
             _say(spec, paths, line)
-        token = fence.claim(paths.ranks)
-        place = replace(place, token=token, done=done, owner=owner, network=network)
-        launch, ended = _start(spec, layout, paths, place)
-        _check_ours(spec, paths, token)
+        notes += refused
+        place = replace(place, token=fence.claim(paths.ranks), done=done, owner=owner)
+        launch = plan(run, paths, place)
+        if run.network_reason:
+            print(
+                f"{spec.run_id}: no emulated network here, trained and recorded on the loopback: "
+                f"{run.network_reason}",
+                file=sys.stderr,
+            )
+        if launch.unsupported is not None:
+            return run, launch, Ended([], False, *_times(time.monotonic())), notes
+        ended = _follow_on_a_free_port(run, paths, launch, place)
+        _see_all_ranks(paths, run.layout, ended, place)
+        _check_ours(spec, paths, launch.token)
         _check_tokens_again(spec, paths, manifest)
-        lost = _lost(spec, paths, ended, attempt)
-        notes += said if lost is None else [*said, lost]
-        if lost is None:
-            return launch, ended, notes
+        if (lost := _lost(spec, paths, ended, attempt)) is None:
+            return run, launch, ended, notes
+        notes.append(lost)
         again = "it is started again and resumes from a checkpoint if it has one"
         _say(spec, paths, f"{lost}; {again}")
         attempt, place = attempt + 1, replace(place, port=free_port(place.address))
@@ -120,24 +127,8 @@ def _attempts(
 
 def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:
     """Raise LostError where the folder of the run is no longer this start's."""
-    if (said := fence.lost(paths.ranks, token)) is not None:
-        raise LostError(f"{spec.run_id}: {said}; this start makes no record")
-
-
-def _start(spec: RunSpec, layout: Layout, paths: RunPaths, place: Place) -> tuple[Launch, Ended]:
-    """Start the ranks once, where the run can be made here at all, and follow them to their end."""
-    launch = plan(spec, layout, paths, place)
-    if launch.network_reason:
-        print(
-            f"{spec.run_id}: no emulated network here, trained and recorded on the loopback: "
-            f"{launch.network_reason}",
-            file=sys.stderr,
-        )
-    if launch.unsupported is not None:
-        return launch, Ended([], False, *_times(time.monotonic()))
-    ended = _follow_on_a_free_port(spec, layout, paths, launch, place)
-    _see_all_ranks(paths, layout, ended, place)
-    return launch, ended
+    if (reason := fence.lost(paths.ranks, token)) is not None:
+        raise LostError(f"{spec.run_id}: {reason}; this start makes no record")
 
 
 def _drop_parts(paths: RunPaths, status: str) -> None:
@@ -171,17 +162,17 @@ def _check_tokens_again(spec: RunSpec, paths: RunPaths, manifest: Manifest) -> N
     try:
         if Manifest.load(paths.tokens, verify=True).sha256 == manifest.sha256:
             return
-        said = f"{paths.tokens} has another manifest"
+        change = f"{paths.tokens} has another manifest"
     except CorpusError as error:
-        said = str(error)
+        change = str(error)
     names = (MANIFEST_FILE, *(shard.file for shard in manifest.shards))
     if all((paths.tokens / name).exists() for name in names):
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
-    raise CorpusError(f"{spec.run_id}: its tokens changed while it trained, no record: {said}")
+    raise CorpusError(f"{spec.run_id}: its tokens changed while it trained, no record: {change}")
 
 
 def _follow_on_a_free_port(
-    spec: RunSpec, layout: Layout, paths: RunPaths, launch: Launch, place: Place
+    run: ResolvedRun, paths: RunPaths, launch: Launch, place: Place
 ) -> Ended:
     """Follow the run; start it again with another port where the launchers found theirs taken.
 
@@ -190,23 +181,23 @@ def _follow_on_a_free_port(
     """
     taken = []
     for left in reversed(range(PORT_ATTEMPTS)):
-        ended = follow(spec, launch, paths)
+        ended = follow(run.spec, launch, paths)
         if not any(ended.exit_codes) or not port_was_taken(paths.log, place.port):
             return ended
         taken.append(str(place.port))
         if left:
             place = replace(place, port=free_port(place.address))
-            launch = plan(spec, layout, paths, place)
-            said = f"port {taken[-1]} was taken before its use; again with port {place.port}"
-            _say(spec, paths, said)
+            launch = plan(run, paths, place)
+            again = f"port {taken[-1]} was taken before its use; again with port {place.port}"
+            _say(run.spec, paths, again)
     raise LaunchError(
-        f"{spec.run_id}: ports {', '.join(taken)} were free when probed and taken when the "
+        f"{run.spec.run_id}: ports {', '.join(taken)} were free when probed and taken when the "
         f"launchers of attempts 1 to {PORT_ATTEMPTS} came to use them; start the run again"
     )
 
 
 def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:
-    """A line for who watches, and in the log for who comes later."""
+    """Print a line and append it to the run's log."""
     print(f"{spec.run_id}: {text}", file=sys.stderr)
     with paths.log.open("a", encoding="utf-8") as log:
         log.write(f"{text}\n")
@@ -217,34 +208,37 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     begun = time.monotonic()
     deadline, next_look = begun + spec.timeout_seconds, begun
     progress = Progress(spec, path_of(paths.ranks, 0))
-    signal.signal(signal.SIGTERM, _raise_interrupt)
-    said_before, kills_before = size_of(paths.log), limits.oom_kills()
+    processes.interrupt_on_sigterm()
+    log_begin, kills_before = size_of(paths.log), limits.oom_kills()
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
     timed_out, stopped = False, list[int]()
     try:
         while None in (codes := [process.poll() for process in running]):
+            now = time.monotonic()
             if any(codes):
-                _wait(running, seconds=10)
-                codes = [process.poll() for process in running]
+                # The other nodes get a moment to report their own reason.
+                while time.monotonic() < now + GRACE_SECONDS and None in codes:
+                    time.sleep(POLL_SECONDS)
+                    codes = [process.poll() for process in running]
                 break
-            if time.monotonic() > deadline:
+            if now > deadline:
                 timed_out = True
                 stopped = processes.stopped_below([process.pid for process in running])
                 break
-            if time.monotonic() >= next_look:
+            if now >= next_look:
                 next_look += FENCE_SECONDS
                 _check_ours(spec, paths, launch.token)
             progress.update()
             processes.wait_for_one(running, POLL_SECONDS)
     finally:
-        said = size_of(paths.log)
+        log_end = size_of(paths.log)
         progress.close()
         processes.stop(running)
     # Those that were stopped here say nothing about the run.
     exit_codes = [code for code in codes if code is not None]
-    signals = signals_of_ranks(paths.log, said_before, said)
+    signals = signals_of_ranks(paths.log, log_begin, log_end)
     kills = limits.oom_kills()
-    meanwhile = None if None in (kills, kills_before) else int(kills or 0) - int(kills_before or 0)
+    meanwhile = None if kills is None or kills_before is None else kills - kills_before
     return Ended(exit_codes, timed_out, *_times(begun), signals, stopped, meanwhile)
 
 
@@ -278,17 +272,6 @@ def _lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> str | N
             "last checkpoint"
         )
     return lost
-
-
-def _wait(running: list[processes.Running], seconds: float) -> None:
-    """Give the other nodes a moment to report their own reason."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and any(p.poll() is None for p in running):
-        time.sleep(POLL_SECONDS)
-
-
-def _raise_interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(f"by signal {signum}")
 
 
 def _times(begun: float) -> tuple[str, str]:

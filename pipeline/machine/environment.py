@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,9 @@ def interface_to_others() -> str | None:
 
 def interface_mbits(interface: str) -> int | None:
     """The rate in Mbit/s that the interface's driver states; None where it states none."""
-    found = psutil.net_if_stats().get(interface)
+    stats = psutil.net_if_stats().get(interface)
     # 0 is unknown, and drivers of virtual interfaces say -1, which arrives as 65535.
-    return int(found.speed) if found is not None and 0 < found.speed < 0xFFFF else None
+    return int(stats.speed) if stats is not None and 0 < stats.speed < 0xFFFF else None
 
 
 def virtualisation() -> str | None:
@@ -73,23 +73,14 @@ def placement() -> dict[str, Any]:
 
     None for the clock where the kernel tells none; a virtual machine may tell a nominal one.
     """
-    cores = sorted(os.sched_getaffinity(0))
-    told = _core_mhz()
-    clocks = [told[core] for core in cores if core in told]
-    return {"cores": cores, "cpu_mhz": min(clocks) if clocks else None}
-
-
-def _core_mhz() -> dict[int, float]:
-    """Core -> MHz as the kernel has it at this moment; empty where it does not say."""
-    found: dict[int, float] = {}
-    core = None
+    cores, clocks, core = sorted(os.sched_getaffinity(0)), list[float](), None
     for line in _read(CPU_FLAGS).splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
         if name == "processor" and value.isdecimal():
             core = int(value)
-        elif name == "cpu MHz" and core is not None:
-            found[core] = float(value)
-    return found
+        elif name == "cpu MHz" and core in cores:
+            clocks.append(float(value))
+    return {"cores": cores, "cpu_mhz": min(clocks, default=None)}
 
 
 def steal_seconds() -> float:
@@ -105,35 +96,25 @@ def _read(path: Path) -> str:
 
 
 def _device(device: Any) -> dict[str, str | None]:
-    """Name, driver and NCCL of a GPU, each None where there is none to ask."""
+    """Name, driver and NCCL of a GPU, each None where there is none to ask.
+
+    A fact that cannot be had must not end a run that has trained, and each driver has errors of its
+    own.
+    """
+    gpu: dict[str, str | None] = dict.fromkeys(("gpu", "driver", "nccl"))
     if device.type != "cuda":
-        return dict.fromkeys(("gpu", "driver", "nccl"))
+        return gpu
     import torch
 
-    return {
-        "gpu": torch.cuda.get_device_name(device),
-        "driver": _told(_driver),
-        "nccl": _told(_nccl),
-    }
+    gpu["gpu"] = torch.cuda.get_device_name(device)
+    with suppress(Exception):
+        import pynvml
 
+        pynvml.nvmlInit()
+        gpu["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    with suppress(Exception):
+        from torch.cuda import nccl
 
-def _nccl() -> str:
-    from torch.cuda import nccl
-
-    version: tuple[int, ...] = nccl.version()  # type: ignore[no-untyped-call]
-    return ".".join(map(str, version))
-
-
-def _driver() -> str:
-    import pynvml
-
-    pynvml.nvmlInit()
-    return str(pynvml.nvmlSystemGetDriverVersion())
-
-
-def _told(ask: Callable[[], str]) -> str | None:
-    """What a driver tells; a fact that cannot be had must not end a run that has trained."""
-    try:
-        return ask()
-    except Exception:  # each driver has errors of its own
-        return None
+        version: tuple[int, ...] = nccl.version()  # type: ignore[no-untyped-call]
+        gpu["nccl"] = ".".join(map(str, version))
+    return gpu

@@ -55,7 +55,13 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
                 f"the lock of timed runs {path} cannot be had ({error.strerror}); set TMPDIR to a "
                 "folder on a local disk"
             ) from None
-        _sign(stream, run_id, out)
+        # It says who holds it, for those who wait; it holds all the same on a full disk.
+        since = datetime.now().astimezone()
+        who = f"{run_id}, process {os.getpid()} since {since:%Y-%m-%d %H:%M:%S %Z}"
+        with contextlib.suppress(OSError):
+            os.ftruncate(stream, 0)
+            text = f"{who}, in {Path.cwd()}{_about(out)}"
+            os.pwrite(stream, text.encode(errors="replace"), 0)
         yield
     finally:
         os.close(stream)
@@ -63,19 +69,19 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
 
 def _wait(stream: int, out: Path) -> None:
     """Wait for the lock; a holder that is stopped would never let go of it."""
-    told = None
+    noted = None
     while True:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         holder = _holder(stream)
-        found = re.search(r", process ([0-9]{1,9}) since ", holder)
-        if found and is_stopped(pid := int(found[1])):
+        named = re.search(r", process ([0-9]{1,9}) since ", holder)
+        if named and is_stopped(pid := int(named[1])):
             if holder.endswith(_about(out)):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGCONT)
-            elif told != pid:
-                told = pid
+            elif noted != pid:
+                noted = pid
                 print(
                     f"note: process {pid}, which holds it, is stopped; `kill -CONT {pid}` "
                     f"continues it, `kill -KILL {pid}` ends it",
@@ -88,21 +94,10 @@ def _about(out: Path) -> str:
     return f", for {one_line(str(out.resolve()))}"
 
 
-def _sign(stream: int, run_id: str, out: Path) -> None:
-    """Write into the lock who holds it, for those who wait."""
-    since = datetime.now().astimezone()
-    who = f"{run_id}, process {os.getpid()} since {since:%Y-%m-%d %H:%M:%S %Z}, in {Path.cwd()}"
-    who += _about(out)
-    # Who holds the lock need not be known for it to hold, on a full disk for example.
-    with contextlib.suppress(OSError):
-        os.ftruncate(stream, 0)
-        os.pwrite(stream, who.encode(errors="replace"), 0)
-
-
 def _holder(stream: int) -> str:
     """What the holder has written; an older version wrote nothing."""
-    said = os.pread(stream, 10_000, 0).decode(errors="replace")
-    return one_line(said) or "it does not say which"
+    text = os.pread(stream, 10_000, 0).decode(errors="replace")
+    return one_line(text) or "it does not say which"
 
 
 def _own_folder() -> Path:

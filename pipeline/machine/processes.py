@@ -25,6 +25,15 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def interrupt_on_sigterm() -> None:
+    """Raise KeyboardInterrupt in this process on SIGTERM, so that what it started is ended too."""
+
+    def interrupt(number: int, _: object) -> NoReturn:
+        raise KeyboardInterrupt(f"by signal {number}")
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
 def is_root() -> bool:
     """Whether this process is root where its user namespace was made, not only within it."""
     if os.geteuid() != 0:
@@ -59,28 +68,23 @@ def end_as(status: int) -> NoReturn:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped (SIGSTOP, SIGTSTP), so that it waits for SIGCONT for ever."""
+    import psutil  # whoever asks a preloaded process does without
+
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
         return False
-    return stat.rpartition(")")[2].split()[:1] == ["T"]
 
 
 def stopped_below(pids: Sequence[int]) -> list[int]:
     """Which of these processes and of all that they started are stopped."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            stat = path.read_text(encoding="utf-8", errors="replace")
-            parent = int(stat.rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(path.parent.name))
-    found, left = [], list(pids)
-    while left:
-        pid = left.pop()
-        left += parents.pop(pid, [])
-        if is_stopped(pid):
-            found.append(pid)
-    return sorted(found)
+    import psutil
+
+    family = {*pids}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            family |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    return sorted(filter(is_stopped, family))
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Running:

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics import table
-from pipeline.metrics.accuracy import accuracies, bias_from, real_time_rows
 from pipeline.metrics.cells import cell_rows, group_runs
 from pipeline.metrics.collect import collect, read_all
 from pipeline.metrics.contrasts import all_cells_rows, contrast_rows
+from pipeline.metrics.emulation import accuracies, bias_from, real_time_rows
 from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
 from pipeline.metrics.order import order_rows, place_rows
@@ -37,18 +37,18 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
     bias = bias_from(accurate, uncertainty)
-    facts = {"title": study.title, "compares": " ".join(study.compares)}
     about: list[dict[str, Any]] = [
-        {"level": "study", "metric": name, "text": text} for name, text in facts.items()
+        {"metric": "title", "text": study.title},
+        {"metric": "compares", "text": " ".join(study.compares)},
     ]
     plan = [spec.run_id for spec in run_order(expand(study))]
     if bias is not None:
-        about.append({"level": "study", "metric": "emulation_bias", "unit": "1", "value": bias})
+        about.append(table.row("emulation_bias", "1", bias))
     about += [*order_rows(loaded, groups, plan), *all_cells_rows(groups), *sizing_rows(groups)]
     parity = parity_rows(groups)
     return table.assemble(
         [
-            table.rows({"study": study.name}, about),
+            table.rows({"study": study.name, "level": "study"}, about),
             *cell_rows(groups),
             *network_bound_rows(groups),
             *parity,

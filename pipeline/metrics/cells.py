@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 
 from pipeline.metrics.comparison import unequal_work
+from pipeline.metrics.facts import mixed
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
-from pipeline.metrics.pooling import mixed
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
     Floats,
     Interval,
     bca_interval,
-    bounds,
     interval_of_ratio,
     repeats_interval,
     values_interval,
 )
-from pipeline.metrics.table import Rows, rows
+from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.expansion import without_conditions
 from pipeline.study.link import LinkSpec
 
@@ -88,66 +87,54 @@ def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], Group]:
 
 def cell_rows(groups: Groups) -> list[Rows]:
     """Rows of every cell at every node count, with those that never finished."""
-    return [rows(group.context, _values(group, groups)) for group in groups.values()]
+    return [
+        rows({**group.context, "level": "cell"}, _values(group, groups))
+        for group in groups.values()
+    ]
 
 
 def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
-    counts = [
-        ("num_runs", len(group.runs)),
-        ("num_ok", len(group.ok)),
+    values = [
+        row("num_runs", "count", float(len(group.runs))),
+        row("num_ok", "count", float(len(group.ok))),
     ]
-    values: list[dict[str, Any]] = [
-        {"metric": metric, "value": float(count), "unit": "count"} for metric, count in counts
+    if not group.ok:
+        return values
+    values += [
+        interval_row("step_seconds", "s", group.step_seconds),
+        interval_row("tokens_per_second", "tokens/s", group.rate),
+        row("timed_steps", "count", float(sum(len(run.timed_seconds) for run in group.ok))),
     ]
-    if group.ok:
-        values += [*_time_and_rate(group), *_ranges(group), *_speedup(group, groups)]
-        values.append(_mixed(group))
-        values += cell_values([run.record for run in group.ok], group.run_rates, group.rate)
-    return [{"level": "cell", **value} for value in values]
-
-
-def _mixed(group: Group) -> dict[str, Any]:
-    """Whether the runs that are pooled were made under different circumstances, and which."""
-    said = mixed([run.record.run for run in group.ok])
-    return {"metric": "mixed", "unit": "1", "value": float(bool(said)), "text": said or "no"}
-
-
-def _time_and_rate(group: Group) -> list[dict[str, Any]]:
     bca = bca_interval([run.timed_seconds for run in group.ok])
-    values: list[dict[str, Any]] = [
-        {"metric": "step_seconds", "unit": "s", **bounds(group.step_seconds)},
-        {"metric": "tokens_per_second", "unit": "tokens/s", **bounds(group.rate)},
-        {"metric": "timed_steps", "unit": "count",
-         "value": float(sum(len(run.timed_seconds) for run in group.ok))},
-    ]  # fmt: skip
     if bca is not None:
-        values.append({"metric": "step_seconds_bca", "unit": "s", **bounds(bca)})
-    return values
+        values.append(interval_row("step_seconds_bca", "s", bca))
+    values += [*_ranges(group), *_speedup(group, groups)]
+    # Whether the runs that are pooled were made under different circumstances, and which.
+    differ = mixed([run.record.run for run in group.ok])
+    values.append(row("mixed", "1", float(bool(differ)), text=differ or "no"))
+    return values + cell_values([run.record for run in group.ok], group.run_rates, group.rate)
 
 
 def _ranges(group: Group) -> list[dict[str, Any]]:
     """Quantities that a run has one of; the repeats give their median and its interval."""
     ranks = [run.record.run["ranks"] for run in group.ok]
-    busy = "cores" if group.context["device"] == "cpu" else "1"
+    peaks = [[rank["peak_memory_bytes"] for rank in rs] for rs in ranks]
     measured: list[tuple[str, str, list[float]]] = [
         ("final_loss", "nats/token", [float(run.loss[-1]) for run in group.ok]),
-        ("peak_memory_bytes", "bytes", [max(r["peak_memory_bytes"] for r in rs) for rs in ranks]),
-        ("least_peak_memory_bytes", "bytes",
-         [min(r["peak_memory_bytes"] for r in rs) for rs in ranks]),
-    ]  # fmt: skip
-    measured.append(("mean_step_seconds", "s", [float(r.timed_seconds.mean()) for r in group.ok]))
-    tails = [run.tails for run in group.ok]
-    measured += [
-        (name, "s", [each[name] for each in tails])
-        for name in tails[0]
-        if all(name in each for each in tails)
+        ("peak_memory_bytes", "bytes", [max(own) for own in peaks]),
+        ("least_peak_memory_bytes", "bytes", [min(own) for own in peaks]),
+        ("mean_step_seconds", "s", [float(run.timed_seconds.mean()) for run in group.ok]),
     ]
+    tails = [run.tails for run in group.ok]
+    for name in tails[0]:
+        if all(name in each for each in tails):
+            measured.append((name, "s", [each[name] for each in tails]))
     used = [[rank["mean_utilisation"] for rank in rs] for rs in ranks]
     if not any(None in shares for shares in used):
+        busy = "cores" if group.context["device"] == "cpu" else "1"
         measured.append(("mean_utilisation", busy, [float(np.mean(shares)) for shares in used]))
     return [
-        {"metric": metric, "unit": unit, **bounds(values_interval(values))}
-        for metric, unit, values in measured
+        interval_row(metric, unit, values_interval(values)) for metric, unit, values in measured
     ]
 
 
@@ -211,23 +198,21 @@ def base_name(base: Group) -> str:
 
 
 def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
-    base = find_base(group, groups)
+    base, first = find_base(group, groups), find_own_base(group, groups)
     if base is None:
         return []
     ideal = group.context["world_size"] / base.context["world_size"]
-    ratio, name = _over(group, base), base_name(base)
-    first = find_own_base(group, groups)
+    ratio, name, values = _over(group, base), base_name(base), []
+    if first is not None:
+        own = _over(group, first)
+        values.append(interval_row("own_speedup", "1", own, base=base_name(first)))
     return [
-        *([] if first is None else [
-            {"metric": "own_speedup", "unit": "1", "base": base_name(first),
-             **bounds(_over(group, first))},
-        ]),
-        {"metric": "speedup", "unit": "1", "base": name, **bounds(ratio)},
-        {"metric": "efficiency", "unit": "1", "base": name, **bounds(ratio.times(1 / ideal))},
-        {"metric": "ideal_speedup", "value": ideal, "unit": "1", "base": name},
-        {"metric": "base_tokens_per_second", "unit": "tokens/s", "base": name,
-         **bounds(base.rate)},
-    ]  # fmt: skip
+        *values,
+        interval_row("speedup", "1", ratio, base=name),
+        interval_row("efficiency", "1", ratio.times(1 / ideal), base=name),
+        row("ideal_speedup", "1", ideal, base=name),
+        interval_row("base_tokens_per_second", "tokens/s", base.rate, base=name),
+    ]
 
 
 def _over(group: Group, base: Group) -> Interval:

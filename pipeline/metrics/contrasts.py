@@ -6,9 +6,6 @@ needs both: a rank test that finds a difference after Holm's correction for all 
 family (the pairs at one node count, the cells against their bases, or the cells under a condition),
 and an interval of the ratio of medians that leaves out 1; on emulated nodes also all that these
 may be off by on this machine, and nothing is decided of them where that was not measured.
-
-`against_plain(table)` reads the comparisons under conditions back from the table of metrics: what a
-condition of a link costs, as ratios of step times, for the figure, table and text on it.
 """
 
 from __future__ import annotations
@@ -19,12 +16,10 @@ from itertools import combinations, count
 from math import comb, inf
 from typing import Any
 
-import pandas as pd
-
 from pipeline.metrics.cells import Group, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
+from pipeline.metrics.facts import BY_WORLD, circumstances, differing
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
-from pipeline.metrics.pooling import BY_WORLD, circumstances, differing
 from pipeline.metrics.ranks import (
     ALPHA,
     RANK_SUM,
@@ -34,9 +29,9 @@ from pipeline.metrics.ranks import (
     largest_effect_size,
     smallest_p_value,
 )
-from pipeline.metrics.select import cells, pick, plural
-from pipeline.metrics.statistics import MIN_REPEATS, bounds, interval_of_ratio
-from pipeline.metrics.table import Rows, rows
+from pipeline.metrics.select import plural
+from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
+from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.study import Study
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
@@ -78,41 +73,38 @@ def contrast_rows(
 
     `bias` is the share by which times on emulated nodes may be off; None where it was not measured.
     """
-    unequal = _unequal_places(parity)
+    # Cells and node counts of which some verdict of parity is one of `UNEQUAL`.
+    unequal = {
+        (str(part.shared["cell"]), int(part.shared["nodes"]))
+        for part in parity
+        if not {*UNEQUAL}.isdisjoint(part.column("text"))
+    }
     frames = []
     for family, pairs in _families(groups).items():
         found = [(pair, pair.obstacle(declared, unequal)) for pair in pairs]
         frames += [
-            rows(_context(pair), [_verdict(text, 0.0)]) for pair, text in found if text is not None
+            rows(_context(pair), [row("speed_verdict", "1", 0.0, text=text)])
+            for pair, text in found
+            if text is not None
         ]
         frames += _decided([pair for pair, text in found if text is None], family, bias)
     return frames
 
 
 def all_cells_rows(groups: Groups) -> list[dict[str, Any]]:
-    """Kruskal-Wallis of all cells at once at each node count, as rows of level `study`."""
+    """Kruskal-Wallis of all cells at once at each node count, for rows of level `study`."""
     found = []
     for nodes in sorted({nodes for _, nodes in groups}):
         rates = [g.run_rates for (_, n), g in groups.items() if n == nodes and g.ok]
         if len(rates) < 2:
             continue
         test = kruskal_wallis(rates)
-        shared = {"level": "study", "unit": "1", "n": test.n, "nodes": nodes}
         text = f"Kruskal-Wallis of {len(rates)} cells, H = {test.statistic:.3g}"
+        shared = {"n": test.n, "nodes": nodes}
         found += [
-            {**shared, "metric": "all_cells_p_value", "value": test.p_value, "text": text},
-            {**shared, "metric": "all_cells_effect_size", "value": test.effect_size,
-             "text": "epsilon squared"},
-        ]  # fmt: skip
-    return found
-
-
-def _unequal_places(parity: Iterable[Rows]) -> set[Place]:
-    """Cells and node counts of which some verdict of parity is one of `UNEQUAL`."""
-    found = set()
-    for part in parity:
-        if not {*UNEQUAL}.isdisjoint(part.column("text")):
-            found.add((str(part.shared["cell"]), int(part.shared["nodes"])))
+            row("all_cells_p_value", "1", test.p_value, text=text, **shared),
+            row("all_cells_effect_size", "1", test.effect_size, text="epsilon squared", **shared),
+        ]
     return found
 
 
@@ -215,76 +207,18 @@ def _values(
         verdict = FASTER if ratio.value > 1 else SLOWER
     else:
         verdict = UNDECIDED
-    figures = [
-        ("p_value", p_value, f"{RANK_SUM}, corrected for {family} (Holm)"),
-        ("p_value_uncorrected", test.p_value, RANK_SUM),
-        ("smallest_p_value", smallest, "if the two did not overlap at all, corrected"),
-        ("effect_size", test.effect_size, "epsilon squared"),
-        (
-            "largest_effect_size",
-            largest_effect_size(len(pair.one.ok), len(pair.other.ok)),
-            "if the two did not overlap at all",
-        ),
-        ("intervals_overlap", float(overlap), "yes" if overlap else "no"),
-    ]
-    sign = {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0)
+    n, apart_at_best = test.n, "if the two did not overlap at all"
+    effect = largest_effect_size(len(pair.one.ok), len(pair.other.ok))
+    corrected = f"{RANK_SUM}, corrected for {family} (Holm)"
     differ = pair.circumstances_differ()
     return [
-        {"metric": "rate_ratio", "unit": "1", **bounds(ratio)},
-        *({"metric": metric, "unit": "1", "value": value, "n": test.n, "text": text}
-          for metric, value, text in figures),
-        {"metric": "circumstances_differ", "unit": "1", "value": float(bool(differ)),
-         "text": differ or "no"},
-        _verdict(verdict, sign),
-    ]  # fmt: skip
-
-
-def _verdict(text: str, sign: float) -> dict[str, Any]:
-    return {"metric": "speed_verdict", "unit": "1", "value": sign, "text": text}
-
-
-_KEYS = ["cell", "plain", "nodes"]
-_COLUMNS = ["arm", "arm_label", "condition", "adds", "link", "plain_link"]
-
-
-def against_plain(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each cell under a condition at each node count, condition by condition.
-
-    `cell` and `plain` are the two cells, `condition` is the name of the link, `adds` what it adds
-    to the text of `plain_link`; `ratio`, `low` and `high` are NaN where the two are not compared.
-    """
-    found = _verdicts(table)
-    ratio = pick(table, "comparison", "rate_ratio").rename(columns={"other": "plain"})
-    turned = {"ratio": 1 / ratio["value"], "low": 1 / ratio["high"], "high": 1 / ratio["low"]}
-    ratio = ratio[[*_KEYS, "interval"]].assign(**turned)
-    p_value = pick(table, "comparison", "p_value")
-    p_value = p_value.rename(columns={"other": "plain", "value": "p_value"})[[*_KEYS, "p_value"]]
-    found = found.merge(ratio, on=_KEYS, how="left").merge(p_value, on=_KEYS, how="left")
-    seconds = pick(table, "cell", "step_seconds")[["cell", "nodes", "value", "low", "high"]]
-    for of, prefix in (("cell", ""), ("plain", "plain_")):
-        own = seconds.set_axis(
-            [of, "nodes", *(f"{prefix}seconds{end}" for end in ("", "_low", "_high"))], axis=1
-        )
-        found = found.merge(own, on=[of, "nodes"], how="left")
-    return found
-
-
-def _verdicts(table: pd.DataFrame) -> pd.DataFrame:
-    """The comparisons of two cells of one arm on as many nodes: only conditions call for these."""
-    arms, over = (cells(table).set_index("cell")[column] for column in ("arm", "link"))
-    rows = pick(table, "comparison", "speed_verdict").rename(
-        columns={"other": "plain", "text": "verdict"}
-    )
-    rows = rows[(rows["plain"].map(arms) == rows["arm"]) & (rows["nodes"] == rows["other_nodes"])]
-    pairs = list(zip(rows["cell"], rows["arm"], strict=True))
-    rows = rows.assign(
-        condition=[cell.removeprefix(f"{arm}-") for cell, arm in pairs],
-        plain_link=rows["plain"].map(over),
-    )
-    both = zip(rows["link"], rows["plain_link"], strict=True)
-    rows = rows.assign(adds=[link.removeprefix(f"{plain}, ") for link, plain in both])
-    place = {link: number for number, link in enumerate(dict.fromkeys(over.dropna()))}
-    order = rows.assign(place=rows["link"].map(place)).sort_values(
-        ["place", "nodes", "cell_order"], kind="stable"
-    )
-    return order[[*_KEYS, *_COLUMNS, "verdict"]].reset_index(drop=True)
+        interval_row("rate_ratio", "1", ratio),
+        row("p_value", "1", p_value, n=n, text=corrected),
+        row("p_value_uncorrected", "1", test.p_value, n=n, text=RANK_SUM),
+        row("smallest_p_value", "1", smallest, n=n, text=f"{apart_at_best}, corrected"),
+        row("effect_size", "1", test.effect_size, n=n, text="epsilon squared"),
+        row("largest_effect_size", "1", effect, n=n, text=apart_at_best),
+        row("intervals_overlap", "1", float(overlap), n=n, text="yes" if overlap else "no"),
+        row("circumstances_differ", "1", float(bool(differ)), text=differ or "no"),
+        row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
+    ]

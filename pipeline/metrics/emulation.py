@@ -1,19 +1,94 @@
-"""Bias of times on emulated nodes, as tables and texts state it, and the yardstick's part."""
+"""Accuracy of emulated times: runs in real time against the emulated ones of the same cell.
+
+Rows of level `real_time` are about one such run, rows of level `cell` about all of a cell on two
+nodes. From them comes the share by which a ratio of emulated times may be off, as tables and texts
+state it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from pipeline.errors import RecordError
+from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.format import ratio_interval
+from pipeline.metrics.labels import Labels, label_of, run_context
+from pipeline.metrics.runs import load_run, outcome_rows
 from pipeline.metrics.select import pick, plural, records
-from pipeline.metrics.statistics import interpolated_bounds
+from pipeline.metrics.statistics import (
+    MIN_REPEATS,
+    Interval,
+    interpolated_bounds,
+    interval_of_ratio,
+    repeats_interval,
+)
+from pipeline.metrics.table import Rows, interval_row, rows
+from pipeline.records import RunRecord
 from pipeline.schemas import read
 
+BASE = "the same cell in real time"
 HOW_TO_MEASURE = "cluster.real_time measures it, in a minute on a machine with two free cores"
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Step time of a cell in real time, and the emulated one over it."""
+
+    group: Group
+    real: Interval
+    ratio: Interval
+
+    @property
+    def rows(self) -> Rows:
+        """The two, as rows of the cell."""
+        real = interval_row("real_time_step_seconds", "s", self.real)
+        ratio = interval_row("accuracy", "1", self.ratio)
+        return rows(self.group.context | {"level": "cell", "base": BASE}, [real, ratio])
+
+
+def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[Accuracy]:
+    """Of each cell that finished both ways; `records` are those of the runs in real time."""
+    found = []
+    for (cell, nodes), group in groups.items():
+        real = [
+            load_run(one, {}).timed_seconds
+            for one in records
+            if one.status == "ok" and (one.spec.cell, one.spec.world.nodes) == (cell, nodes)
+        ]
+        if real and group.ok:
+            seconds = repeats_interval(real)
+            ratio = interval_of_ratio(group.step_seconds, seconds)
+            found.append(Accuracy(group, seconds, ratio))
+    return found
+
+
+def bias_from(found: Iterable[Accuracy], uncertainty: float = 0.0) -> float | None:
+    """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
+
+    All times of a study share the level of its yardstick, the speed of the emulated processor,
+    which a ratio does not have; so cells are held against one another, and a single one against
+    itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
+    two nodes do not show. None where no cell has the repeats that an interval needs.
+    """
+    ratios = [one.ratio for one in found if one.ratio.n >= MIN_REPEATS]
+    pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
+    if not pairs:
+        return None
+    return max(max(one.high, 1 / one.low) for one in pairs) * (1 + uncertainty) - 1
+
+
+def real_time_rows(records: Iterable[RunRecord], labels: Labels) -> list[Rows]:
+    """Status, times and bytes of each run."""
+    return [
+        rows(run_context(one, label_of(labels, one)) | {"level": "real_time"}, outcome_rows(one))
+        for one in records
+    ]
 
 
 def bias_of(table: pd.DataFrame) -> float | None:

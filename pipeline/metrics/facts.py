@@ -2,14 +2,20 @@
 
 Versions, hardware, network, provenance and what the ranks tell of their machines. Records of
 earlier versions lack some of it, and say nothing of that.
+
+Repeats of a cell are one sample only where network, processor, software and source were the same.
+Where they were not, the cell is marked: rows of metric `mixed`, whose text names what differs. A
+comparison of two cells names what differs between their runs (`circumstances_differ`).
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.metrics.select import listed
+from pipeline.metrics.table import row
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
 
@@ -19,12 +25,21 @@ FORMER_CLOCK = "own rank, with the report"
 FORMER_MTU = 1500
 """Bytes of a packet on emulated links, in records from before that was recorded."""
 
+YARDSTICK = "forward pass by the yardstick"
+BY_WORLD = ("dilation", "threads per rank", YARDSTICK)
+"""They follow from the number of nodes, so cells of other worlds differ in them by design."""
+
+NO_IMAGE = "none (on the host)"
+
 
 def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     """Versions, hardware and provenance as rows of text, for the table of the environment."""
     run = record.run
     hardware, execution, provenance = run["hardware"], run["execution"], run["provenance"]
     dirty = " (with uncommitted changes)" if provenance["git_dirty"] else ""
+    # A record names the axes of its mesh where there are others than `data`.
+    layout = execution["layout"]
+    axes = dict(layout.get("axes", [("data", layout["data_parallel"])]))
     facts: dict[str, Any] = {
         **{f"version:{name}": version for name, version in sorted(run["versions"].items())},
         "cpu_model": hardware["cpu_model"],
@@ -35,7 +50,7 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         "threads_per_rank": execution["threads_per_rank"],
         "backend": execution["backend"],
         "clock": execution.get("clock", FORMER_CLOCK),
-        **{f"axis:{name}": size for name, size in _axes(execution["layout"]).items()},
+        **{f"axis:{name}": size for name, size in axes.items()},
         "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
         "image_digest": provenance["image_digest"] or "none (run on the host)",
         "tokenizer_sha256": run["data"]["tokenizer_sha256"],
@@ -45,7 +60,8 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     }
     if "network_reason" in execution:
         facts["network_reason"] = execution["network_reason"]
-    if (emulation := execution.get("emulation")) is not None:
+    emulation = execution.get("emulation", {})
+    if emulation:
         facts |= _emulation_facts(emulation)
     facts |= _facts_of_ranks(run["ranks"])
     if run["precision"] is not None:
@@ -53,53 +69,16 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     if run["model"] is not None:
         facts["num_parameters"] = run["model"]["num_parameters"]
         facts["flops_per_token"] = run["model"]["flops_per_token"]
-    return [
-        {"level": "run", "metric": name, "text": str(fact),
+    found: list[dict[str, Any]] = [
+        {"metric": name, "text": str(fact),
          "value": float(fact) if isinstance(fact, int | float) else None}
         for name, fact in facts.items()
-    ] + _stalled(record)  # fmt: skip
-
-
-def _axes(layout: Mapping[str, Any]) -> dict[str, int]:
-    """Ranks along each axis of the mesh; a record names them where there is more than `data`."""
-    return dict(layout.get("axes", [("data", layout["data_parallel"])]))
-
-
-def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the ranks tell of their machines, all values that they have; none in older records."""
-    told = [rank["environment"] for rank in ranks if "environment" in rank]
-    names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
-    values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
-    facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
-    facts |= _nccl_facts([rank["nccl"] for rank in ranks if "nccl" in rank])
-    shares = [rank["steal_share"] for rank in ranks if "steal_share" in rank]
-    if shares:
-        facts["steal_share"] = max(shares)
-    if speeds := [rank["machine_speed"]["median"] for rank in ranks if "machine_speed" in rank]:
-        facts["machine_speed"] = statistics.median(speeds)
-    if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
-        facts["cpu_mhz"] = min(clocks)
-    if placed := [rank for rank in ranks if "cores" in rank]:
-        facts["placement"] = "; ".join(f"rank {r['rank']} on {_cores(r['cores'])}" for r in placed)
-    return facts
-
-
-def _nccl_facts(accounts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The networks of NCCL as it tells of them; `nccl_tcp` where it used TCP sockets."""
-    facts: dict[str, Any] = {}
-    for name in ("transports", "cards"):
-        if values := sorted({value for one in accounts for value in one[name]}):
-            facts[f"nccl_{name}"] = ", ".join(values)
-    channels = [one["channels"] for one in accounts if one["channels"] is not None]
-    if channels:
-        facts["nccl_channels"] = max(channels)
-    if any(one["tcp"] for one in accounts):
-        facts["nccl_tcp"] = 1
-    return facts
-
-
-def _cores(cores: Sequence[int]) -> str:
-    return f"core {cores[0]}" if len(cores) == 1 else f"{len(cores)} cores"
+    ]  # fmt: skip
+    # Whether a run on emulated nodes stalled, and where; nothing is known of earlier records.
+    if "tcp" in emulation and record.status == "ok":
+        where = emulation.get("stalled")
+        found.append(row("stalled", "1", float(where is not None), text=where or "no"))
+    return found
 
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,27 +90,91 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
         facts["forward_seconds"] = emulation["forward_seconds"]
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
-    return facts | _tcp_facts(emulation)
-
-
-def _tcp_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
-    """TCP of the emulated nodes; none in records from before it was dilated."""
-    tcp = emulation.get("tcp")
-    if tcp is None:
-        return {}
-    return {
+    # Records from before TCP was dilated have none.
+    if (tcp := emulation.get("tcp")) is not None:
         # In time of the emulated cluster, as all times are.
-        "tcp_rto_min_seconds": tcp["rto_min_ms"] / 1000 / emulation["dilation"],
-        "tcp_congestion_control": tcp["congestion_control"],
-        "tcp_slow_start_after_idle": tcp["slow_start_after_idle"],
+        facts["tcp_rto_min_seconds"] = tcp["rto_min_ms"] / 1000 / emulation["dilation"]
+        for name in ("congestion_control", "slow_start_after_idle"):
+            facts[f"tcp_{name}"] = tcp[name]
+    return facts
+
+
+def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the ranks tell of their machines, all values that they have; none in older records."""
+    told = [rank["environment"] for rank in ranks if "environment" in rank]
+    names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
+    values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
+    facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
+    # The networks of NCCL as it tells of them; `nccl_tcp` where it used TCP sockets.
+    accounts = [rank["nccl"] for rank in ranks if "nccl" in rank]
+    for name in ("transports", "cards"):
+        if used := sorted({value for one in accounts for value in one[name]}):
+            facts[f"nccl_{name}"] = ", ".join(used)
+    if channels := [one["channels"] for one in accounts if one["channels"] is not None]:
+        facts["nccl_channels"] = max(channels)
+    if any(one["tcp"] for one in accounts):
+        facts["nccl_tcp"] = 1
+    if shares := [rank["steal_share"] for rank in ranks if "steal_share" in rank]:
+        facts["steal_share"] = max(shares)
+    if speeds := [rank["machine_speed"]["median"] for rank in ranks if "machine_speed" in rank]:
+        facts["machine_speed"] = statistics.median(speeds)
+    if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
+        facts["cpu_mhz"] = min(clocks)
+    cores = {rank["rank"]: rank["cores"] for rank in ranks if "cores" in rank}
+    if cores:
+        facts["placement"] = "; ".join(
+            f"rank {rank} on {f'core {own[0]}' if len(own) == 1 else f'{len(own)} cores'}"
+            for rank, own in cores.items()
+        )
+    return facts
+
+
+def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> value of each circumstance that a record (the content of run.json) tells."""
+    execution, provenance = run["execution"], run["provenance"]
+    found = {
+        "network": str(execution["network"]),
+        "threads per rank": str(execution["threads_per_rank"]),
+        "clock": str(execution.get("clock", FORMER_CLOCK)),
+        "torch": str(run["versions"].get("torch", "unknown")),
+        "commit": _commit(provenance),
+        "image": str(provenance["image_digest"] or NO_IMAGE),
+        "processor": _of_ranks(run, "cpu_model") or str(run["hardware"]["cpu_model"]),
+        "GPU": _of_ranks(run, "gpu") or ", ".join(sorted({*run["hardware"]["gpus"]})) or "none",
     }
+    if (emulation := execution.get("emulation")) is not None:
+        found["MTU"] = str(emulation.get("mtu", FORMER_MTU))
+        found["dilation"] = f"{emulation['dilation']:g}"
+        # Of one cell on so many nodes: those of other worlds compute other micro-batches.
+        if (forward := emulation.get("forward_seconds")) is not None:
+            found[YARDSTICK] = f"{1e3 * forward:.4g} ms"
+    for name in ("driver", "kernel", "nccl"):
+        if told := _of_ranks(run, name):
+            found[name] = told
+    return found
 
 
-def _stalled(record: RunRecord) -> list[dict[str, Any]]:
-    """Whether a run on emulated nodes stalled, and where; nothing is known of earlier records."""
-    emulation = record.run["execution"].get("emulation", {})
-    if "tcp" not in emulation or record.status != "ok":
-        return []
-    said = emulation.get("stalled")
-    value = {"value": float(said is not None), "unit": "1", "text": said or "no"}
-    return [{"level": "run", "metric": "stalled", **value}]
+def _commit(provenance: Mapping[str, Any]) -> str:
+    dirty = " with changes" if provenance["git_dirty"] else ""
+    return f"{str(provenance['git_commit'] or 'unknown')[:12]}{dirty}"
+
+
+def _of_ranks(run: Mapping[str, Any], name: str) -> str:
+    """The values of a fact over all ranks; empty where no rank tells it."""
+    told = {rank.get("environment", {}).get(name) for rank in run["ranks"]}
+    return " beside ".join(sorted(str(value) for value in told - {None}))
+
+
+def mixed(runs: Sequence[Mapping[str, Any]]) -> str:
+    """What was not the same in all runs, such as `torch 2.12 and 2.13`; empty where nothing was."""
+    return differing([circumstances(run) for run in runs])
+
+
+def differing(found: Iterable[Mapping[str, str]], leave_out: Sequence[str] = ()) -> str:
+    """Each circumstance that has several values, with these. What one run lacks is no value."""
+    values: dict[str, set[str]] = {}
+    for one in found:
+        for name, value in one.items():
+            values.setdefault(name, set()).add(value)
+    apart = {name: told for name, told in values.items() if len(told) > 1 and name not in leave_out}
+    return "; ".join(f"{name} {listed(sorted(told))}" for name, told in apart.items())

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.metrics.statistics import Floats, Interval, bounds, values_interval
+from pipeline.metrics.statistics import Floats, Interval, values_interval
+from pipeline.metrics.table import interval_row, row
 from pipeline.models import recomputed_flops_per_token
 from pipeline.records import RunRecord
 
@@ -50,14 +51,10 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
     return of_model * rate, (of_model + again) * rate
 
 
-def run_values(
-    record: RunRecord, tokens_per_second: float
-) -> list[tuple[str, str, float, dict[str, Any]]]:
+def run_values(record: RunRecord, tokens_per_second: float) -> list[dict[str, Any]]:
     """Both utilisations of a run, where its ranks measured a peak."""
-    shares = utilisations(record, tokens_per_second)
-    if shares is None:
-        return []
-    return [(name, "1", x, {"text": _TEXT}) for name, x in zip(NAMES, shares, strict=True)]
+    shares = utilisations(record, tokens_per_second) or ()
+    return [row(name, "1", share, text=_TEXT) for name, share in zip(NAMES, shares)]  # noqa: B905
 
 
 def cell_values(
@@ -69,26 +66,20 @@ def cell_values(
     """
     first = records[0]
     per_token = float(first.run["model"]["flops_per_token"])
-    values: list[dict[str, Any]] = [
-        {"metric": "model_flops_per_step", "unit": "FLOP",
-         "value": per_token * first.spec.global_batch_tokens},
-        {"metric": "model_flops_per_second", "unit": "FLOP/s", **bounds(rate.times(per_token))},
-    ]  # fmt: skip
-    peaks = [peak_per_rank(record) for record in records]
     found = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
+    shares = {name: [pair and pair[place] for pair in found] for place, name in enumerate(NAMES)}
+    peaks = [peak_per_rank(record) for record in records]
     return [
-        *values,
+        row("model_flops_per_step", "FLOP", per_token * first.spec.global_batch_tokens),
+        interval_row("model_flops_per_second", "FLOP/s", rate.times(per_token)),
         *_range("peak_flops_per_second", "FLOP/s", peaks),
-        *(
-            row
-            for place, name in enumerate(NAMES)
-            for row in _range(name, "1", [None if pair is None else pair[place] for pair in found])
-        ),
+        *(one for name, values in shares.items() for one in _range(name, "1", values)),
     ]
 
 
 def _range(metric: str, unit: str, found: Sequence[float | None]) -> list[dict[str, Any]]:
+    """A row over the repeats, if all of them have a value."""
     values = [value for value in found if value is not None]
-    if len(values) < len(found):
-        return []
-    return [{"metric": metric, "unit": unit, **bounds(values_interval(values))}]
+    return (
+        [interval_row(metric, unit, values_interval(values))] if len(values) == len(found) else []
+    )

@@ -11,12 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.contrasts import FASTER, against_plain
+from pipeline.metrics.contrasts import FASTER
 from pipeline.metrics.emulation import bias_sentence
 from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import cells, fact, listed, node_counts, pick, plural, records
-from pipeline.metrics.verdicts import Verdict, compared, faster_than_base
+from pipeline.metrics.verdicts import Verdict, against_plain, compared, faster_than_base
 from pipeline.study.profiling import COMMUNICATION
 
 _SHARE = f"phase_share:{COMMUNICATION}"
@@ -32,7 +32,10 @@ def measured_on(table: pd.DataFrame) -> str:
     counts = node_counts(table)
     nodes = f"{listed(counts)} node{'' if counts == [1] else 's'}"
     cores = sorted({int(one) for one in pick(table, "run", "num_cores")["value"].dropna()})
-    shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({_processor(table)})"
+    # `Intel Xeon @ 2.80GHz`: as the machine names it, without marks of trade.
+    named = fact(table, "cpu_model")
+    words = re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b", " ", named).split()
+    shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({' '.join(words) or named})"
     gpus = sorted(set(fact(table, "gpus", "none").split(", ")) - {"none"})
     most = int(runs["world_size"].max())
     ranks = ("up to " if most > 1 else "") + plural(most, "rank")
@@ -44,12 +47,6 @@ def measured_on(table: pd.DataFrame) -> str:
     }
     networks = set(runs["network"])
     return f"{model} on {nodes}, {listed(text for key, text in places.items() if key in networks)}"
-
-
-def _processor(table: pd.DataFrame) -> str:
-    """`Intel Xeon @ 2.80GHz`: the processor as the machine names it, without marks of trade."""
-    model = fact(table, "cpu_model")
-    return " ".join(re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b", " ", model).split()) or model
 
 
 def last_place(table: pd.DataFrame) -> pd.DataFrame:
@@ -88,8 +85,8 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     where, lead = measured_on(table), winner or rest
     lower, processor = _lower_precision(with_words, place, nodes)
     costs = {row["arm_label"]: _cost(with_words, row["cell"], nodes) for row in records(place)}
-    # Of the study, which names no winner.
-    in_order = records(same.sort_values("cell_order")) if len(same) else []
+    # In the order of the study, which names no winner.
+    own = same.sort_values("cell_order")["arm_label"] if len(same) else ()
     shares = sorted(one["share"] for one in costs.values() if "share" in one)
     return {
         "measured_on": where,
@@ -99,7 +96,7 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         "result": lead,
         "rest": rest if winner else "",
         "precision": lower,
-        "why": _why([(row["arm_label"], costs[row["arm_label"]]) for row in in_order]),
+        "why": _why({label: costs[label] for label in own}),
         "processor": processor,
         "bias": bias_sentence(table),
         "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in shares[:1] + shares[-1:])),
@@ -115,62 +112,42 @@ def _equal_precision(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["precision"] == chosen].sort_values("value", ascending=False, kind="stable")
 
 
-def _verdicts(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> list[Verdict | None]:
-    """Whether the first of these cells is faster than each of the others."""
-    first, *others = list(same["cell"])
-    return [compared(table, (first, nodes), (other, nodes)) for other in others]
-
-
 def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
     """Who wins, and what else was measured; no winner without a decided comparison."""
     if same.empty:
         return "", ""
     first, *others = records(same)
-    answers = list(zip(others, _verdicts(table, same, nodes), strict=True))
-    beaten = [row for row, one in answers if one is not None and one.verdict == FASTER]
-    apart = [row for row, one in answers if one is None or not one.compared]
-    open_ones = [row for row in others if not any(row is one for one in [*beaten, *apart])]
-    where = f"At {place_name(same)} in {_type(first)}"
+    cell, name, kind = first["cell"], first["arm_label"], _type(first)
+    answers = [(row, compared(table, (cell, nodes), (row["cell"], nodes))) for row in others]
+    beaten = [(row, one) for row, one in answers if one and one.verdict == FASTER]
+    undecided = [row for row, one in answers if one and one.compared and one.verdict != FASTER]
+    apart = [row["arm_label"] for row, one in answers if one is None or not one.compared]
+    why = "because work or training were not the same"
+    unlike = f" Not compared with {listed(apart)}, {why}." if apart else ""
+    where = f"At {place_name(same)} in {kind}"
     if not beaten:
         # In the order of the study: the order of throughputs would name a winner.
         rows = records(same.sort_values("cell_order"))
         rates = listed(f"{row['arm_label']} trained {_rate(row)}" for row in rows)
-        undecided = "; the data do not decide which has more" if open_ones else ""
-        return "", f"{where}, {rates} tokens/s{undecided}.{_apart(apart)}"
-    ratios = listed(
-        f"{_ratio(one)} times as many as {row['arm_label']}"
-        for row, one in answers
-        if one is not None and row in beaten
-    )
-    base = _base(table, first["cell"], nodes)
-    against = faster_than_base(table, first["cell"], nodes, base)
+        still_open = "; the data do not decide which has more" if undecided else ""
+        return "", f"{where}, {rates} tokens/s{still_open}.{unlike}"
+    ratios = listed(f"{_ratio(one)} times as many as {row['arm_label']}" for row, one in beaten)
+    speedups = pick(table, "cell", "speedup").set_index(["cell", "nodes"])["base"]
+    base = str(speedups.get((cell, nodes), ""))
+    against = faster_than_base(table, cell, nodes, base)
     if against is not None and against.decided:
-        cell, _, on = base.partition(", ")
+        alone, _, on = base.partition(", ")
         labels = cells(table).set_index("cell")["arm_label"]
-        ratios += f", and {_ratio(against)} times as many as {labels[cell]} on {on}"
-    every = f"every other {_type(first)} cell" if len(beaten) == len(others) > 1 else ""
-    names = every or listed(row["arm_label"] for row in beaten)
-    winner = (
-        f"{where}, {first['arm_label']} was faster than {names}: {_rate(first)} tokens/s, {ratios}."
-    )
+        ratios += f", and {_ratio(against)} times as many as {labels[alone]} on {on}"
+    names = listed(row["arm_label"] for row, _ in beaten)
+    if len(beaten) == len(others) > 1:
+        names = f"every other {kind} cell"
+    winner = f"{where}, {name} was faster than {names}: {_rate(first)} tokens/s, {ratios}."
     rest = ""
-    if open_ones:
-        names = listed(f"{row['arm_label']} ({_rate(row)} tokens/s)" for row in open_ones)
-        rest = f"The data do not decide between {first['arm_label']} and {names}."
-    return winner, (rest + _apart(apart)).strip()
-
-
-def _apart(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
-    names = listed(row["arm_label"] for row in rows)
-    return f" Not compared with {names}, because work or training were not the same."
-
-
-def _base(table: pd.DataFrame, cell: str, nodes: int) -> str:
-    rows = pick(table, "cell", "speedup")
-    found = rows.loc[(rows["cell"] == cell) & (rows["nodes"] == nodes), "base"]
-    return str(found.iloc[0]) if len(found) else ""
+    if undecided:
+        names = listed(f"{row['arm_label']} ({_rate(row)} tokens/s)" for row in undecided)
+        rest = f"The data do not decide between {name} and {names}."
+    return winner, (rest + unlike).strip()
 
 
 def _rate(row: dict[str, Any]) -> str:
@@ -188,16 +165,18 @@ def _type(row: dict[str, Any]) -> str:
 
 def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tuple[str, str]:
     """How cells of lower precision compare with the fp32 one of their strategy, and the rates."""
+    rows = records(place.sort_values("cell_order")) if len(place) else []
     full: dict[str, dict[str, Any]] = {}
     # A strategy's first fp32 cell is the plain one; those after it have options of their own.
-    for row in records(place[place["precision"] == "fp32"].sort_values("cell_order")):
-        full.setdefault(row["strategy"], row)
+    for row in rows:
+        if row["precision"] == "fp32":
+            full.setdefault(row["strategy"], row)
     peaks = pick(table, "cell", "peak_flops_per_second")
     rates = peaks[peaks["nodes"] == nodes].set_index("cell")["value"]
     told, gains, types = [], [], set()
-    for row in records(place[place["precision"] != "fp32"].sort_values("cell_order")):
+    for row in rows:
         plain = full.get(row["strategy"])
-        if plain is None:
+        if row["precision"] == "fp32" or plain is None:
             continue
         one = compared(table, (row["cell"], nodes), (plain["cell"], nodes))
         if one is None or not one.compared:
@@ -220,13 +199,11 @@ def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tu
 
 def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
     """Per step: bytes and collectives of the rank that sends most, per cent of communication."""
-    share = pick(table, "cell", _SHARE)
-    share = share[(share["cell"] == cell) & (share["nodes"] == nodes) & (share["world_size"] > 1)]
-    found: dict[str, Any] = {} if share.empty else {"share": 100 * float(share["value"].iloc[0])}
-    rows = table[
-        (table["level"] == "profile") & (table["cell"] == cell) & (table["nodes"] == nodes)
-    ]
-    sent = rows[rows["metric"].astype(str).str.startswith("sent_bytes:")]
+    here = table[(table["cell"] == cell) & (table["nodes"] == nodes)]
+    share = pick(here[here["world_size"] > 1], "cell", _SHARE)["value"]
+    found: dict[str, Any] = {} if share.empty else {"share": 100 * float(share.iloc[0])}
+    profiled = here[here["level"] == "profile"]
+    sent = profiled[profiled["metric"].astype(str).str.startswith("sent_bytes:")]
     if len(sent):
         total = sent.groupby("rank")["value"].sum()
         calls = sent.loc[sent["rank"] == total.idxmax(), "text"].dropna()
@@ -234,18 +211,15 @@ def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
     return found
 
 
-def _why(costs: list[tuple[str, dict[str, Any]]]) -> str:
+def _why(costs: dict[str, dict[str, Any]]) -> str:
     """What goes with the order of these cells; empty without profiled runs."""
     sent = [
         f"{one['sent'] / 1e6:.2f} MB in {label}" + (f" ({one['calls']})" if one["calls"] else "")
-        for label, one in costs
+        for label, one in costs.items()
         if "sent" in one
     ]
-    shares = [f"{one['share']:.0f} % in {label}" for label, one in costs if "share" in one]
+    shares = [f"{one['share']:.0f} % in {label}" for label, one in costs.items() if "share" in one]
     told = [f"The rank that sends most sent {listed(sent)} in a step."] if sent else []
-    told += (
-        [f"Of a step, communication that no computing hides was {listed(shares)}."]
-        if shares
-        else []
-    )
+    if shares:
+        told.append(f"Of a step, communication that no computing hides was {listed(shares)}.")
     return " ".join(told)

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.metrics.cells import Groups
 from pipeline.metrics.ranks import NOT_TESTED, Drift, drift
 from pipeline.metrics.runs import Run
-from pipeline.metrics.table import Rows, rows
+from pipeline.metrics.table import Rows, row, rows
 
 ORDER = "random within each repeat, fixed by the seeds"
 
@@ -32,10 +32,9 @@ def executed(runs: Sequence[Run]) -> list[Run]:
 def place_rows(runs: Sequence[Run]) -> list[Rows]:
     """One row per run: its place in the order of execution, from 1."""
     return [
-        rows(run.context, [{"level": "run", "metric": "execution_order", "unit": "count",
-                            "value": float(place)}])
+        rows({**run.context, "level": "run"}, [row("execution_order", "count", float(place))])
         for place, run in enumerate(executed(runs), 1)
-    ]  # fmt: skip
+    ]
 
 
 def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list[dict[str, Any]]:
@@ -48,13 +47,11 @@ def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list
     text = f"{ORDER}; {kept} of {len(places)} runs were executed in this order"
     found = order_drift(runs, groups)
     return [
-        {"level": "study", "metric": "order_kept", "unit": "count", "value": float(kept),
-         "n": len(places), "text": text},
-        {"level": "study", "metric": "order_drift", "text": NOT_TESTED}
+        row("order_kept", "count", float(kept), n=len(places), text=text),
+        {"metric": "order_drift", "text": NOT_TESTED}
         if found is None
-        else {"level": "study", "metric": "order_drift", "unit": "1", "value": found.share,
-              "n": found.n, "text": found.verdict},
-    ]  # fmt: skip
+        else row("order_drift", "1", found.share, n=found.n, text=found.verdict),
+    ]
 
 
 def order_drift(runs: Sequence[Run], groups: Groups) -> Drift | None:

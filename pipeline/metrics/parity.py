@@ -21,7 +21,7 @@ from pipeline.metrics.cells import Group, Groups, base_name
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
-from pipeline.metrics.table import Rows, rows
+from pipeline.metrics.table import Rows, row, rows
 from pipeline.study.equal_work import schedule_text, without_lossy_wire
 
 EQUAL, NOT_EQUAL, DIVERGED = "equal", "NOT EQUAL", "diverged"
@@ -131,17 +131,15 @@ def _reference(group: Group, groups: Groups, precision: str) -> Group | None:
     alone = [g for g in finished if g.context["world_size"] == 1]
     single = [g for g in alone if g.context["strategy"] == "single"]
     ranked = single + (alone if precision == group.context["precision"] else [])
-    here = [g for g in finished if _world(g) == _world(group) and not lossy(g)]
+    here = [g for g in finished if not lossy(g)]
+    for size in ("nodes", "world_size"):
+        here = [g for g in here if g.context[size] == group.context[size]]
     equal = [g for g in [*ranked, *here] if not unequal_training_work(g, group)]
     # A cell is no reference of its own unless it is the single device.
     own = any(one is group for one in [*single, *ranked[:1]])
     if equal and (equal[0] is not group or own):
         return equal[0]
     return next(iter(ranked), None)
-
-
-def _world(group: Group) -> tuple[int, int]:
-    return int(group.context["nodes"]), int(group.context["world_size"])
 
 
 def lossy(group: Group) -> bool:
@@ -169,79 +167,73 @@ def parity_rows(groups: Groups) -> list[Rows]:
     """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
     finished = [group for group in groups.values() if group.ok]
     frames = [
-        rows(group.context, [_bit_equal(group), *_deterministic(group)]) for group in finished
+        rows({**group.context, "level": "cell"}, [_bit_equal(group), *_deterministic(group)])
+        for group in finished
     ]
     deviations = []
     for group in finished:
-        found = references(group, groups)
+        found, context = references(group, groups), {**group.context, "level": "cell"}
         deviations += _step_deviations(group, next((reference for reference, _ in found), None))
         if not found:
-            frames.append(rows(group.context, [_verdict(_NO_REFERENCE, None)]))
+            frames.append(rows(context, [_verdict(_NO_REFERENCE)]))
         for reference, band in found:
             if reference is not group:
-                frames.append(rows(group.context, _values(group, reference, band)))
+                about = {**context, "base": base_name(reference)}
+                frames.append(rows(about, _values(group, reference, band)))
     return frames + deviations
 
 
 def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
-    base = base_name(reference)
     pairs = [(run, _same_seed(run, reference)) for run in group.ok]
     known = [(run, other) for run, other in pairs if other is not None]
     if not known:
-        return [_verdict(f"{NOT_COMPARED}: no run of the same seed", base)]
+        return [_verdict(f"{NOT_COMPARED}: no run of the same seed")]
     unequal = unequal_training_work(group, reference)
     if unequal:
-        return [_verdict(f"{NOT_COMPARED}: {', '.join(unequal)} differ", base)]
+        return [_verdict(f"{NOT_COMPARED}: {', '.join(unequal)} differ")]
     each = [deviation_of(run, other) for run, other in known]
     apart = [deviation for deviation in each if deviation is not None]
     if len(apart) < len(each):
-        return [_verdict(DIVERGED, base)]
-    worst = Deviation.largest(apart)
-    first, early = band.first_step, band.first_steps
-    figures = {
-        "parity_loss_first": (worst.loss_first, f"{first:g}"),
-        "parity_norm_first": (worst.norm_first, f"{first:g}"),
-        "parity_loss_early": (worst.loss_early, f"{early:g}"),
-        "parity_norm_early": (worst.norm_early, f"{early:g}"),
-        "parity_loss_all": (worst.loss_all, None),
-        "parity_norm_all": (worst.norm_all, None),
-    }
+        return [_verdict(DIVERGED)]
+    worst, n = Deviation.largest(apart), len(known)
+    first, early = f"{band.first_step:g}", f"{band.first_steps:g}"
     steps = min(FIRST_STEPS, len(known[0][0].loss))
     return [
-        *({"level": "cell", "metric": metric, "value": value, "unit": "1", "base": base,
-           "n": len(known), "text": text} for metric, (value, text) in figures.items()),
-        {"level": "cell", "metric": "parity_band", "text": band.name, "base": base},
-        {"level": "cell", "metric": "parity_steps", "value": float(steps), "unit": "count",
-         "base": base, "text": "first steps that decide"},
-        {"level": "cell", "metric": "parity_skipped", "value": float(worst.skipped),
-         "unit": "count", "base": base, "text": "skipped by a loss scaler, and left out"},
-        *_between_seeds(reference, base),
-        _verdict(EQUAL if worst.within(band) else NOT_EQUAL, base),
+        row("parity_loss_first", "1", worst.loss_first, n=n, text=first),
+        row("parity_norm_first", "1", worst.norm_first, n=n, text=first),
+        row("parity_loss_early", "1", worst.loss_early, n=n, text=early),
+        row("parity_norm_early", "1", worst.norm_early, n=n, text=early),
+        row("parity_loss_all", "1", worst.loss_all, n=n),
+        row("parity_norm_all", "1", worst.norm_all, n=n),
+        {"metric": "parity_band", "text": band.name},
+        row("parity_steps", "count", float(steps), text="first steps that decide"),
+        row("parity_skipped", "count", float(worst.skipped),
+            text="skipped by a loss scaler, and left out"),
+        *_between_seeds(reference),
+        _verdict(EQUAL if worst.within(band) else NOT_EQUAL),
     ]  # fmt: skip
 
 
-def _between_seeds(reference: Group, base: str) -> list[dict[str, Any]]:
+def _between_seeds(reference: Group) -> list[dict[str, Any]]:
     """How far runs of the reference with other seeds are apart, to read a later drift against."""
     by_seed = {run.context["seed"]: run for run in reference.ok}
     pairs = list(combinations(by_seed.values(), 2))
     if not pairs:
         return []
     largest = max(float(np.nanmax(relative_deviation(a.loss, b.loss))) for a, b in pairs)
-    return [{"level": "cell", "metric": "parity_loss_seeds", "value": largest, "unit": "1",
-             "base": base, "n": len(by_seed), "text": "over all steps, between seeds"}]  # fmt: skip
+    about = "over all steps, between seeds"
+    return [row("parity_loss_seeds", "1", largest, n=len(by_seed), text=about)]
 
 
-def _verdict(text: str, base: str | None) -> dict[str, Any]:
-    return {"level": "cell", "metric": "parity_verdict", "text": text, "base": base,
-            "value": float(text == EQUAL), "unit": "1"}  # fmt: skip
+def _verdict(text: str) -> dict[str, Any]:
+    return row("parity_verdict", "1", float(text == EQUAL), text=text)
 
 
 def _bit_equal(group: Group) -> dict[str, Any]:
     """Whether all ranks held the same final weights in every repeat; `n` counts the ranks."""
     held = [[rank["weights_sha256"] for rank in run.record.run["ranks"]] for run in group.ok]
     equal = all(len(set(hashes)) == 1 for hashes in held)
-    return {"level": "cell", "metric": "weights_bit_equal", "value": float(equal), "unit": "1",
-            "n": max(len(hashes) for hashes in held)}  # fmt: skip
+    return row("weights_bit_equal", "1", float(equal), n=max(map(len, held)))
 
 
 def _deterministic(group: Group) -> list[dict[str, Any]]:
@@ -261,9 +253,9 @@ def _deterministic(group: Group) -> list[dict[str, Any]]:
         for one, other in again
         for name in ("loss", "grad_norm")
     )
-    return [{"level": "cell", "metric": "repeats_bit_equal", "value": float(same), "unit": "1",
-             "n": len(again) + len({run.context["seed"] for _, run in again}),
-             "text": "losses and gradient norms of runs of one seed"}]  # fmt: skip
+    n = len(again) + len({run.context["seed"] for _, run in again})
+    about = "losses and gradient norms of runs of one seed"
+    return [row("repeats_bit_equal", "1", float(same), n=n, text=about)]
 
 
 def _same_seed(run: Run, reference: Group) -> Run | None:

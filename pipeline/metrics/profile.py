@@ -19,14 +19,13 @@ from pipeline.metrics.bubble import step_bubbles
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.runs import Run, load_run
+from pipeline.metrics.runs import Run, load_run, outcome_rows
 from pipeline.metrics.select import plural
-from pipeline.metrics.statistics import Floats, bounds, median_interval, repeats_interval
-from pipeline.metrics.table import Rows, rows
+from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
+from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.parallel.wire import RECEIVE, Sends
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
-from pipeline.records.record import texts
 from pipeline.study.profiling import IN_STEP, PHASES
 
 MEAN = "arithmetic mean over the profiled steps, each of its slowest rank; the parts add up to it"
@@ -39,24 +38,20 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
     for record in records:
         context = run_context(record, label_of(labels, record))
         place = (context["cell"], record.spec.world.nodes)
-        found = [
-            _row("status", "1", float(record.status == "ok"), text=record.status),
-            *({"level": "profile", "metric": name, "text": record.run[name]}
-              for name in ("started_at", "ended_at")),
-            _row("record_bytes", "bytes", float(sum(map(len, texts(record).values())))),
-        ]  # fmt: skip
+        found = outcome_rows(record)
         if record.status == "ok":
             places.setdefault(place, []).append(load_run(record, context))
             found += _ranks(phase_steps(record))
             found += _sent(record)
             if place in groups:
                 found += _against_timed(record, groups[place])
-        frames.append(rows(context, found))
+        frames.append(rows({**context, "level": "profile"}, found))
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
         about = groups.get(place, Group(runs)).context
-        found = _cell([phase_steps(run.record) for run in runs])
-        frames.append(rows(about, [*found, *_idle([run.record for run in runs])]))
+        own = [run.record for run in runs]
+        found = [*_cell([phase_steps(record) for record in own]), *_idle(own)]
+        frames.append(rows({**about, "level": "cell"}, found))
     return frames
 
 
@@ -75,18 +70,13 @@ def slowest(steps: pd.DataFrame) -> pd.DataFrame:
     return steps.loc[steps.groupby("at", sort=True)["step"].idxmax()]
 
 
-def _row(metric: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
-    return {"level": "profile", "metric": metric, "unit": unit, "value": value, **more}
-
-
 def _ranks(steps: pd.DataFrame) -> list[dict[str, Any]]:
     """Median seconds of each phase on each rank, so that it is seen which rank waits for which."""
     return [
-        {"level": "profile", "metric": f"phase_seconds:{name}", "unit": "s", "rank": rank,
-         **bounds(median_interval(own[name].to_numpy(dtype=np.float64)))}
+        interval_row(f"phase_seconds:{name}", "s", median_interval(_floats(own[name])), rank=rank)
         for rank, own in steps.groupby("rank", sort=True)
         for name in PHASES
-    ]  # fmt: skip
+    ]
 
 
 def _sent(record: RunRecord) -> list[dict[str, Any]]:
@@ -103,12 +93,12 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
         about = {"rank": rank["rank"]}
         for axis in dict.fromkeys([*predicted, *counted]):
             formula = predicted.get(axis, Sends(axis, "", 0.0))
-            found.append(_row(f"predicted_sent_bytes:{axis}", "bytes", formula.wire_bytes,
+            found.append(row(f"predicted_sent_bytes:{axis}", "bytes", formula.wire_bytes,
                               text=formula.formula or None, **about))  # fmt: skip
             own = [each for each in calls or () if each["axis"] == axis]
             if calls is not None and None not in (each["wire_bytes"] for each in own):
                 total = float(sum(each["wire_bytes"] for each in own))
-                found.append(_row(f"sent_bytes:{axis}", "bytes", total, text=_calls(own), **about))
+                found.append(row(f"sent_bytes:{axis}", "bytes", total, text=_calls(own), **about))
     return found
 
 
@@ -131,9 +121,9 @@ def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
     slower = float(np.median(own.timed_seconds)) / group.step_seconds.value
     base = str(timed.context["run_id"])
     return [
-        _row("profile_deviation", "1", apart, base=base,
+        row("profile_deviation", "1", apart, base=base,
              text="largest of loss and gradient norm over all steps; 0 is the same to the bit"),
-        _row("profile_slowdown", "1", slower, base="the timed runs",
+        row("profile_slowdown", "1", slower, base="the timed runs",
              text="median step of the profiled run over that of the timed ones"),
     ]  # fmt: skip
 
@@ -151,10 +141,9 @@ def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
         for name in IN_STEP
     ]
     means = [
-        {"level": "cell", "metric": f"phase_mean_seconds:{name}", "unit": "s", "n": len(whole),
-         "value": float(whole[name].mean()), "text": MEAN}
+        row(f"phase_mean_seconds:{name}", "s", float(whole[name].mean()), n=len(whole), text=MEAN)
         for name in PHASES
-    ]  # fmt: skip
+    ]
     return [*values, *means]
 
 
@@ -171,11 +160,10 @@ def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         "phase_idle_formula": (share, "bubble / step time"),
         "phase_bubble_formula": (share / (1 - share), "bubble / time of computation"),
     }
-    found: list[dict[str, Any]] = [
-        {"level": "cell", "metric": metric, "unit": "1", "value": value,
-         "text": f"{about} by the formula of the schedule, not measured"}
+    found = [
+        row(metric, "1", value, text=f"{about} by the formula of the schedule, not measured")
         for metric, (value, about) in by_formula.items()
-    ]  # fmt: skip
+    ]
     layout = strategy.layout(spec.world)
     for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
         each = [step_bubbles(record, layout, equal=equal) for record in records]
@@ -186,7 +174,7 @@ def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 def _interval(metric: str, unit: str, runs: Sequence[Floats]) -> dict[str, Any]:
     """Over the profiled runs, each of which counts once; of one run over its steps."""
-    return {"level": "cell", "metric": metric, "unit": unit, **bounds(repeats_interval(runs))}
+    return interval_row(metric, unit, repeats_interval(runs))
 
 
 def _floats(column: pd.Series) -> Floats:

@@ -15,9 +15,10 @@ from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
-from pipeline.metrics.table import Rows, rows
+from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord
+from pipeline.records.record import texts
 
 # Hoefler & Belli (SC15, section 4.2): a timer should cost less than this share of what it times.
 TIMER_SHARE = 0.05
@@ -87,76 +88,60 @@ def _floats(values: Iterable[float | None]) -> Floats:
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
+def outcome_rows(record: RunRecord) -> list[dict[str, Any]]:
+    """Status, times and size of a record, for a run whose step times stand elsewhere."""
+    return [
+        row("status", "1", float(record.status == "ok"), text=record.status),
+        *({"metric": name, "text": record.run[name]} for name in ("started_at", "ended_at")),
+        row("record_bytes", "bytes", float(sum(map(len, texts(record).values())))),
+    ]
+
+
 def run_rows(run: Run) -> list[Rows]:
     """All rows of one run; a run that is not ok has its status and its facts only."""
-    about = [_status(run), *fact_rows(run.record)]
+    status = row("status", "1", float(run.ok), text=run.record.status)
+    about, context = [status, *fact_rows(run.record)], {**run.context, "level": "run"}
     if not run.ok:
-        return [rows(run.context, about)]
-    return [rows(run.context, [*about, *_run_values(run)]), _step_rows(run), _rank_rows(run)]
-
-
-def _status(run: Run) -> dict[str, Any]:
-    return {
-        "level": "run",
-        "metric": "status",
-        "value": float(run.ok),
-        "unit": "1",
-        "text": run.record.status,
-    }
+        return [rows(context, about)]
+    return [rows(context, [*about, *_run_values(run)]), _step_rows(run), _rank_rows(run)]
 
 
 def _run_values(run: Run) -> list[dict[str, Any]]:
     tokens = run.record.spec.global_batch_tokens
     timed = median_interval(run.timed_seconds)
-    bounds = {"n": timed.n, "interval": timed.how}
     ranks = run.record.run["ranks"]
     peaks = [rank["peak_memory_bytes"] for rank in ranks]
     hashes = {rank["weights_sha256"] for rank in ranks}
-    values: list[tuple[str, str, float, dict[str, Any]]] = [
-        ("step_seconds", "s", timed.value, {"low": timed.low, "high": timed.high, **bounds}),
-        ("tokens_per_second", "tokens/s", tokens / timed.value,
-         {"low": tokens / timed.high, "high": tokens / timed.low, **bounds}),
-        ("mean_step_seconds", "s", float(np.mean(run.timed_seconds)),
-         {"n": timed.n, "text": "arithmetic mean over the timed steps"}),
-        ("mean_tokens_per_second", "tokens/s", harmonic_mean(tokens / run.timed_seconds),
-         {"n": timed.n, "text": "harmonic mean over the timed steps"}),
-        *((name, "s", value, {"n": timed.n}) for name, value in run.tails.items()),
-        ("untimed_steps", "count", float((~run.timed).sum()), {}),
-        ("final_loss", "nats/token", run.loss[-1], {}),
-        ("final_grad_norm", "1", run.grad_norm[-1], {}),
-        ("total_seconds", "s", float(run.seconds.sum()), {"text": "sum of all steps"}),
-        ("peak_memory_bytes", "bytes", float(max(peaks)), {"text": "largest rank"}),
-        ("weights_bit_equal", "1", float(len(hashes) == 1), {"n": len(ranks)}),
+    values = [
+        interval_row("step_seconds", "s", timed),
+        interval_row("tokens_per_second", "tokens/s", timed.rate(tokens)),
+        row("mean_step_seconds", "s", float(np.mean(run.timed_seconds)), n=timed.n,
+            text="arithmetic mean over the timed steps"),
+        row("mean_tokens_per_second", "tokens/s", harmonic_mean(tokens / run.timed_seconds),
+            n=timed.n, text="harmonic mean over the timed steps"),
+        *(row(name, "s", value, n=timed.n) for name, value in run.tails.items()),
+        row("untimed_steps", "count", float((~run.timed).sum())),
+        row("final_loss", "nats/token", run.loss[-1]),
+        row("final_grad_norm", "1", run.grad_norm[-1]),
+        row("total_seconds", "s", float(run.seconds.sum()), text="sum of all steps"),
+        row("peak_memory_bytes", "bytes", float(max(peaks)), text="largest rank"),
+        row("weights_bit_equal", "1", float(len(hashes) == 1), n=len(ranks)),
         *flops.run_values(run.record, tokens / timed.value),
-        *_timer_overhead(run, timed.value),
     ]  # fmt: skip
-    return [
-        {"level": "run", "metric": metric, "unit": unit, "value": value, **more}
-        for metric, unit, value, more in values
-    ] + _drift(run)
-
-
-def _timer_overhead(run: Run, step_seconds: float) -> list[tuple[str, str, float, dict[str, Any]]]:
-    """What reading the clock adds to a step, in seconds and as a share of it; slowest rank."""
-    measured = [rank.get("timer_overhead_seconds") for rank in run.record.run["ranks"]]
-    if None in measured:
-        return []
-    largest = float(max(measured))
-    return [
-        ("timer_overhead_seconds", "s", largest, {"text": "an empty timing, slowest rank"}),
-        ("timer_overhead_share", "1", largest / step_seconds, {"text": "of the median step"}),
-    ]
-
-
-def _drift(run: Run) -> list[dict[str, Any]]:
-    """Change of the step time from the first to the last third of the timed steps."""
+    clocks = [rank.get("timer_overhead_seconds") for rank in ranks]
+    if None not in clocks:
+        slowest = float(max(clocks))
+        values += [
+            row("timer_overhead_seconds", "s", slowest, text="an empty timing, slowest rank"),
+            row("timer_overhead_share", "1", slowest / timed.value, text="of the median step"),
+        ]
     found = drift(run.timed_seconds)
     if found is None:
-        return [{"level": "run", "metric": "drift", "text": NOT_TESTED}]
-    shared = {"level": "run", "unit": "1", "n": found.n}
+        return [*values, {"metric": "drift", "text": NOT_TESTED}]
     return [
-        {**shared, "metric": "drift", "value": found.share, "text": found.verdict},
-        {**shared, "metric": "drift_p_value", "value": found.p_value, "text": "Kruskal-Wallis"},
+        *values,
+        row("drift", "1", found.share, n=found.n, text=found.verdict),
+        row("drift_p_value", "1", found.p_value, n=found.n, text="Kruskal-Wallis"),
     ]
 
 
@@ -179,52 +164,35 @@ def _step_rows(run: Run) -> Rows:
 
 
 def _rank_rows(run: Run) -> Rows:
+    """What each rank measured, and beside its memory what the model of it and formula 24 predict.
+
+    The base below both is what the rank measured before it built its model, else the one measured
+    once, with what is loaded later; torch's allocator on CUDA has none.
+    """
     own: dict[int, list[float]] = {}
     for step in run.record.steps:
         if step.timed:
             own.setdefault(step.rank, []).append(step.seconds)
-    cores = "cores" if run.record.spec.world.device == "cpu" else "1"
-    values = []
-    for rank in run.record.run["ranks"]:
-        number = rank["rank"]
-        measured = [
-            ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
-            ("mean_utilisation", cores, rank["mean_utilisation"]),
-            ("rank_step_seconds", "s", median(own[number]) if number in own else None),
-        ]
-        if "peak_flops_per_second" in rank:
-            measured.append(("peak_flops_per_second", "FLOP/s", rank["peak_flops_per_second"]))
-        for name in ("peak_reserved_bytes", "peak_process_bytes"):
-            if name in rank:
-                measured.append((name, "bytes", rank[name]))
-        values += [
-            {"level": "rank", "rank": number, "metric": m, "unit": u, "value": v}
-            for m, u, v in measured
-            if v is not None
-        ]
-    return rows(run.context, [*values, *_predicted_memory(run.record)])
-
-
-def _predicted_memory(record: RunRecord) -> list[dict[str, Any]]:
-    """For each rank what the memory model and formula 24 predict, and the base below both.
-
-    The base is what the rank measured before it built its model, else the one measured once, with
-    what is loaded later; torch's allocator on CUDA has none.
-    """
-    spec = record.spec
+    spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
-    later = loaded_later(record.run["execution"]["launcher"] == "fork") if cpu else 0
-    found = []
-    for rank in record.run["ranks"]:
+    later = loaded_later(record["execution"]["launcher"] == "fork") if cpu else 0
+    measured, predicted = [], []
+    for rank in record["ranks"]:
         number = rank["rank"]
-        own = rank.get("base_memory_bytes", CPU_BASE if cpu else 0)
-        bytes_of = {
-            "base_memory_bytes": own + later,
+        seconds = median(own[number]) if number in own else None
+        figures = [
+            ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
+            ("mean_utilisation", "cores" if cpu else "1", rank["mean_utilisation"]),
+            ("rank_step_seconds", "s", seconds),
+            ("peak_flops_per_second", "FLOP/s", rank.get("peak_flops_per_second")),
+            ("peak_reserved_bytes", "bytes", rank.get("peak_reserved_bytes")),
+            ("peak_process_bytes", "bytes", rank.get("peak_process_bytes")),
+        ]
+        measured += [row(m, unit, v, rank=number) for m, unit, v in figures if v is not None]
+        memory = {
+            "base_memory_bytes": rank.get("base_memory_bytes", CPU_BASE if cpu else 0) + later,
             "predicted_memory_bytes": predict(spec, number).model_peak,
             "formula_memory_bytes": formula_24(spec),
         }
-        found += [
-            {"level": "rank", "rank": number, "metric": m, "unit": "bytes", "value": float(v)}
-            for m, v in bytes_of.items()
-        ]
-    return found
+        predicted += [row(m, "bytes", float(v), rank=number) for m, v in memory.items()]
+    return rows({**run.context, "level": "rank"}, [*measured, *predicted])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ _NETWORKS = {
 }
 
 
+KEYS = ["cell", "nodes"]
+"""What a row of level `cell` is found by."""
+
 _ORDER = ["cell_order", "nodes", "repeat", "rank", "step"]
 
 
@@ -27,6 +30,24 @@ def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     # The last key leads; what has no repeat, rank or step comes last. All columns are taken once.
     keys = [table[name].array.take(places).to_numpy(float, na_value=np.inf) for name in _ORDER]
     return table.take(places[np.lexsort(keys[::-1])]).reset_index(drop=True)
+
+
+def beside(
+    frame: pd.DataFrame,
+    table: pd.DataFrame,
+    metric: str,
+    names: Mapping[str, str],
+    level: str = "cell",
+    keys: Sequence[str] = KEYS,
+) -> pd.DataFrame:
+    """`frame` with columns of a metric, by the `names` that they get; nothing where it has none."""
+    rows = pick(table, level, metric)[[*keys, *names]].rename(columns=dict(names))
+    return frame.merge(rows, on=list(keys), how="left")
+
+
+def bounds_of(name: str) -> dict[str, str]:
+    """Names of a value and of its bounds."""
+    return {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from pipeline.metrics.statistics import (
     interval_of_ratio,
     values_interval,
 )
+from pipeline.metrics.table import row
 
 WITHIN, SHARE = 0.05, 0.9
 """Wanted: the intervals of this share of the speedups lie within this share of their values."""
@@ -39,20 +40,22 @@ def sizing_rows(groups: Groups) -> list[dict[str, Any]]:
     No rows where no cell and its base have two runs each.
     """
     pairs = [(group, find_base(group, groups)) for group in groups.values() if len(group.ok) > 1]
-    known = [(g, base) for g, base in pairs if base is not None and base is not g]
-    known = [(group, base) for group, base in known if len(base.ok) > 1]
+    known = [
+        (g, base) for g, base in pairs if base is not None and base is not g and len(base.ok) > 1
+    ]
     if not known:
         return []
     exact = sum(half_width(interval_of_ratio(g.rate, base.rate)) <= WITHIN for g, base in known)
     number = repeats_for([(spread(group), spread(base)) for group, base in known])
-    shared = {"level": "study", "unit": "count", "n": len(known)}
-    wanted = f"with an interval within {100 * WITHIN:g} % of its value"
+    n, wanted = len(known), f"with an interval within {100 * WITHIN:g} % of its value"
+    most = (
+        f"repeats that would give {100 * SHARE:g} % of the speedups one {wanted}, by the spread "
+        "between the runs made"
+    )
     return [
-        {**shared, "metric": "exact_speedups", "value": float(exact), "text": f"speedups {wanted}"},
-        {**shared, "metric": "repeats_for_speedups", "value": float(number),
-         "text": f"repeats that would give {100 * SHARE:g} % of the speedups one {wanted}, by the "
-         "spread between the runs made"},
-    ]  # fmt: skip
+        row("exact_speedups", "count", float(exact), n=n, text=f"speedups {wanted}"),
+        row("repeats_for_speedups", "count", float(number), n=n, text=most),
+    ]
 
 
 def spread(group: Group) -> float:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
-from pipeline.metrics.statistics import MIN_REPEATS
+from pipeline.metrics.statistics import MIN_REPEATS, Interval, bounds
 
 _TEXT = (
     "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "
@@ -63,6 +63,16 @@ class Rows:
         """The values of a column, NaN where these rows have none."""
         own = self.columns.get(name)
         return [self.shared.get(name, math.nan)] * len(self) if own is None else own
+
+
+def row(metric: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
+    """The columns of one value."""
+    return {"metric": metric, "unit": unit, "value": value, **more}
+
+
+def interval_row(metric: str, unit: str, value: Interval, **more: Any) -> dict[str, Any]:
+    """The columns of one value with its interval."""
+    return {"metric": metric, "unit": unit, **bounds(value), **more}
 
 
 def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Rows:
@@ -158,16 +168,12 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
             ) from None
         reason = " ".join(str(error).split())[:120]
         raise RecordError(f"{path} is not Parquet ({reason}); {again}") from None
-    missing = [name for name in COLUMNS if name not in content.column_names]
-    if missing:
-        raise RecordError(f"{path} has no column {missing[0]!r}; it is of another version, {again}")
+    stated = (content.schema.metadata or {}).get(_HASH_KEY, b"").decode("ascii", "replace")
     try:
         table: pd.DataFrame = content.to_pandas().astype(COLUMNS)
-        stated = (content.schema.metadata or {}).get(_HASH_KEY, b"").decode("ascii", "replace")
         is_whole = list(table) == list(COLUMNS) and stated == _sha256(content)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise RecordError(f"{path} has a column of another type ({reason}); {again}") from None
+    except (KeyError, TypeError, ValueError, pa.ArrowException):
+        is_whole = False
     if not is_whole:
         raise RecordError(f"{path} is not as `metrics` of this version wrote it; {again}")
     others = set(table["study"].unique()) - {study}

@@ -1,6 +1,6 @@
-"""Ask the table of metrics whether one cell is faster than another: `faster(table, a, b, nodes)`.
+"""Comparisons read back from the table of metrics: all of them, one, and those under conditions.
 
-Figures, tables and the paper write `faster` or `slower` only where the verdict says so.
+Figures, tables and the paper write `faster` or `slower` only where a verdict says so.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.errors import ComparisonError
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.parity import NOT_COMPARED
-from pipeline.metrics.select import records
+from pipeline.metrics.select import KEYS, beside, bounds_of, cells, pick, records
 
 
 @dataclass(frozen=True)
@@ -49,20 +48,6 @@ class Verdict:
     def too_few(self) -> bool:
         """Whether so few repeats could not have decided it, whatever they had measured."""
         return self.verdict == TOO_FEW
-
-
-def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Verdict:
-    """Is cell `one` faster than cell `other` at `nodes` nodes?
-
-    Raises ComparisonError where the table holds no such comparison.
-    """
-    found = compared(table, (one, nodes), (other, nodes))
-    if found is None:
-        raise ComparisonError(
-            f"no comparison of {one!r} with {other!r} at {nodes} nodes; name two cells of the "
-            "study that both have a finished run there, over one link"
-        )
-    return found
 
 
 def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
@@ -118,3 +103,60 @@ def _turn(found: Verdict) -> Verdict:
     return replace(
         found, verdict=verdict, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low
     )
+
+
+_PAIR = [*KEYS, "other", "other_nodes"]
+_FIGURES = (
+    "p_value",
+    "p_value_uncorrected",
+    "smallest_p_value",
+    "effect_size",
+    "largest_effect_size",
+    "intervals_overlap",
+)
+
+
+def comparisons(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each comparison; the ratio is the throughput of the cell over the other one's."""
+    found = pick(table, "comparison", "speed_verdict")[[*_PAIR, "arm", "link", "base", "text"]]
+    found = found.rename(columns={"text": "verdict"})
+    found["other_arm"] = found["other"].map(cells(table).set_index("cell")["arm"])
+    names = {**bounds_of("rate_ratio"), "n": "repeats", "interval": "interval"}
+    found = beside(found, table, "rate_ratio", names, "comparison", _PAIR)
+    for metric in _FIGURES:
+        found = beside(found, table, metric, {"value": metric}, "comparison", _PAIR)
+    return found
+
+
+def against_plain(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell under a condition at each node count, condition by condition.
+
+    Only conditions call for a comparison of two cells of one arm on as many nodes. `cell` and
+    `plain` are the two, `condition` is the name of the link, `adds` what it adds to the text of
+    `plain_link`; `ratio`, `low` and `high` are of step times, NaN where the two are not compared.
+    """
+    found, known = comparisons(table), cells(table).set_index("cell")
+    found = found[(found["other_arm"] == found["arm"]) & (found["nodes"] == found["other_nodes"])]
+    found = found.rename(columns={"other": "plain"})
+    plain_link = found["plain"].map(known["link"])
+    names = zip(found["cell"], found["arm"], strict=True)
+    texts = zip(found["link"], plain_link, strict=True)
+    place = {link: number for number, link in enumerate(dict.fromkeys(known["link"].dropna()))}
+    found = found.assign(
+        arm_label=found["cell"].map(known["arm_label"]),
+        condition=[cell.removeprefix(f"{arm}-") for cell, arm in names],
+        adds=[link.removeprefix(f"{plain}, ") for link, plain in texts],
+        plain_link=plain_link,
+        ratio=1 / found["rate_ratio"],
+        low=1 / found["rate_ratio_high"],
+        high=1 / found["rate_ratio_low"],
+        place=found["link"].map(place),
+    )
+    found = found.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
+    found = beside(found, table, "step_seconds", bounds_of("seconds"))
+    of_plain = bounds_of("plain_seconds")
+    seconds = pick(table, "cell", "step_seconds")[[*KEYS, *of_plain]]
+    found = found.merge(seconds.rename(columns={"cell": "plain", **of_plain}), how="left")
+    columns = ["arm", "arm_label", "condition", "adds", "link", "plain_link", "verdict"]
+    numbers = ["interval", "ratio", "low", "high", "p_value", *bounds_of("seconds").values()]
+    return found[["cell", "plain", "nodes", *columns, *numbers, *of_plain.values()]]

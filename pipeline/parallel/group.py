@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from pipeline.errors import LaunchError
 from pipeline.parallel.collectives import collective
@@ -21,9 +23,49 @@ PAUSE_SECONDS = 0.1
 """Between two nodes the deadlock came within 200 groups; after half of this in none of 1000."""
 
 
+class Ranks(Protocol):
+    """The ranks of a run and the library that joins them, as the shared step needs them."""
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the layout."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean of a tensor over all ranks. Collective; `value` may be overwritten."""
+
+    def barrier(self) -> None:
+        """Return when every rank has come here. Collective."""
+
+    def leave(self) -> None:
+        """Part from the other ranks. Collective."""
+
+
+class Alone:
+    """The ranks of a run that has one."""
+
+    rank, size = 0, 1
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The value itself."""
+        return value
+
+    def barrier(self) -> None:
+        """Nobody is waited for."""
+
+    def leave(self) -> None:
+        """Nobody is left."""
+
+
+ALONE = Alone()
+
+
 @dataclass(frozen=True)
 class Group:
-    """This process's place among `layout.num_processes` ranks."""
+    """This process's place among the `layout.num_processes` ranks of torch's default group."""
 
     rank: int
     size: int
@@ -65,16 +107,6 @@ class Group:
         dist.all_reduce(value)
         return value / self.size
 
-    def all_data_parallel(self) -> dict[str, Any]:
-        """What the shared step is told of ranks that are all on the data axis."""
-        return {
-            "data_parallel": self.size,
-            "rank": self.rank,
-            "mean_over_ranks": self.mean,
-            "barrier": self.barrier,
-            "leave": self.leave,
-        }
-
     def leave(self) -> None:
         """Barrier first: without it Gloo can abort when a peer's socket closes early.
 
@@ -86,6 +118,12 @@ class Group:
         self.barrier()
         threading.Event().wait(PAUSE_SECONDS)
         dist.destroy_process_group()
+
+
+def mesh_of(layout: Layout) -> DeviceMesh:
+    """torch's mesh of the layout's axes. Collective."""
+    names, sizes = zip(*layout.axes, strict=True)
+    return device_mesh.init_device_mesh(layout.device, sizes, mesh_dim_names=names)
 
 
 @collective
@@ -109,6 +147,18 @@ def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
             sent.wait()
         total = incoming.add_(pieces[(rank - 2 - step) % size])
     return total
+
+
+def flattened(tensors: Sequence[Tensor]) -> Tensor:
+    """A copy of their numbers, one tensor after the other: one message."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Copy the numbers back into the tensors."""
+    pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view_as(tensor))
 
 
 def buckets(tensors: Iterable[T]) -> Iterator[list[T]]:

@@ -35,6 +35,11 @@ class Layout:
     backend: str
     devices_per_process: int = 1
 
+    @classmethod
+    def of(cls, world: WorldSpec, *axes: tuple[str, int]) -> Layout:
+        """One process for each device of the world, on a mesh of these axes."""
+        return cls(axes, world.ranks_per_node, world.device, world.backend)
+
     @property
     def num_processes(self) -> int:
         """Number of ranks: the product of the axes."""
@@ -121,3 +126,13 @@ class Layout:
             "backend": self.backend,
             **mesh,
         }
+
+
+def divisors(number: int) -> list[int]:
+    """All of them, ascending."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def nearest(asked: int, number: int) -> int:
+    """The divisor of `number` that is nearest to `asked`, the smaller of two."""
+    return min(divisors(number), key=lambda n: abs(n - asked))

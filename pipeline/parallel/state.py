@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import StudyError
-from pipeline.parallel.cut import NAME, cut_of
-from pipeline.parallel.pieces import held
+from pipeline.parallel.cut import NAME, cut_of, held
 from pipeline.parallel.types import SLOTS, Piece, SavedState, Shards, slot_name, weight_name
 from pipeline.precision import Precision
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.parallel.mesh import Layout
@@ -175,8 +175,7 @@ class Parts:
 
     def prepared(self, optimiser: Optimizer) -> Prepared:
         """The parts with this optimiser."""
-        kept = {part.name: getattr(self, part.name) for part in fields(Parts)}
-        return Prepared(**kept, optimiser=optimiser)
+        return Prepared(**vars(self), optimiser=optimiser)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline import models, strategies
+from pipeline import models
 from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.wire import Sends
+from pipeline.resolved import resolve
 from pipeline.study.spec import RunSpec
 
 MEBIBYTE = 2**20
@@ -43,8 +44,8 @@ in mixed precision, which takes other kernels.
 CUDA_BASE = 1024 * MEBIBYTE
 """On a GPU besides torch's allocator: CUDA context, NCCL, cuBLAS. Assumed, not measured here."""
 
-FORMULA_VALUES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
-"""n of formula 24: weight and gradient, one slot of momentum, two of Adam."""
+FORMULA_VALUES = 4
+"""n of formula 24 with Adam: weight, gradient and two slots."""
 
 _NARROW_WEIGHTS = ("amp_o2", "apex_o2")
 _FULL = ("fp32", "tf32")
@@ -94,14 +95,13 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     masters = FP32 * count if weight < FP32 else 0
     gradients = weight * count
     accumulates = spec.workload.accumulation_steps > 1
-    strategy = strategies.load(spec.strategy, spec.options)
-    layout = strategy.layout(spec.world)
-    footprint = strategy.footprint(spec, layout, rank, gradients)
+    run = resolve(spec)
+    footprint = run.strategy.footprint(spec, run.layout, rank, gradients)
     held = gradients if accumulates or footprint.holds_gradients else 0
     held = int(footprint.held_share * held)
     own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
     weights_kept, gradients_kept, slots_kept = own
-    sequences = sequences_at_once(spec, layout)
+    sequences = sequences_at_once(spec, run.layout)
     kept = formats(spec)
     recompute = spec.workload.recompute
     count_bytes = sizes.input_bytes if recompute else sizes.activation_bytes
@@ -131,9 +131,8 @@ def weight_bytes(spec: RunSpec) -> int:
 
 def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
     """What a rank sends in a step along each axis, by its strategy's formulas."""
-    strategy = strategies.load(spec.strategy, spec.options)
-    gradients = weight_bytes(spec) * models.num_parameters(spec.model)
-    return strategy.sends(spec, strategy.layout(spec.world), rank, gradients)
+    run, gradients = resolve(spec), weight_bytes(spec) * models.num_parameters(spec.model)
+    return run.strategy.sends(spec, run.layout, rank, gradients)
 
 
 def loaded_later(forked: bool) -> int:
@@ -147,9 +146,8 @@ def formula_24(spec: RunSpec) -> int:
     Read here as: fp32 values; outputs of the embedding, every block and the output layer; token
     ids and targets of 8 bytes.
     """
-    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    model, batch = spec.model, sequences_at_once(spec, layout)
-    values = FORMULA_VALUES[spec.optimiser.name] * models.num_parameters(model)
+    model, batch = spec.model, sequences_at_once(spec, resolve(spec).layout)
+    values = FORMULA_VALUES * models.num_parameters(model)
     outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_size)
     return FP32 * (values + batch * outputs) + 2 * INT64 * batch * model.context
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline import strategies
 from pipeline.planner.memory import MEBIBYTE, Memory, formula_24, predict
+from pipeline.resolved import resolve
 from pipeline.study.spec import RunSpec
 
 GIBIBYTE = 1024 * MEBIBYTE
@@ -41,7 +41,7 @@ class CellPlan:
     @property
     def idle_share(self) -> float | None:
         """Share of a step in which ranks wait by design: a pipeline's bubble, by its formula."""
-        return strategies.load(self.spec.strategy, self.spec.options).idle_share(self.spec)
+        return resolve(self.spec).strategy.idle_share(self.spec)
 
     def verdict(self, limit: int) -> str:
         """`fits`, `tight` within `MARGIN` of it, or `does not fit`."""
@@ -61,17 +61,15 @@ def plan_study(runs: Sequence[RunSpec]) -> list[CellPlan]:
 
 def _plan(runs: Sequence[RunSpec]) -> CellPlan:
     spec = runs[0]
-    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    layout.check_batch(spec)
-    memories = [predict(spec, rank) for rank in range(layout.num_processes)]
+    run = resolve(spec)
+    memories = [predict(spec, rank) for rank in range(run.layout.num_processes)]
     largest = max(memories, key=lambda memory: memory.peak)
-    on_first = layout.processes_per_machine(spec.world)
-    shared = sum(memory.peak for memory in memories[:on_first])
+    shared = sum(memory.peak for memory in memories[: run.ranks_per_machine])
     return CellPlan(
         spec=spec,
         num_runs=len(runs),
         memory=largest,
         formula_bytes=formula_24(spec),
         needed_bytes=shared if spec.world.device == "cpu" else largest.peak,
-        gpus=spec.world.num_machines * layout.gpus_per_machine(spec.world),
+        gpus=spec.world.num_machines * run.gpus_per_machine,
     )

@@ -1,7 +1,7 @@
 """What contradicts itself in a record, beyond what a schema can say: the list of all rules.
 
-A rule takes a record that fits the schemas and returns one line on its first contradiction, which
-begins with the name of the file, or None. `contradiction(record)` asks every rule that applies.
+A rule takes a record that fits the schemas and yields a line on each contradiction, which begins
+with the name of the file. `contradiction(record)` asks every rule that applies for the first.
 """
 
 from __future__ import annotations
@@ -16,25 +16,36 @@ from pipeline.records import run_rules, step_rules
 if TYPE_CHECKING:
     from pipeline.records.record import RunRecord
 
-Rule = Callable[["RunRecord"], str | None]
+Rule = Callable[["RunRecord"], Iterator[str]]
 
 LONGEST = 400
 """Characters of what is said; a record may hold any text in place of a short one."""
 
 
-def numbers(record: RunRecord) -> str | None:
+def numbers(record: RunRecord) -> Iterator[str]:
     """Every number is finite, and every integer fits 64 bits."""
-    for path, value in _numbers(record.run, "$"):
+    for path, value in run_rules.leaves(record.run):
         if not _possible(value):
-            return f"run.json at {path}: {str(value)[:40]} is no possible number"
+            yield f"run.json at {path}: {str(value)[:40]} is no possible number"
     for step in record.steps:
-        if _all_possible(vars(step)):
+        # Of the ten thousands of steps that a record may have, few are looked at closely.
+        if all(map(_possible, vars(step).values())):
             continue
-        for path, value in _numbers(vars(step), "$"):
+        for path, value in run_rules.leaves(vars(step)):
             if not _possible(value):
                 place = f"step {str(step.step)[:20]} of rank {str(step.rank)[:20]}"
-                return f"steps.jsonl: {place} at {path}: {str(value)[:40]} is no possible number"
-    return None
+                yield f"steps.jsonl: {place} at {path}: {str(value)[:40]} is no possible number"
+
+
+def _possible(value: Any) -> bool:
+    """Whether no number in plain JSON types is infinite, none or over 64 bits."""
+    if isinstance(value, int):
+        return value.bit_length() <= MAX_BITS
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_possible, value.values()))
+    return not isinstance(value, list) or all(map(_possible, value))
 
 
 ALWAYS: tuple[Rule, ...] = (
@@ -47,7 +58,6 @@ ALWAYS: tuple[Rule, ...] = (
     step_rules.steps_of_the_spec,
 )
 FINISHED: tuple[Rule, ...] = (
-    run_rules.described,
     run_rules.precision,
     run_rules.model,
     run_rules.network,
@@ -70,30 +80,5 @@ FINISHED: tuple[Rule, ...] = (
 def contradiction(record: RunRecord) -> str | None:
     """One line on the first contradiction in a record, which begins with the file; None if none."""
     rules = (*ALWAYS, *(FINISHED if record.status == "ok" else ()))
-    found = next((said for rule in rules if (said := rule(record)) is not None), None)
-    return None if found is None else found[:LONGEST]
-
-
-def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    """Place and value of each number in plain JSON types."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _numbers(part, f"{path}.{key}")
-    elif isinstance(value, list):
-        for place, part in enumerate(value):
-            yield from _numbers(part, f"{path}[{place}]")
-    elif isinstance(value, int | float):
-        yield path, value
-
-
-def _all_possible(value: Any) -> bool:
-    """Whether `_numbers` holds none that is not; a record has ten thousands of numbers."""
-    if isinstance(value, int | float):
-        return _possible(value)
-    if isinstance(value, Mapping):
-        return all(map(_all_possible, value.values()))
-    return not isinstance(value, list) or all(map(_all_possible, value))
-
-
-def _possible(value: float) -> bool:
-    return value.bit_length() <= MAX_BITS if isinstance(value, int) else math.isfinite(value)
+    first = next((line for rule in rules for line in rule(record)), None)
+    return None if first is None else first[:LONGEST]

@@ -148,9 +148,8 @@ def _check(record: RunRecord, folder: Path) -> None:
 
 def _check_consistency(record: RunRecord, folder: Path) -> None:
     """What a schema cannot say; see `pipeline.records.contradictions`."""
-    said = contradiction(record)
-    if said is not None:
-        raise RecordError(f"{folder}/{said}; run the training again")
+    if (line := contradiction(record)) is not None:
+        raise RecordError(f"{folder}/{line}; {_AGAIN}")
 
 
 def _load(path: Path) -> Any:

@@ -1,7 +1,7 @@
 """Rules of contradiction about steps.jsonl: its lines against the spec, run.json and one another.
 
-Each takes a record that fits the schemas and returns one line on its first contradiction, which
-begins with the name of the file, or None. Fields that older records lack are not missed.
+Each takes a record that fits the schemas and yields a line on each contradiction, which begins with
+the name of the file; the first is told. Fields that older records lack are not missed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -34,18 +34,17 @@ CLOCK_SECONDS = 2.0
 """Start and end are whole seconds, and a machine's clock may be set by some tenths of one."""
 
 
-def steps_hash(record: RunRecord) -> str | None:
+def steps_hash(record: RunRecord) -> Iterator[str]:
     """run.json names the steps.jsonl that it was written with; older records do not."""
     expected = record.run.get("steps_sha256")
-    if expected is None or expected == hashlib.sha256(record.step_text.encode()).hexdigest():
-        return None
-    return (
-        f"steps.jsonl does not hash to the steps_sha256 {expected[:12]}... of run.json; one of "
-        "the two was edited"
-    )
+    if expected not in (None, hashlib.sha256(record.step_text.encode()).hexdigest()):
+        yield (
+            f"steps.jsonl does not hash to the steps_sha256 {expected[:12]}... of run.json; one of "
+            "the two was edited"
+        )
 
 
-def steps_of_the_spec(record: RunRecord) -> str | None:
+def steps_of_the_spec(record: RunRecord) -> Iterator[str]:
     """Every step line has the tokens and the learning rate of its step, and a rank of the world.
 
     What warms up is never timed. The steps of a rank stand in their order, each once.
@@ -55,46 +54,43 @@ def steps_of_the_spec(record: RunRecord) -> str | None:
     for step in record.steps:
         rate = asked.optimiser.rate(step.step, work.steps)
         if step.step >= work.steps or step.rank >= size:
-            return f"{_of(step)}: the spec has {work.steps} steps on {size} ranks"
+            yield f"{_of(step)}: the spec has {work.steps} steps on {size} ranks"
         before = last.get(step.rank, -1)
         if step.step == before:
-            return f"{_of(step)} stands twice: lines are not {work.steps} steps x {size} ranks"
+            yield f"{_of(step)} stands twice: lines are not {work.steps} steps x {size} ranks"
         if step.step < before:
-            return f"{_of(step)} comes after step {before}; steps of a rank stand in their order"
+            yield f"{_of(step)} comes after step {before}; steps of a rank stand in their order"
         if step.tokens != asked.global_batch_tokens:
-            return f"{_of(step)}: {step.tokens} tokens, the spec says {asked.global_batch_tokens}"
+            yield f"{_of(step)}: {step.tokens} tokens, the spec says {asked.global_batch_tokens}"
         if not math.isclose(step.learning_rate, rate, rel_tol=RATE_TOLERANCE):
-            return f"{_of(step)}: learning rate {step.learning_rate}, the spec says {rate}"
+            yield f"{_of(step)}: learning rate {step.learning_rate}, the spec says {rate}"
         if step.timed and step.step < work.untimed_steps:
-            return f"{_of(step)} is timed, the spec leaves {work.untimed_steps} steps untimed"
+            yield f"{_of(step)} is timed, the spec leaves {work.untimed_steps} steps untimed"
         last[step.rank] = step.step
-    return None
 
 
-def grid(record: RunRecord) -> str | None:
+def grid(record: RunRecord) -> Iterator[str]:
     """Every step of every rank has its line."""
     count, work = len(record.run["ranks"]), record.spec.workload
     seen = {(step.step, step.rank) for step in record.steps}
-    if seen == {(step, rank) for step in range(work.steps) for rank in range(count)}:
-        return None
-    return f"steps.jsonl: {len(record.steps)} lines are not {work.steps} steps x {count} ranks"
+    if seen != {(step, rank) for step in range(work.steps) for rank in range(count)}:
+        yield f"steps.jsonl: {len(record.steps)} lines are not {work.steps} steps x {count} ranks"
 
 
-def timed(record: RunRecord) -> str | None:
+def timed(record: RunRecord) -> Iterator[str]:
     """Steps are timed from the end of the warm-up on, which a run that resumed makes anew."""
     work, done = record.spec.workload, record.run["execution"].get("resumed_from_step", 0)
     if done >= work.steps:
-        return f"run.json at $.execution.resumed_from_step: {done} of {work.steps} steps"
+        yield f"run.json at $.execution.resumed_from_step: {done} of {work.steps} steps"
     first = work.first_timed(done)
     for step in record.steps:
         # When the steps before were timed, the attempts knew that are gone.
         if step.step >= done and step.timed != (step.step >= first):
             kind = "timed" if step.timed else "not timed"
-            return f"{_of(step)} is {kind}; steps are timed from step {first} on"
-    return None
+            yield f"{_of(step)} is {kind}; steps are timed from step {first} on"
 
 
-def same_on_all_ranks(record: RunRecord) -> str | None:
+def same_on_all_ranks(record: RunRecord) -> Iterator[str]:
     """Loss and gradient norm are of the global batch, so every rank has those of rank 0."""
     root = {step.step: step for step in record.steps if step.rank == 0}
     for step in record.steps:
@@ -102,15 +98,14 @@ def same_on_all_ranks(record: RunRecord) -> str | None:
             own, first = getattr(step, name), getattr(root[step.step], name)
             one_is_lost = (own is None) != (first is None)
             if one_is_lost or (own is not None and not _alike(own, first)):
-                return f"{_of(step)}: {name} {own}, that of rank 0 is {first}"
-    return None
+                yield f"{_of(step)}: {name} {own}, that of rank 0 is {first}"
 
 
 def _alike(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=RANKS_TOLERANCE)
 
 
-def wall_time(record: RunRecord) -> str | None:
+def wall_time(record: RunRecord) -> Iterator[str]:
     """No rank's steps took longer than the run; those before a resume were made earlier."""
     execution = record.run["execution"]
     done, spent = execution.get("resumed_from_step", 0), dict[int, float]()
@@ -121,36 +116,35 @@ def wall_time(record: RunRecord) -> str | None:
     ends = (datetime.fromisoformat(record.run[name]) for name in ("ended_at", "started_at"))
     wall = (next(ends) - next(ends)).total_seconds()
     longest = max(spent.values(), default=0.0)
-    if longest <= wall + CLOCK_SECONDS:
-        return None
-    return f"run.json at $.ended_at: the run took {wall:g} s, the steps of a rank {longest:.4g} s"
+    if longest > wall + CLOCK_SECONDS:
+        took = f"the run took {wall:g} s, the steps of a rank {longest:.4g} s"
+        yield f"run.json at $.ended_at: {took}"
 
 
-def phases(record: RunRecord) -> str | None:
+def phases(record: RunRecord) -> Iterator[str]:
     """Every step of a profiled run has phases that add up to it, and none of a timed run."""
     profile = record.spec.profile
     for step in record.steps:
         if (step.phases is not None) != profile:
-            return (
+            yield (
                 f"{_of(step)} has {'no phases' if profile else 'phases'}, but the run is "
                 f"{'a profiled one' if profile else 'none to profile'}"
             )
         total = sum(step.phases[name] for name in IN_STEP) if step.phases else step.seconds
         if not math.isclose(total, step.seconds, rel_tol=PHASES_TOLERANCE):
-            return (
+            yield (
                 f"steps.jsonl: the phases of step {step.step} of rank {step.rank} are {total} s "
                 f"together, the step is {step.seconds} s"
             )
         passes = sum(seconds for *_, seconds in step.passes or ())
         if passes > sum((step.phases or {}).values()) * (1 + PHASES_TOLERANCE):
-            return (
+            yield (
                 f"{_of(step)}: its passes are {passes} s together, more than its phases, or it has "
                 "passes without phases"
             )
-    return None
 
 
-def communication(record: RunRecord) -> str | None:
+def communication(record: RunRecord) -> Iterator[str]:
     """A profiled run whose ranks sent bytes in its timed steps shows communication in them.
 
     Exactly none is no finding: the strategy's collectives ran where no phase was marked.
@@ -159,16 +153,15 @@ def communication(record: RunRecord) -> str | None:
                for each in rank["sent"]["collectives"]]  # fmt: skip
     sent = sum(each["wire_bytes"] or 0 for each in counted)
     seen = sum(step.phases[COMMUNICATION] for step in record.steps if step.timed and step.phases)
-    if not sent or seen:
-        return None
-    return (
-        f"steps.jsonl: 0 s of communication in the timed steps, in each of which the ranks of "
-        f"strategy {record.spec.strategy} sent {sent:,.0f} bytes; run its collectives inside "
-        "phases.during(COMMUNICATION)"
-    )
+    if sent and not seen:
+        yield (
+            f"steps.jsonl: 0 s of communication in the timed steps, in each of which the ranks of "
+            f"strategy {record.spec.strategy} sent {sent:,.0f} bytes; run its collectives inside "
+            "phases.during(COMMUNICATION)"
+        )
 
 
-def cpu_seconds(record: RunRecord) -> str | None:
+def cpu_seconds(record: RunRecord) -> Iterator[str]:
     """No step or phase is shorter than the CPU seconds of one thread that it took.
 
     On emulated nodes that is what the dilation is held to; elsewhere a machine may count badly.
@@ -181,12 +174,11 @@ def cpu_seconds(record: RunRecord) -> str | None:
             spent |= {name: (step.phases[name], cpu) for name, cpu in step.cpu_phases.items()}
         for name, (seconds, cpu) in spent.items():
             if cpu is not None and cpu > seconds * factor + least:
-                return (
+                yield (
                     f"steps.jsonl: the {name} of step {step.step} of rank {step.rank} took {cpu} "
                     f"CPU seconds of one thread in {seconds} s of "
                     + ("an emulated node" if is_emulated else "the clock")
                 )
-    return None
 
 
 def step_lines(steps: Iterable[Step]) -> str:

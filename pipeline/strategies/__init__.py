@@ -1,5 +1,7 @@
-"""Strategies, one file each; adding one is adding one file (see `base.Strategy`).
+"""Strategies, each one file or one folder; adding one is adding a file (see `base.Strategy`).
 
+A folder has two files: `plan.py`, the strategy's arithmetic, in which no torch is loaded, and
+`step.py`, which its `build` imports: there the reader sees what is sent, and when.
 `names()` lists them without importing any; `load(name, options)` makes one.
 """
 
@@ -24,14 +26,16 @@ MAX_KNOB = 1_000_000
 
 
 def names() -> list[str]:
-    """Names of all strategies: the stems of this folder's files but `base` and `_private` ones."""
-    return sorted(filter(_is_one, (path.stem for path in FOLDER.glob("*.py"))))
+    """Names of all strategies: stems of this folder's files but `base`, and its folders."""
+    return sorted({path.stem for path in FOLDER.iterdir() if _file(path.stem) is not None})
 
 
-def _is_one(name: str) -> bool:
-    """Whether a strategy of that name has a file; names come from a person's study."""
-    own = name.isidentifier() and name != "base" and not name.startswith("_")
-    return own and (FOLDER / f"{name}.py").is_file()
+def _file(name: str) -> Path | None:
+    """The file of the strategy of that name, or None; names come from a person's study."""
+    if not name.isidentifier() or name == "base" or name.startswith("_"):
+        return None
+    both = (FOLDER / f"{name}.py", FOLDER / name / "plan.py")
+    return next((path for path in both if path.is_file()), None)
 
 
 def table() -> str:
@@ -128,7 +132,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
 
     Raises StudyError for an unknown one, and for one whose file cannot be imported or makes none.
     """
-    if not _is_one(name):  # the metrics ask for thousands
+    if _file(name) is None:  # the metrics ask for thousands
         raise StudyError(
             f"strategy {name[:80]!r} has no file of its own in pipeline/strategies; use one of "
             + ", ".join(names())
@@ -162,14 +166,18 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
 
 @cache
 def _kind(module: ModuleType) -> type[Strategy]:
-    """The strategy that a module defines; raises StudyError where it is not exactly one."""
-    kinds = [
+    """The strategy that a module defines; raises StudyError where it is not exactly one.
+
+    A class from which another of the module derives is what several strategies share.
+    """
+    own = [
         kind
         for kind in vars(module).values()
         if isinstance(kind, type)
         and issubclass(kind, Strategy)
         and kind.__module__ == module.__name__
     ]
+    kinds = [kind for kind in own if not any(kind in other.__mro__[1:] for other in own)]
     if len(kinds) != 1:
         raise StudyError(f"{module.__file__} defines {len(kinds)} strategies; expected exactly one")
     return kinds[0]
@@ -177,15 +185,18 @@ def _kind(module: ModuleType) -> type[Strategy]:
 
 def _module(name: str) -> ModuleType:
     """The module of a strategy; raises StudyError where its file cannot be imported."""
+    own = "" if (FOLDER / f"{name}.py").is_file() else ".plan"
     try:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{name}{own}")
     except Exception as error:  # whatever a file does wrong, it is named
         raise _broken(name, "cannot be imported", error) from error
 
 
 def _broken(name: str, what: str, error: Exception) -> StudyError:
-    said = " ".join(str(error).split())[:200]
+    file = _file(name)
+    assert file is not None
+    reason = " ".join(str(error).split())[:200]
     return StudyError(
-        f"pipeline/strategies/{name}.py {what} ({type(error).__name__}: {said}); "
-        "mend that file, or move it out of the folder"
+        f"pipeline/strategies/{file.relative_to(FOLDER)} {what} ({type(error).__name__}: {reason});"
+        " mend that file, or move it out of the folder"
     )

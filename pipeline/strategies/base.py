@@ -139,12 +139,7 @@ class Strategy(ABC):
 
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device, all on the data axis, unless overridden."""
-        return Layout(
-            axes=((DATA, world.size),),
-            processes_per_node=world.ranks_per_node,
-            device=world.device,
-            backend=world.backend,
-        )
+        return Layout.of(world, (DATA, world.size))
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Memory that this strategy adds on `rank`, where the gradients are `gradients` bytes.

@@ -7,16 +7,11 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from pipeline.parallel.mesh import DATA
+from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
-from pipeline.strategies.base import Footprint, Strategy, along
-
-if TYPE_CHECKING:
-    from pipeline.parallel.mesh import Layout
-    from pipeline.study.spec import RunSpec
+from pipeline.strategies.base import Footprint, Strategy
+from pipeline.study.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -28,8 +23,8 @@ class Ddp(Strategy):
     `empty_cache`: see `parallel.faults`.
     """
 
-    whole_forward: ClassVar[bool] = True
-    use: ClassVar[str] = "the model and its optimiser fit one device"
+    whole_forward = True
+    use = "the model and its optimiser fit one device"
 
     bucket_cap_mb: float = 25.0
     empty_cache: bool = False
@@ -37,10 +32,6 @@ class Ddp(Strategy):
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run."""
         return Footprint(0, holds_gradients=True)
-
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """The gradients once, all-reduced in buckets after the last micro-batch."""
-        return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
 
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose last backward pass in a step then reduces."""
@@ -60,9 +51,4 @@ class Ddp(Strategy):
         )
         # Buffers are constants here, such as the frequencies of rotary positions.
         wrapped.broadcast_buffers = False
-        return Stepper(
-            prepared,
-            forward=wrapped,
-            faults=Faults(self.empty_cache),
-            **group.all_data_parallel(),
-        )
+        return Stepper(prepared, group, forward=wrapped, faults=Faults(self.empty_cache))

@@ -8,22 +8,19 @@ axis, over which ZeRO's stage 1 may shard the optimiser's state.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
-from pipeline.parallel.schedule import check_name, nearest
-from pipeline.parallel.types import Parts, Prepared
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout, nearest
+from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
-from pipeline.strategies._pipeline import Pipelined
-from pipeline.strategies._tensor import Part, check_tensor_axis, kept_of_block
 from pipeline.strategies.base import Footprint, along
-
-if TYPE_CHECKING:
-    from pipeline.parallel.tensor import TensorAxis
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.strategies.pipeline_parallel.plan import Pipelined
+from pipeline.strategies.pipeline_parallel.schedule import check_name
+from pipeline.strategies.tensor.plan import Part, check_tensor_axis, kept_of_block
+from pipeline.study.spec import RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)
@@ -34,14 +31,14 @@ class Hybrid(Pipelined):
     parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
     """
 
-    cuts: ClassVar[str] = "end_parameters"
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+    cuts = "end_parameters"
+    variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
         {"sequence": True},
     )
 
-    use: ClassVar[str] = "no single axis makes the model fit: tensor within a node, stages between"
+    use = "no single axis makes the model fit: tensor within a node, stages between"
 
     pipeline: int = 2
     tensor: int = 2
@@ -67,12 +64,7 @@ class Hybrid(Pipelined):
                 f"are {self.pipeline * self.tensor * data} ranks, the world has {world.size}; the "
                 f"nearest layout is {self._nearest(world.size)}"
             )
-        return Layout(
-            axes=((PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor)),
-            processes_per_node=world.ranks_per_node,
-            device=world.device,
-            backend=world.backend,
-        )
+        return Layout.of(world, (PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor))
 
     def _nearest(self, ranks: int) -> str:
         """Sizes that multiply up to `ranks`: tensor's nearest divisor, then pipeline's."""
@@ -157,27 +149,10 @@ class Hybrid(Pipelined):
     def _part(self, spec: RunSpec, layout: Layout, rank: int) -> Part:
         """The layers of this rank's stages."""
         place, stages = layout.coordinate(rank)[PIPELINE], self.schedule_of(spec, layout).stages
-        layers = sum(len(stages.layers_of(stage)) for stage in stages.of_rank(place))
-        is_first, is_last = (place == stages.rank_of(s) for s in (0, stages.count - 1))
-        return Part(layers, is_first, is_last, self.sequence and self.tensor > 1)
+        return Part(*stages.held_by(place), sequence=self.sequence and self.tensor > 1)
 
-    def cut_tensors(self, parts: Parts, mesh: Any) -> TensorAxis | None:
-        """Cut the layers that the family names, where the tensor axis has more than one rank."""
-        from pipeline.parallel.tensor import TensorAxis, cut_layers
+    def build(self, parts: Parts) -> Trainable:
+        """The step of a pipeline, whose layers are cut and whose optimiser may be sharded."""
+        from pipeline.strategies.pipeline_parallel.step import build
 
-        if self.tensor == 1:
-            return None
-        axis = TensorAxis(mesh[TENSOR].get_group(), sequence=self.sequence)
-        cut_layers(parts.model, axis)
-        return axis
-
-    def prepare(self, parts: Parts, mesh: Any) -> Prepared:
-        """Make the optimiser, under ZeRO's stage 1 of this rank's rows of each weight."""
-        from pipeline.parallel.sharded import ShardedOptimiser
-
-        if not self.zero_stage or parts.layout.data_parallel == 1:
-            return super().prepare(parts, mesh)
-        parts.materialise()
-        return parts.prepared(
-            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA].get_group())
-        )
+        return build(parts, self, sequence=self.sequence, zero_stage=self.zero_stage)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
-
-if TYPE_CHECKING:
-    from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)
 class Single(Strategy):
     """The study's 'Single GPU'."""
 
-    whole_forward: ClassVar[bool] = True
-    use: ClassVar[str] = "the reference of every other"
+    whole_forward = True
+    use = "the reference of every other"
 
     def layout(self, world: WorldSpec) -> Layout:
         """One rank; raises StudyError for a larger world."""

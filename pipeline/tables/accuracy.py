@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from pipeline.metrics.format import ratio_interval, with_interval
-from pipeline.metrics.select import pick, records
-from pipeline.tables.write import PLACE, places, with_measures
+from pipeline.metrics.comparison import FIELDS
+from pipeline.metrics.select import KEYS, pick
+from pipeline.tables import columns as col
 
 CAPTION = (
     "Accuracy of the emulated times on this machine: median step times of the same cells in real "
@@ -18,30 +16,23 @@ CAPTION = (
     "times may be off by. A dash: not measured here."
 )
 # Every cell is held against itself.
-COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
+COMPARES = FIELDS
 NEEDS = "real_time"
 _MEASURES = {"real_time_step_seconds": "real", "step_seconds": "emulated", "accuracy": "ratio"}
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell that has runs in real time: seconds and their ratio, NaN for none."""
-    cells = pick(table, "real_time", "status")[[*PLACE, "label"]]
-    cells = cells.drop_duplicates(["cell", "nodes"]).reset_index(drop=True)
-    return with_measures(cells, table, _MEASURES, bounded=True)
+    cells = pick(table, "real_time", "status")[[*col.PLACE, "label"]]
+    cells = cells.drop_duplicates(KEYS).reset_index(drop=True)
+    return col.with_measures(cells, table, _MEASURES, bounded=_MEASURES)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, times in milliseconds."""
-
-    def of(row: dict[str, Any], name: str, scale: float = 1000) -> tuple[float, float, float]:
-        return scale * row[name], scale * row[f"{name}_low"], scale * row[f"{name}_high"]
-
-    shown = [
-        {
-            "Real time [ms]": with_interval(*of(row, "real")),
-            "Emulated [ms]": with_interval(*of(row, "emulated")),
-            "Ratio": ratio_interval(*of(row, "ratio", 1)),
-        }
-        for row in records(frame)
+    columns = [
+        col.interval("Real time [ms]", "real", col.MILLISECONDS),
+        col.interval("Emulated [ms]", "emulated", col.MILLISECONDS),
+        col.ratio("Ratio", "ratio"),
     ]
-    return pd.DataFrame(places(frame)).join(pd.DataFrame(shown))
+    return col.shown(frame, columns)

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.claims.write import outcome
+from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import NONE, significant
 
 CAPTION = (
@@ -16,7 +17,7 @@ CAPTION = (
     "another scale than the claim's own says so. Effects are ratios and have no unit."
 )
 # The claims check equal work for themselves, each over its own cells.
-COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
+COMPARES = FIELDS
 NEEDS = "verdicts"
 
 

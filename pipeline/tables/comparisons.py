@@ -6,10 +6,12 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.format import NONE
-from pipeline.metrics.select import cells, pick, records
-from pipeline.tables.write import once
+from pipeline.metrics.select import records
+from pipeline.metrics.verdicts import comparisons
+from pipeline.tables.columns import once
 
 CAPTION = (
     "Cells against each other over one link and at the same number of nodes, by short name: "
@@ -21,33 +23,12 @@ CAPTION = (
     "or train alike. Intervals, p-values and effect sizes are in the table's CSV."
 )
 # Equal work is checked for every pair; one that did not do it reads `not compared`.
-COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
-_FIGURES = (
-    "p_value",
-    "p_value_uncorrected",
-    "smallest_p_value",
-    "effect_size",
-    "largest_effect_size",
-    "intervals_overlap",
-)
+COMPARES = FIELDS
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each comparison; the ratio is that of the cell over the other one."""
-    keys = ["cell", "nodes", "other", "other_nodes"]
-    found = pick(table, "comparison", "speed_verdict")[[*keys, "arm", "link", "base", "text"]]
-    found = found.rename(columns={"text": "verdict"})
-    arms = cells(table).set_index("cell")["arm"]
-    found["other_arm"] = found["other"].map(arms)
-    ratio = pick(table, "comparison", "rate_ratio")
-    ratio = ratio[[*keys, "value", "low", "high", "n", "interval"]]
-    names = {"value": "rate_ratio", "low": "rate_ratio_low", "high": "rate_ratio_high",
-             "n": "repeats"}  # fmt: skip
-    found = found.merge(ratio.rename(columns=names), on=keys, how="left")
-    for metric in _FIGURES:
-        rows = pick(table, "comparison", metric)[[*keys, "value"]]
-        found = found.merge(rows.rename(columns={"value": metric}), on=keys, how="left")
-    return found
+    return comparisons(table)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
@@ -62,10 +43,8 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
             place = {"Link": over or NONE, "Nodes": str(nodes), "Cell": arm}
             shown.append(place | {other: texts.get((arm, other), "") for other in order[1:]})
     found = pd.DataFrame(shown, columns=["Link", "Nodes", "Cell", *order[1:]])
-    return once(found, "Link", "Nodes") if pairs["over"].any() else _without_link(found)
-
-
-def _without_link(found: pd.DataFrame) -> pd.DataFrame:
+    if pairs["over"].any():
+        return once(found, "Link", "Nodes")
     return once(found.drop(columns="Link"), "Nodes")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import NONE, probability, significant
 from pipeline.metrics.select import fact
 
@@ -12,7 +13,7 @@ CAPTION = (
     "by commas."
 )
 # It lists what was used and compares nothing.
-COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
+COMPARES = FIELDS
 _FACTS = (
     ("Processor", "cpu_model"),
     ("Cores", "num_cores"),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from pipeline.metrics.format import NONE, significant, with_interval
-from pipeline.metrics.select import pick, records
-from pipeline.tables.write import PLACE, places
+from pipeline.metrics.select import KEYS, pick
+from pipeline.tables import columns as col
 
 CAPTION = (
     "Memory, time, bytes and waiting of each layout at equal work, each beside its formula. Memory "
@@ -25,12 +22,8 @@ CAPTION = (
 )
 COMPARES = {"precision"}
 NEEDS = "layouts"
-_MEBIBYTE, _MEGABYTE = 2**20, 1e6
-_MEMORY = {
-    "peak_memory_bytes": "peak",
-    "base_memory_bytes": "base",
-    "predicted_memory_bytes": "predicted_memory_bytes",
-}
+_MEGABYTES = 1e-6
+_MEMORY = ["peak_memory_bytes", "base_memory_bytes", "predicted_memory_bytes"]
 _CELL = {
     "step_seconds": "step_seconds",
     "phase_bubble": "bubble",
@@ -42,14 +35,10 @@ _CELL = {
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count: bytes, seconds, shares; NaN where nothing is known."""
-    found = pick(table, "cell", "num_ok")[[*PLACE, "label", "strategy", "world_size"]]
-    for metric, name in _CELL.items():
-        columns = ["cell", "nodes", "value", *(["low", "high"] * (metric == "step_seconds"))]
-        names = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
-        rows = pick(table, "cell", metric)[columns].rename(columns=names)
-        found = found.merge(rows, on=["cell", "nodes"], how="left")
+    found = col.every_cell(table, "strategy", "world_size")
+    found = col.with_measures(found, table, _CELL, bounded=["step_seconds"])
     for more in (_memory(table), _sent(table, "predicted_sent_bytes"), _sent(table, "sent_bytes")):
-        found = found.merge(more, on=["cell", "nodes"], how="left")
+        found = found.merge(more, on=KEYS, how="left")
     alone = found.loc[found["world_size"] == 1, "step_seconds"].dropna()
     single = alone.iloc[0] if len(alone) else float("nan")
     ideal = single / found["world_size"] * (1 + found["bubble_formula"].fillna(0))
@@ -60,13 +49,11 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
 def _memory(table: pd.DataFrame) -> pd.DataFrame:
     """Of the rank that needs most: bytes above its base, measured and predicted."""
     rows = pick(table, "rank", *_MEMORY)
-    keys = ["cell", "nodes", "rank"]
-    each = rows.groupby([*keys, "metric"], sort=False)["value"].median().unstack("metric")
-    each = each.reindex(columns=list(_MEMORY)).rename(columns=_MEMORY).reset_index()
-    each["memory_bytes"] = each["peak"] - each["base"]
-    most = each.sort_values("memory_bytes", ascending=False, kind="stable")
-    most = most.drop_duplicates(["cell", "nodes"])
-    return most[["cell", "nodes", "memory_bytes", "predicted_memory_bytes"]]
+    each = rows.groupby([*KEYS, "rank", "metric"], sort=False)["value"].median().unstack("metric")
+    each = each.reindex(columns=_MEMORY).reset_index()
+    each["memory_bytes"] = each["peak_memory_bytes"] - each["base_memory_bytes"]
+    most = each.sort_values("memory_bytes", ascending=False, kind="stable").drop_duplicates(KEYS)
+    return most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]]
 
 
 def _sent(table: pd.DataFrame, prefix: str) -> pd.DataFrame:
@@ -76,30 +63,23 @@ def _sent(table: pd.DataFrame, prefix: str) -> pd.DataFrame:
     found = pick(rows, "profile", *names)
     if prefix.startswith("predicted"):
         found = found[found["text"].notna()]  # an axis that no formula names was counted alone
-    total = found.groupby(["cell", "nodes", "rank"], sort=False)["value"].sum().reset_index()
-    return total.groupby(["cell", "nodes"])["value"].max().rename(prefix).reset_index()
+    total = found.groupby([*KEYS, "rank"], sort=False)["value"].sum().reset_index()
+    return total.groupby(KEYS)["value"].max().rename(prefix).reset_index()
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text: MiB, milliseconds, MB and percent."""
-
-    def of(value: float, scale: float = 1.0) -> str:
-        return NONE if pd.isna(value) else significant(value * scale)
-
-    def row(one: dict[str, Any]) -> dict[str, str]:
-        time, low, high = (1000 * one[f"step_seconds{end}"] for end in ("", "_low", "_high"))
-        return {
-            "Ranks": str(one["world_size"]),
-            "Memory [MiB]": of(one["memory_bytes"], 1 / _MEBIBYTE),
-            "Model [MiB]": of(one["predicted_memory_bytes"], 1 / _MEBIBYTE),
-            "Step [ms]": NONE if pd.isna(time) else with_interval(time, low, high),
-            "Ideal [ms]": of(one["ideal_seconds"], 1000),
-            "Sent [MB]": of(one["sent_bytes"], 1 / _MEGABYTE),
-            "Formula [MB]": of(one["predicted_sent_bytes"], 1 / _MEGABYTE),
-            "Bubble [%]": of(one["bubble"], 100),
-            "Schedule [%]": of(one["bubble_schedule"], 100),
-            "Formula [%]": of(one["bubble_formula"], 100),
-            "Waits [%]": of(one["waits"], 100),
-        }
-
-    return pd.DataFrame(places(frame)).join(pd.DataFrame([row(one) for one in records(frame)]))
+    columns = [
+        col.text("Ranks", "world_size"),
+        col.Column("Memory [MiB]", "memory_bytes", col.MEBIBYTES),
+        col.Column("Model [MiB]", "predicted_memory_bytes", col.MEBIBYTES),
+        col.interval("Step [ms]", "step_seconds", col.MILLISECONDS),
+        col.Column("Ideal [ms]", "ideal_seconds", col.MILLISECONDS),
+        col.Column("Sent [MB]", "sent_bytes", _MEGABYTES),
+        col.Column("Formula [MB]", "predicted_sent_bytes", _MEGABYTES),
+        col.Column("Bubble [%]", "bubble", col.PER_CENT),
+        col.Column("Schedule [%]", "bubble_schedule", col.PER_CENT),
+        col.Column("Formula [%]", "bubble_formula", col.PER_CENT),
+        col.Column("Waits [%]", "waits", col.PER_CENT),
+    ]
+    return col.shown(frame, columns)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import NONE, limit, scientific
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import listed, pick
-from pipeline.tables.write import PLACE, once
+from pipeline.metrics.select import KEYS, beside, listed, pick
+from pipeline.tables.columns import PLACE, once
 
 CAPTION = (
     "Largest relative deviation of each cell from its single-device reference over all links, "
@@ -18,36 +19,35 @@ CAPTION = (
     "each a link and a number of nodes, that stayed within."
 )
 # Parity holds each cell against a reference whose work it checks itself.
-COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
-_FIGURES = ("parity_loss_first", "parity_norm_first", "parity_loss_early", "parity_norm_early")
-_TITLES = dict(
-    zip(("Loss, first", "Norm, first", "Loss, early", "Norm, early"), _FIGURES, strict=True)
-)
+COMPARES = FIELDS
+_TITLES = {
+    "Loss, first": "parity_loss_first",
+    "Norm, first": "parity_norm_first",
+    "Loss, early": "parity_loss_early",
+    "Norm, early": "parity_norm_early",
+}
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell, node count and reference."""
-    keys = [*PLACE, "label", "base"]
-    found = pick(table, "cell", "parity_verdict")[[*keys, "text"]].rename(
-        columns={"text": "verdict"}
-    )
-    for metric in _FIGURES:
-        rows = pick(table, "cell", metric)[["cell", "nodes", "base", "value", "text"]]
+    keys = [*KEYS, "base"]
+    found = pick(table, "cell", "parity_verdict")[[*PLACE, "label", "base", "text"]]
+    found = found.rename(columns={"text": "verdict"})
+    for metric in _TITLES.values():
         names = {"value": metric, "text": f"{metric}_tolerance"}
-        found = found.merge(rows.rename(columns=names), on=["cell", "nodes", "base"], how="left")
-    bits = pick(table, "cell", "weights_bit_equal")[["cell", "nodes", "value", "n"]]
-    bits = bits.rename(columns={"value": "weights_bit_equal", "n": "ranks"})
-    return found.merge(bits, on=["cell", "nodes"], how="left")
+        found = beside(found, table, metric, names, keys=keys)
+    return beside(found, table, "weights_bit_equal", {"value": "weights_bit_equal", "n": "ranks"})
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text: a row for each cell and reference, the worst of all places, by band."""
     shown = []
-    for (_, base), part in frame.assign(base=frame["base"].fillna("")).groupby(
-        ["arm", "base"], sort=False
-    ):
+    named = frame.assign(base=frame["base"].fillna(""))
+    for (_, base), part in named.groupby(["arm", "base"], sort=False):
         compared = part.dropna(subset=["parity_loss_first"])
-        bands = compared[[f"{name}_tolerance" for name in _FIGURES[::2]]].astype(float)
+        bands = compared[["parity_loss_first_tolerance", "parity_loss_early_tolerance"]].astype(
+            float
+        )
         shown.append(
             {
                 "Tolerance": ", ".join(map(limit, bands.max())) if len(compared) else NONE,

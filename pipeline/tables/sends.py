@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.format import NONE
-from pipeline.metrics.select import pick
-from pipeline.tables.write import PLACE, places, same_over_links
+from pipeline.metrics.select import KEYS, pick
+from pipeline.tables import columns as col
 
 CAPTION = (
     "What the rank that sends most sends in a step along each axis of the layout, in bytes on the "
@@ -31,21 +30,17 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     `ratio` is what was counted over what the formula gives.
     """
     rows = table[(table["level"] == "profile") & (table["status"] == "ok")]
-    found = [_axes(rows, prefix) for prefix in (_PREDICTED, _COUNTED)]
-    keys = ["cell", "nodes", "rank", "axis"]
-    predicted = found[0].rename(columns={"value": "predicted_bytes", "text": "formula"})
-    counted = found[1].rename(columns={"value": "counted_bytes", "text": "calls"})
+    keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
+    names = {"value": "predicted_bytes", "text": "formula"}
+    predicted = _axes(rows, _PREDICTED).rename(columns=names)
+    counted = _axes(rows, _COUNTED).rename(columns={"value": "counted_bytes", "text": "calls"})
     both = predicted.merge(counted[[*keys, "counted_bytes", "calls"]], on=keys, how="left")
-    order = ["predicted_bytes", "counted_bytes"]
-    most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates(
-        ["cell", "nodes", "axis"]
-    )
+    most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
-    most["ratio"] = (most["counted_bytes"] / most["predicted_bytes"]).where(
-        most["predicted_bytes"] > 0
-    )
+    ratio = most["counted_bytes"] / most["predicted_bytes"]
+    most["ratio"] = ratio.where(most["predicted_bytes"] > 0)
     columns = ["strategy", "axis", "rank", "formula", *order, "ratio", "calls"]
-    return most[[*PLACE, "label", *columns]]
+    return most[[*col.PLACE, "label", *columns]]
 
 
 def _axes(rows: pd.DataFrame, prefix: str) -> pd.DataFrame:
@@ -53,28 +48,18 @@ def _axes(rows: pd.DataFrame, prefix: str) -> pd.DataFrame:
     names = [name for name in rows["metric"].unique() if str(name).startswith(prefix)]
     found = pick(rows, "profile", *names)
     axes = [str(name).removeprefix(prefix) for name in found["metric"]]
-    columns = [*PLACE, "label", "cell_order", "strategy", "rank", "value", "text"]
+    columns = [*col.PLACE, "label", "cell_order", "strategy", "rank", "value", "text"]
     return found[columns].assign(axis=axes)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, bytes as whole numbers."""
-
-    def whole(values: pd.Series) -> list[str]:
-        return [NONE if pd.isna(v) else f"{v:,.0f}" for v in values]
-
-    def words(values: pd.Series) -> list[str]:
-        return [NONE if pd.isna(v) else str(v) for v in values]
-
-    shown = pd.DataFrame(
-        {
-            **places(frame),
-            "Axis": frame["axis"],
-            "Formula": words(frame["formula"]),
-            "Predicted": whole(frame["predicted_bytes"]),
-            "Counted": whole(frame["counted_bytes"]),
-            "Ratio": [NONE if pd.isna(v) else f"{v:.3f}" for v in frame["ratio"]],
-            "Calls": words(frame["calls"]),
-        }
-    )
-    return same_over_links(shown)
+    columns = [
+        col.text("Axis", "axis"),
+        col.text("Formula", "formula"),
+        col.Column("Predicted", "predicted_bytes", write=col.whole),
+        col.Column("Counted", "counted_bytes", write=col.whole),
+        col.Column("Ratio", "ratio", write="{:.3f}".format),
+        col.text("Calls", "calls"),
+    ]
+    return col.same_over_links(col.shown(frame, columns))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import NONE
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.select import pick, records
-from pipeline.tables.write import PLACE, places
+from pipeline.tables.columns import PLACE, places
 
 CAPTION = (
     "Runs that did not end as planned; all others ended ok and without drift. A status other than "
@@ -19,7 +20,7 @@ CAPTION = (
     "steps, beyond chance."
 )
 # A list of outcomes compares nothing.
-COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
+COMPARES = FIELDS
 STATUSES = ("ok", "disturbed", "oom", "unsupported", "failed", "timeout")
 
 

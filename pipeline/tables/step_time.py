@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.format import NONE, significant, with_interval
-from pipeline.metrics.select import pick, records
-from pipeline.tables.write import PLACE, places, with_measures
+from pipeline.metrics.select import beside, bounds_of, pick
+from pipeline.tables import columns as col
 
 CAPTION = (
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
@@ -27,36 +26,23 @@ _TAILS = {
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count, times in seconds."""
-    keys = ["cell_order", "label", "precision_ran", *PLACE, "world_size"]
-    found = pick(table, "cell", "num_ok")[[*keys, "status", "value"]].rename(
-        columns={"value": "repeats"}
-    )
-    times = pick(table, "cell", "step_seconds")[
-        ["cell", "nodes", "value", "low", "high", "interval"]
-    ]
-    found = with_measures(found, table, {name: name for name in _TAILS}, bounded=True)
-    names = {"low": "step_seconds_bca_low", "high": "step_seconds_bca_high"}
-    bca = pick(table, "cell", "step_seconds_bca")[["cell", "nodes", "low", "high"]]
-    found = found.merge(times, on=["cell", "nodes"], how="left")
-    found = with_measures(found, table, {"timed_steps": "timed_steps"})
-    found = found.merge(bca.rename(columns=names), on=["cell", "nodes"], how="left")
-    names = {"value": "step_seconds", "low": "step_seconds_low", "high": "step_seconds_high"}
-    return found.rename(columns=names).drop(columns="cell_order")
+    keys = ["label", "precision_ran", *col.PLACE, "world_size", "status", "value"]
+    found = pick(table, "cell", "num_ok")[keys].rename(columns={"value": "repeats"})
+    found = col.with_measures(found, table, [*_TAILS], bounded=_TAILS)
+    times = {**bounds_of("step_seconds"), "interval": "interval"}
+    found = beside(found, table, "step_seconds", times)
+    found = col.with_measures(found, table, ["timed_steps"])
+    bca = {"low": "step_seconds_bca_low", "high": "step_seconds_bca_high"}
+    return beside(found, table, "step_seconds_bca", bca)
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, times in milliseconds."""
-    shown = []
-    for row in records(frame):
-        value, low, high = (1000 * row[f"step_seconds{end}"] for end in ("", "_low", "_high"))
-        ran = row["repeats"] > 0
-        shown.append(
-            {
-                "Ranks": str(row["world_size"]),
-                "Step time [ms]": with_interval(value, low, high) if ran else NONE,
-                **{name: significant(1000 * row[metric]) for metric, name in _TAILS.items()},
-                "Repeats": f"{row['repeats']:.0f}",
-                "Timed steps": f"{row['timed_steps']:.0f}" if ran else NONE,
-            }
-        )
-    return pd.DataFrame(places(frame)).join(pd.DataFrame(shown))
+    columns = [
+        col.text("Ranks", "world_size"),
+        col.interval("Step time [ms]", "step_seconds", col.MILLISECONDS),
+        *(col.Column(title, metric, col.MILLISECONDS) for metric, title in _TAILS.items()),
+        col.Column("Repeats", "repeats", write="{:.0f}".format),
+        col.Column("Timed steps", "timed_steps", write="{:.0f}".format),
+    ]
+    return col.shown(frame, columns)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.tables.write import PLACE, places
+from pipeline.tables import columns as col
 
 CAPTION = (
     "Model FLOPs of a step, (6 N + 12 L d s) for each token with N weights in matrix products, L "
@@ -22,42 +21,32 @@ CAPTION = (
     "send no more than a sum of gradients takes."
 )
 COMPARES = {"precision"}
+_RATE = "model_flops_per_second"
 _MEASURES = (
     "model_flops_per_step",
-    "model_flops_per_second",
+    _RATE,
     "peak_flops_per_second",
     "model_flops_utilisation",
     "hardware_flops_utilisation",
     "share_of_network_bound",
 )
-_BOUNDED = "model_flops_per_second"
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count, in FLOP and FLOP/s; shares are fractions of 1."""
-    keys = ["cell", "nodes"]
-    found = pick(table, "cell", "num_ok")[[*PLACE, "label", "world_size", "device"]]
-    for metric in _MEASURES:
-        names = {"value": metric}
-        if metric == _BOUNDED:
-            names |= {"low": f"{metric}_low", "high": f"{metric}_high"}
-        rows = pick(table, "cell", metric)[[*keys, *names]]
-        found = found.merge(rows.rename(columns=names), on=keys, how="left")
+    found = col.every_cell(table, "world_size", "device")
+    found = col.with_measures(found, table, _MEASURES, bounded=[_RATE])
     peaks = [_datasheet(table, row["cell"], row["nodes"]) for row in records(found)]
     found["datasheet_device"] = [peak.device if peak else None for peak in peaks]
     found["datasheet_source"] = [peak.source if peak else None for peak in peaks]
     found["datasheet_flops_per_second"] = [
         peak.flops_per_second if peak else float("nan") for peak in peaks
     ]
-    summed = found["datasheet_flops_per_second"] * _devices(table, found)
-    found["share_of_datasheet"] = found[_BOUNDED] / summed
+    # A process may drive all devices of a node.
+    per_node = pick(table, "cell", "num_ok")["ranks_per_node"]
+    devices = (found["nodes"] * per_node).astype(float)
+    found["share_of_datasheet"] = found[_RATE] / (found["datasheet_flops_per_second"] * devices)
     return found
-
-
-def _devices(table: pd.DataFrame, found: pd.DataFrame) -> pd.Series:
-    """How many devices each row trained on: a process may drive all of a node."""
-    per_node = pick(table, "cell", "num_ok")["ranks_per_node"].to_numpy()
-    return pd.Series(found["nodes"].to_numpy() * per_node, index=found.index, dtype=float)
 
 
 def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
@@ -65,9 +54,8 @@ def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
     runs = table[(table["level"] == "run") & (table["cell"] == cell) & (table["nodes"] == nodes)]
     runs = runs[(runs["status"] == "ok") & (runs["device"] == "cuda")]
     dtypes = set(runs.loc[runs["metric"] == "compute_dtype", "text"])
-    gpus = {
-        name for text in runs.loc[runs["metric"] == "gpus", "text"] for name in text.split(", ")
-    }
+    lists = runs.loc[runs["metric"] == "gpus", "text"]
+    gpus = {name for text in lists for name in text.split(", ")}
     if len(gpus) != 1 or len(dtypes) != 1:
         return None
     return datasheet_peak(gpus.pop(), dtypes.pop())
@@ -75,32 +63,16 @@ def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, rates in GFLOP/s and shares in per cent."""
-    shown = pd.DataFrame(places(frame)).join(
-        pd.DataFrame(
-            [
-                {
-                    "Ranks": str(row["world_size"]),
-                    "A step [GFLOP]": _giga(row["model_flops_per_step"]),
-                    "Rate [GFLOP/s]": _reached(row),
-                    "Peak [GFLOP/s]": _giga(row["peak_flops_per_second"]),
-                    "MFU [%]": significant(100 * row["model_flops_utilisation"]),
-                    "HFU [%]": significant(100 * row["hardware_flops_utilisation"]),
-                    "Datasheet [GFLOP/s]": _giga(row["datasheet_flops_per_second"]),
-                    "Share [%]": significant(100 * row["share_of_datasheet"]),
-                }
-                for row in records(frame)
-            ]
-        )
-    )
-    if (bound := frame["share_of_network_bound"]).notna().any():
-        shown["Network [%]"] = [NONE if pd.isna(x) else significant(100 * x) for x in bound]
-    return shown
-
-
-def _giga(value: float) -> str:
-    return NONE if pd.isna(value) else significant(value / 1e9)
-
-
-def _reached(row: dict[str, float]) -> str:
-    value, low, high = (row[f"{_BOUNDED}{end}"] / 1e9 for end in ("", "_low", "_high"))
-    return NONE if pd.isna(value) else with_interval(value, low, high)
+    columns = [
+        col.text("Ranks", "world_size"),
+        col.Column("A step [GFLOP]", "model_flops_per_step", col.GIGA),
+        col.interval("Rate [GFLOP/s]", _RATE, col.GIGA),
+        col.Column("Peak [GFLOP/s]", "peak_flops_per_second", col.GIGA),
+        col.Column("MFU [%]", "model_flops_utilisation", col.PER_CENT),
+        col.Column("HFU [%]", "hardware_flops_utilisation", col.PER_CENT),
+        col.Column("Datasheet [GFLOP/s]", "datasheet_flops_per_second", col.GIGA),
+        col.Column("Share [%]", "share_of_datasheet", col.PER_CENT),
+    ]
+    if frame["share_of_network_bound"].notna().any():
+        columns.append(col.Column("Network [%]", "share_of_network_bound", col.PER_CENT))
+    return col.shown(frame, columns)

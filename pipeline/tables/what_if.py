@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.metrics.contrasts import against_plain
-from pipeline.metrics.format import probability, ratio_interval, with_interval
-from pipeline.metrics.select import records
-from pipeline.tables.write import once
+from pipeline.metrics.format import probability
+from pipeline.metrics.verdicts import against_plain
+from pipeline.tables import columns as col
 
 CAPTION = (
     "Median step times without and under each condition, the ratio of the two and its interval, "
@@ -16,7 +15,15 @@ CAPTION = (
 )
 COMPARES = {"precision"}
 NEEDS = "conditions"
-_COLUMNS = ["Condition", "Cell", "Nodes", "Without [ms]", "Under it [ms]", "Ratio", "p", "Verdict"]
+_COLUMNS = (
+    col.text("Cell", "arm_label"),
+    col.text("Nodes", "nodes"),
+    col.interval("Without [ms]", "plain_seconds", col.MILLISECONDS),
+    col.interval("Under it [ms]", "seconds", col.MILLISECONDS),
+    col.ratio("Ratio", "ratio"),
+    col.Column("p", "p_value", write=probability),
+    col.text("Verdict", "verdict"),
+)
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
@@ -26,22 +33,8 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text, step times in milliseconds."""
-    shown = [
-        {
-            "Condition": f"{row['condition']} ({row['link']})",
-            "Cell": row["arm_label"],
-            "Nodes": str(row["nodes"]),
-            "Without [ms]": _milliseconds(row, "plain_seconds"),
-            "Under it [ms]": _milliseconds(row, "seconds"),
-            "Ratio": ratio_interval(row["ratio"], row["low"], row["high"]),
-            "p": probability(row["p_value"]),
-            "Verdict": row["verdict"],
-        }
-        for row in records(frame)
-    ]
-    return once(pd.DataFrame(shown, columns=_COLUMNS), "Condition")
-
-
-def _milliseconds(row: dict[str, float], name: str) -> str:
-    value, low, high = (1000 * row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return with_interval(value, low, high)
+    frame = frame.rename(columns={"low": "ratio_low", "high": "ratio_high"})
+    found = pd.DataFrame({one.title: one.texts(frame) for one in _COLUMNS})
+    pairs = zip(frame["condition"], frame["link"], strict=True)
+    found.insert(0, "Condition", [f"{condition} ({link})" for condition, link in pairs])
+    return col.once(found, "Condition")

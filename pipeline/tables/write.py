@@ -16,14 +16,12 @@ import pandas as pd
 from pipeline.files import write_text
 from pipeline.fonts import printed
 from pipeline.metrics.format import NONE
-from pipeline.metrics.select import pick
+from pipeline.tables.columns import EVERY, once
 from pipeline.text import latex, markdown, one_line, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
 # sentences gets twice as much.
 _WIDEST, _SENTENCES, _WIDEST_SENTENCES = 28, 150, 56
-PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
-"""Columns of the table of metrics by which `places` names a row."""
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:1rem}table{border-collapse:collapse}"
     "caption{text-align:left;max-width:60rem;margin-bottom:.6rem}th{border-bottom:1px solid}"
@@ -31,8 +29,6 @@ _STYLE = (
 )
 _NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*[<>]?|{NONE}|infinite|")
 _FIXED = "\N{NO-BREAK SPACE}"
-# In place of a link: each of them has the same rows.
-_EVERY = "every"
 # What a reader looks for, also where it is the same in every row.
 _KEPT = ("Verdict",)
 
@@ -113,61 +109,6 @@ def to_html(shown: pd.DataFrame, caption: str) -> str:
     )
 
 
-def places(frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Columns that say what a row is about: the cell, its link where links are compared, its nodes.
-
-    `frame` has the columns of `PLACE`; a cell at one node, which uses no link, has a dash.
-    """
-    over = frame["link"].astype(object).where(frame["cell"] != frame["arm"]).fillna(NONE)
-    found = {"Cell": list(frame["arm_label"]), "Link": list(over)}
-    if (over == NONE).all():
-        del found["Link"]
-    return {**found, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
-
-
-def with_measures(
-    frame: pd.DataFrame, table: pd.DataFrame, measures: Mapping[str, str], bounded: bool = False
-) -> pd.DataFrame:
-    """`frame` with a column for each of these metrics of its cell and nodes, NaN where none is.
-
-    `measures` gives the columns by metric; with `bounded` each has `_low` and `_high` beside it.
-    """
-    for metric, name in measures.items():
-        names = {"value": name}
-        if bounded:
-            names |= {"low": f"{name}_low", "high": f"{name}_high"}
-        rows = pick(table, "cell", metric)[["cell", "nodes", *names]]
-        frame = frame.merge(rows.rename(columns=names), on=["cell", "nodes"], how="left")
-    return frame
-
-
-def same_over_links(shown: pd.DataFrame) -> pd.DataFrame:
-    """`shown` with the rows of a cell once, of every link, where each link has the same ones."""
-    if "Link" not in shown or shown["Link"].nunique() < 2:
-        return shown
-    kept = []
-    for _, rows in shown.groupby("Cell", sort=False):
-        over = [part.drop(columns="Link") for _, part in rows.groupby("Link", sort=False)]
-        if len(over) == shown["Link"].nunique() and all(
-            part.to_numpy().tolist() == over[0].to_numpy().tolist() for part in over
-        ):
-            rows = rows.loc[over[0].index].assign(Link=_EVERY)
-        kept.append(rows)
-    return pd.concat(kept, ignore_index=True)
-
-
-def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """`shown` with a repeated value left blank below its first row, in each of `columns`.
-
-    A value also stands again where one to the left of it, in `columns`, is a new one.
-    """
-    new, found = pd.Series(False, index=shown.index), {}
-    for column in columns:
-        new = new | (shown[column] != shown[column].shift())
-        found[column] = shown[column].where(new, "")
-    return shown.assign(**found)
-
-
 def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """`shown` without columns that tell nothing, and the sentences that say what these held.
 
@@ -193,7 +134,7 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
             alike[name] = same[0]
     said = []
     dropped = [*fixed, *alike, *empty]
-    if fixed.get("Link") == _EVERY:
+    if fixed.get("Link") == EVERY:
         del fixed["Link"]
         said.append("Each row holds for every link.")
     if fixed:
@@ -215,7 +156,7 @@ def write_all(
     """Write `name`.tex, .md, .html (from `shown`) and .csv (from `raw`) below `folder`.
 
     The Markdown ends with the caption as pandoc reads it, a paragraph that begins with a colon.
-    LaTeX alone has the `short_names` of labels that its fonts lack (`pipeline.metrics.printed`).
+    LaTeX alone has the `short_names` of labels that its fonts lack (`pipeline.metrics.labels`).
     """
     shown, said = trimmed(shown)
     caption = f"{caption} {said}".rstrip()

@@ -65,9 +65,11 @@ def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Ranks = ALO
     `owner` is a key. Collective: it returns when the checkpoint is whole. Raises SamestepError
     where the disk refuses, PeerError where it did so on another rank; nothing is left then.
     """
+    from pipeline.training import shard_files
+
     final = _folder(folder, step)
     temporary = folder / f".{final.name}.{ranks.launch}.tmp"
-    error = _error_of(final, lambda: _write(temporary, ranks.rank, shards))
+    error = _error_of(final, lambda: shard_files.write(temporary, ranks.rank, shards))
     all_wrote = ranks.agree(error is None)
     if all_wrote and ranks.rank == 0:
         about = {"step": step, "scalars": dict(shards.scalars), "owner": owner}
@@ -94,12 +96,6 @@ def _error_of(final: Path, work: Callable[[], None]) -> SamestepError | None:
     return None
 
 
-def _write(temporary: Path, rank: int, shards: Shards) -> None:
-    from pipeline.training import shard_files
-
-    shard_files.write(temporary, rank, shards)
-
-
 def _publish(temporary: Path, final: Path, about: dict[str, Any], num_ranks: int) -> None:
     """Give what all ranks have written its index and its name, and drop older ones."""
     from pipeline.training import shard_files
@@ -114,8 +110,8 @@ def _publish(temporary: Path, final: Path, about: dict[str, Any], num_ranks: int
 
 def steps(folder: Path) -> list[int]:
     """Steps done by the checkpoints below `folder`, whether good or not, the newest first."""
-    found = (_NAME.fullmatch(path.name) for path in folder.glob("step-*"))
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    names = (_NAME.fullmatch(path.name) for path in folder.glob("step-*"))
+    return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
 def fault(folder: Path, step: int, owner: str) -> str | None:
@@ -123,11 +119,14 @@ def fault(folder: Path, step: int, owner: str) -> str | None:
     source = _folder(folder, step)
     about = _about(source)
     if about is None or about["step"] != step:
-        return f"its {ABOUT} is missing or damaged"
-    if "files" not in about:
-        return "it is of an earlier version and holds no hashes to check it by"
+        return f"its {ABOUT} is missing, damaged or of an earlier version"
     if about["owner"] != owner:
-        return _of_another(about["owner"], owner)
+        *had, network = str(about["owner"]).split(":")
+        *own, expected = owner.split(":")
+        if had != own:
+            return "it is of another training or other tokens"
+        one = "a record is of one network"
+        return f"it was made on {network} and this start has {expected}; {one}"
     for name, sha256 in about["files"].items():
         path = source / name
         if not path.is_file() or path.is_symlink():
@@ -159,30 +158,14 @@ def _sha256(about: dict[str, Any]) -> str:
 
 
 def _about(source: Path) -> dict[str, Any] | None:
-    """What a checkpoint says of itself; None where that is missing or not as it was written.
-
-    Those of earlier versions have no `tensors`, their files being whole, or neither `files` nor
-    `sha256`.
-    """
+    """What a checkpoint says of itself; None where that is missing or not as it was written."""
     try:
-        found = json.loads((source / ABOUT).read_text(encoding="utf-8"))
-        own = {"step", "scalars", "owner"}
-        if {*found} == own:
-            return dict(found)
-        sha256 = found.pop("sha256")
+        about = json.loads((source / ABOUT).read_text(encoding="utf-8"))
+        sha256 = about.pop("sha256")
     except (OSError, ValueError, RecursionError, AttributeError, TypeError, KeyError):
         return None
-    whole = {*found} - {"tensors"} == own | {"files"} and _sha256(found) == sha256
-    return found if whole else None
-
-
-def _of_another(found: str, owner: str) -> str:
-    """In what the keys differ."""
-    *had, network = str(found).split(":")
-    *own, expected = owner.split(":")
-    if had == own:
-        return f"it was made on {network} and this start has {expected}; a record is of one network"
-    return "it is of another training or other tokens"
+    whole = {*about} == {"step", "scalars", "owner", "files", "tensors"}
+    return about if whole and _sha256(about) == sha256 else None
 
 
 def _drop_others(folder: Path, step: int, owner: str) -> None:

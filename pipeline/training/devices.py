@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.errors import LaunchError, UnsupportedError
 from pipeline.machine import image
 from pipeline.parallel.mesh import Layout
+from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import WorldSpec
 
 FILES = Path("/dev")
@@ -81,7 +82,7 @@ def why_no_cuda() -> str:
     return "it gives no reason"
 
 
-def choose(world: WorldSpec, layout: Layout) -> Any:
+def choose(run: ResolvedRun) -> Any:
     """This rank's torch.device, made current where it is a GPU.
 
     Raises UnsupportedError where the machine lacks it, LaunchError where only the container or the
@@ -89,7 +90,7 @@ def choose(world: WorldSpec, layout: Layout) -> Any:
     """
     import torch
 
-    if world.device == "cpu":
+    if run.spec.world.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         if image.digest_from_within() and list(FILES.glob("nvidia[0-9]*")):
@@ -108,7 +109,7 @@ def choose(world: WorldSpec, layout: Layout) -> Any:
             f"the spec says device cuda, but torch sees no CUDA device: {words}; run on a GPU node "
             "(in a container with --nv) or set cluster.device to cpu"
         )
-    index = gpu_index(world, layout, os.environ, torch.cuda.device_count())
+    index = gpu_index(run.spec.world, run.layout, os.environ, torch.cuda.device_count())
     torch.cuda.set_device(index)
     capability = torch.cuda.get_device_capability(index)
     if reason := without_kernels(capability, torch.cuda.get_arch_list()):

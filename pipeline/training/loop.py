@@ -21,7 +21,7 @@ from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, SavedState, Trai
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
-from pipeline.study.spec import OptimiserSpec, RunSpec, WorkloadSpec
+from pipeline.study.spec import RunSpec
 from pipeline.training.clock import Clock
 from pipeline.training.optimiser import make_optimiser
 from pipeline.training.phases import Paced, PhaseTimer
@@ -58,7 +58,6 @@ class Loop:
         self.strategy = strategy
         self.device = device = clock.device
         self.layout = strategy.layout(spec.world)
-        self.layout.check_batch(spec)
         strategy.check_precision(spec.precision)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
@@ -92,11 +91,11 @@ class Loop:
         work = self.spec.workload
         if state is not None:
             self.trainable.load(state)
-        timed_from, before = first_timed(work, done), None
+        timed_from, before = work.first_timed(done), None
         self.clock.pacer.start()
         for step in range(done, work.steps):
             self.clock.pacer.begin_step(step)
-            rate = learning_rate(step, work.steps, self.spec.optimiser)
+            rate = self.spec.optimiser.rate(step, work.steps)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
             microbatches, data_seconds = self._read(step)
@@ -208,13 +207,3 @@ def _model(
     if spec.compile:
         compile_blocks(model)
     return model, fill
-
-
-def first_timed(work: WorkloadSpec, done: int) -> int:
-    """The step from which on a run that resumes after `done` steps is timed, as its spec says."""
-    return work.first_timed(done)
-
-
-def learning_rate(step: int, total_steps: int, spec: OptimiserSpec) -> float:
-    """Rate of step `step` (from 0) of `total_steps`, as the spec says."""
-    return spec.rate(step, total_steps)

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun
 from pipeline.training.optimiser import make_optimiser
 
 Placements = dict[str, dict[str, list[str]]]
@@ -41,17 +40,16 @@ class Propagation:
     second_seconds: float
 
 
-def propagate(spec: RunSpec) -> Propagation:
+def propagate(run: ResolvedRun) -> Propagation:
     """Place the tensors of rank 0; raises StudyError for a strategy that places none.
 
     The process must have no process group yet; it has none afterwards.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    strategy = strategies.load(spec.strategy, spec.options)
+    spec, strategy, layout = run.spec, run.strategy, run.layout
     strategy.check_spec(spec)
     strategy.check_precision(spec.precision)
-    layout = strategy.layout(spec.world)
     start, stop = layout.batch_slice(0, spec.workload.global_batch)
     sequences = (stop - start) // spec.workload.accumulation_steps
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.num_processes)

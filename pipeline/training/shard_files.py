@@ -20,10 +20,7 @@ from torch import Tensor
 
 from pipeline.errors import SamestepError
 from pipeline.files import sha256_of_file, to_disk
-from pipeline.parallel.types import Shards, Whole, slot_name, weight_name
-
-OLD_WEIGHTS, OLD_OPTIMISER = "weights.safetensors", "optimiser.safetensors"
-"""Files of a checkpoint of earlier versions, which one rank wrote: whole tensors."""
+from pipeline.parallel.types import Shards, Whole
 
 
 class Stored(NamedTuple):
@@ -64,15 +61,15 @@ def gather(folder: Path, num_ranks: int) -> dict[str, Any]:
     for rank in range(num_ranks):
         path = folder / f"rank{rank}.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            left = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise SamestepError(
                 f"rank {rank} left no {path} that rank 0 sees; all nodes must share the results "
                 "folder"
             ) from None
         path.unlink()
-        files |= found["files"]
-        for name, entry in found["tensors"].items():
+        files |= left["files"]
+        for name, entry in left["tensors"].items():
             known = tensors.setdefault(name, entry)
             if known is not entry:
                 known["pieces"] += entry["pieces"]
@@ -97,9 +94,7 @@ class SavedShards:
         self.wholes: dict[str, Whole] = {}
         self.stored: dict[str, list[Stored]] = {}
         self._open: dict[str, Any] = {}
-        if "tensors" not in about:
-            self._add_old_files()
-        for name, entry in about.get("tensors", {}).items():
+        for name, entry in about["tensors"].items():
             self.wholes[name] = Whole(tuple(entry["shape"]), entry["dtype"])
             self.stored[name] = [
                 Stored(file, _key(name, offsets), offsets, shape)
@@ -130,19 +125,6 @@ class SavedShards:
         if name not in self._open:
             self._open[name] = safe_open(self.folder / name, "pt")
         return self._open[name]
-
-    def _add_old_files(self) -> None:
-        """The tensors of an earlier version's two files, each one piece."""
-        for file in (OLD_WEIGHTS, OLD_OPTIMISER):
-            for key in self._file(file).keys():  # noqa: SIM118
-                kept = self._file(file).get_slice(key)
-                shape = tuple(kept.get_shape())
-                some = kept[tuple(slice(0, 0) for _ in shape)]
-                parameter, _, slot = key.rpartition(".")
-                name = weight_name(key) if file == OLD_WEIGHTS else slot_name(parameter, slot)
-                self.wholes[name] = Whole(shape, str(some.dtype)[6:])
-                self.stored[name] = [Stored(file, key, (0,) * len(shape), shape)]
-        self.close()
 
 
 def _key(name: str, offsets: Sequence[int]) -> str:

@@ -14,16 +14,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import starmap
 from pathlib import Path
 from struct import Struct
-from struct import error as StructError
-from types import TracebackType
 from typing import Any, TextIO
 from zlib import crc32
 
@@ -101,12 +97,7 @@ class StepFile:
     def __enter__(self) -> StepFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
         if self._lines is not None:
             self._lines.close()
@@ -125,16 +116,17 @@ def packed(step: Step) -> bytes:
 
 def read_steps(folder: Path) -> list[Step]:
     """The steps of all ranks, by step and rank; those of a rank end where its file is damaged."""
-    found: list[Step] = []
+    steps: list[Step] = []
     for path in folder.glob("rank*.steps"):
         rank = int(path.stem.removeprefix("rank"))
         rows = [_step(row, rank) for row in _rows(path.read_bytes(), rank)]
         # Files end early of a failed run alone: elsewhere a step that is missing is an error.
         if _profile(folder, rank).is_file():
-            found += starmap(_with_profile, zip(rows, _profiles(folder, rank), strict=False))
+            profiles = zip(rows, _profiles(folder, rank), strict=False)
+            steps += [replace(step, **about) for step, about in profiles]
         else:
-            found += rows
-    return sorted(found, key=lambda step: (step.step, step.rank))
+            steps += rows
+    return sorted(steps, key=lambda step: (step.step, step.rank))
 
 
 def whole_steps(folder: Path, rank: int, most: int) -> int:
@@ -151,35 +143,14 @@ def seconds_of(rows: bytes) -> list[float]:
     return [float(row[3]) for row in ROW.iter_unpack(rows)]
 
 
-def adopt_lines(folder: Path) -> None:
-    """Make rows of the JSON lines that ranks of an earlier version left beside checkpoints.
-
-    A line that is damaged ends the rows, as it ended the steps.
-    """
-    for path in folder.glob("rank*.jsonl"):
-        match = re.fullmatch(r"rank(\d+)\.jsonl", path.name)
-        if match is None:
-            continue
-        rows = b""
-        with suppress(ValueError, TypeError, RecursionError, StructError, OSError):
-            for line in whole_lines(path):
-                step = Step(**json.loads(line))
-                if step.rank != int(match[1]):
-                    break
-                rows += packed(step)
-        with atomic_path(path_of(folder, int(match[1]))) as temporary:
-            temporary.write_bytes(rows)
-        path.unlink()
-
-
 def _rows(content: bytes, rank: int) -> Iterator[tuple[Any, ...]]:
     """The rows from step 0 on, up to the first that is cut off, damaged or another step's."""
     for number in range(len(content) // ROW.size):
         row = content[number * ROW.size : (number + 1) * ROW.size]
-        found = ROW.unpack(row)
-        if found[:2] != (crc32(row[_CRC.size :], rank), number):
+        values = ROW.unpack(row)
+        if values[:2] != (crc32(row[_CRC.size :], rank), number):
             return
-        yield found
+        yield values
 
 
 def _step(row: tuple[Any, ...], rank: int) -> Step:
@@ -203,10 +174,6 @@ def _profiles(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
     with suppress(ValueError, TypeError, RecursionError):
         for line in whole_lines(_profile(folder, rank)):
             yield dict(json.loads(line))
-
-
-def _with_profile(step: Step, about: dict[str, Any]) -> Step:
-    return replace(step, **about)
 
 
 def _or_none(value: float) -> float | None:

@@ -13,12 +13,11 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import (
     DisturbedError,
@@ -32,8 +31,12 @@ from pipeline.files import write_text
 from pipeline.machine import addresses, image, inherited, nccl
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
+from pipeline.resolved import resolve
 from pipeline.study.spec import RunSpec
 from pipeline.training import devices, fence
+
+if TYPE_CHECKING:  # the launcher imports this module without torch
+    from pipeline.training.loop import Loop
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
@@ -95,14 +98,17 @@ def read_spec(args: argparse.Namespace) -> RunSpec:
 
 def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
     """Write what went wrong for the launcher, unless a later launch has taken over."""
-    if fence.holds(args.out, args.launch):
-        message = " ".join(str(error).split())[:500]
-        about = {
-            "kind": kind_of(error, _lost_peer(args)),
-            "type": type(error).__name__,
-            "message": message,
-        }
-        write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
+    if not fence.holds(args.out, args.launch):
+        return
+    lost_peer: tuple[str, ...] = ()
+    with suppress(Exception):  # the first error is reported, whatever is wrong with the spec
+        lost_peer = resolve(read_spec(args)).strategy.lost_peer
+    about = {
+        "kind": kind_of(error, lost_peer),
+        "type": type(error).__name__,
+        "message": " ".join(str(error).split())[:500],
+    }
+    write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
 
 
 def import_heavy() -> None:
@@ -135,8 +141,8 @@ class Places:
 
     def check(self) -> None:
         """Raise LaunchError where a later launch has taken over, or the folder is gone."""
-        if (said := fence.lost(self.out, self.launch)) is not None:
-            raise LaunchError(f"{said}; this rank leaves nothing")
+        if (reason := fence.lost(self.out, self.launch)) is not None:
+            raise LaunchError(f"{reason}; this rank leaves nothing")
 
 
 @dataclass(frozen=True)
@@ -160,83 +166,84 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     from pipeline.training.loop import Hooks, Loop
     from pipeline.training.step_files import StepFile
 
-    _choose_interface(spec)
+    rank, work, done = _rank(), spec.workload, places.done
+    if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
+        # Gloo by itself takes the address of the host's name, on Debian 127.0.1.1: bind it to the
+        # interface that leads to the first node, unless the user chose one.
+        own = addresses.source_address(os.environ["MASTER_ADDR"])
+        os.environ[addresses.INTERFACE] = addresses.interface_of(own)
+    nccl_log = places.out / f"rank{rank}.nccl.log"
     if spec.world.backend == "nccl":
-        nccl.listen(os.environ, _nccl_log(places.out))
+        nccl.listen(os.environ, nccl_log)
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    strategy = strategies.load(spec.strategy, spec.options)
-    strategy.check()
-    device = devices.choose(spec.world, strategy.layout(spec.world))
-    work = spec.workload
+    run = resolve(spec)
+    run.strategy.check()
+    clock = Clock(devices.choose(run), machine.pacer)
     batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
-    loop = Loop(spec, strategy, batches, _rank(), Clock(device, machine.pacer))
+    loop = Loop(spec, run.strategy, batches, rank, clock)
     places.check()
-    done = places.done
     state = checkpoint.load(places.checkpoints, done) if done else None
 
-    with StepFile(places.out, _rank(), done) as steps:
+    with StepFile(places.out, rank, done) as steps:
 
         def keep_checkpoint(step: int, trainable: Trainable) -> None:
             # A checkpoint is good for nothing without the rows of its steps.
             steps.to_disk()
             # Nothing can be resumed after the last step: a record needs one that is timed.
-            if step < spec.workload.steps:
+            if step < work.steps:
                 places.check()
-                size = loop.layout.num_processes
-                ranks = checkpoint.Ranks(_rank(), size, places.launch, trainable.agree)
+                size = run.layout.num_processes
+                ranks = checkpoint.Ranks(rank, size, places.launch, trainable.agree)
                 shards = trainable.shards()
                 checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
 
         with machine.share():
             loop.run(Hooks(steps.write, keep_checkpoint), done, state)
     places.check()
-    _write_summary(loop, places.out, done)
+    account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
+    about = _summary(loop, account) | {"resumed_from_step": done}
+    write_text(places.out / f"rank{rank}.json", json.dumps(about))
 
 
-def _choose_interface(spec: RunSpec) -> None:
-    """Bind Gloo to the interface that leads to the first node, unless the user chose one.
-
-    By itself Gloo takes the address of the host's name: on Debian 127.0.1.1.
-    """
-    if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
-        own = addresses.source_address(os.environ["MASTER_ADDR"])
-        os.environ[addresses.INTERFACE] = addresses.interface_of(own)
-
-
-def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
+def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
+    """What this rank used, for the record; `account` is NCCL's of its network."""
     from pipeline.machine.environment import rank_environment
     from pipeline.machine.facts import loaded_versions
     from pipeline.models import flops_per_token, num_parameters
     from pipeline.training.peak import measured_flops_per_second
 
-    rank, spec = _rank(), loop.spec
+    spec, precision = loop.spec, loop.precision.info
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
     usage = loop.sampler.summary()
-    account = nccl.account(_nccl_log(out)) if spec.world.backend == "nccl" else None
     placements = getattr(loop.trainable, "placements", None)
     del loop.trainable
-    peak = measured_flops_per_second(loop.device, loop.precision.info.compute_dtype)
+    # Not every rank has these: they are left out where there are none.
+    optional = {
+        "nccl": account,
+        "tcp": loop.tcp,
+        "sent": loop.sent,
+        "free_running": loop.free_running,
+    }
     about = {
         "rank": {
-            "rank": rank,
-            "node": rank // local,
+            "rank": loop.rank,
+            "node": loop.rank // local,
             "device": str(loop.device),
             "weights_sha256": loop.weights_sha256,
             "base_memory_bytes": loop.base_memory_bytes,
             "timer_overhead_seconds": loop.clock.overhead(),
-            "peak_flops_per_second": peak,
+            "peak_flops_per_second": measured_flops_per_second(
+                loop.device, precision.compute_dtype
+            ),
             **usage,
             "steal_share": loop.sampler.steal_share(),
             **loop.sampler.placement(),
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
-            **({} if account is None else {"nccl": account}),
-            **({} if loop.tcp is None else {"tcp": loop.tcp}),
-            **({} if loop.sent is None else {"sent": loop.sent}),
-            **({} if loop.free_running is None else {"free_running": loop.free_running}),
+            **{name: value for name, value in optional.items() if value is not None},
             **loop.clock.pacer.told(),
         },
-        "precision": loop.precision.info.to_dict(),
+        "precision": precision.to_dict(),
         "model": {
             "num_parameters": num_parameters(spec.model),  # a rank may hold parts of them
             "flops_per_token": flops_per_token(spec.model),
@@ -245,28 +252,13 @@ def _write_summary(loop: Any, out: Path, resumed_from_step: int) -> None:
         "host": socket.gethostname(),
         "as_root": is_root(),
         "image_digest": image.digest_from_within(),
-        "resumed_from_step": resumed_from_step,
         "settings": inherited.recorded(os.environ),
-        **({} if placements is None else {"placements": placements}),
     }
-    write_text(out / f"rank{rank}.json", json.dumps(about))
-
-
-def _nccl_log(out: Path) -> Path:
-    return out / f"rank{_rank()}.nccl.log"
+    return about if placements is None else about | {"placements": placements}
 
 
 def _rank() -> int:
     return devices.rank_of(os.environ)
-
-
-def _lost_peer(args: argparse.Namespace) -> tuple[str, ...]:
-    """What the strategy's backend says of a lost peer, where there is a strategy."""
-    try:
-        spec = read_spec(args)
-        return strategies.load(spec.strategy, spec.options).lost_peer
-    except Exception:  # the first error is reported, whatever is wrong with the file
-        return ()
 
 
 def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
@@ -274,20 +266,19 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
 
     `lost_peer` are words of the strategy's backend besides `LOST_PEER`.
     """
-    if isinstance(error, UnsupportedError):
-        return "unsupported"
-    if isinstance(error, DisturbedError):
-        return "disturbed"
-    if isinstance(error, LostError | PeerError):
-        return "lost"
-    if isinstance(error, SamestepError):
-        return "error"
+    for kind, own in (
+        ("unsupported", UnsupportedError),
+        ("disturbed", DisturbedError),
+        ("lost", LostError | PeerError),
+        ("error", SamestepError),
+    ):
+        if isinstance(error, own):
+            return kind
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return "error"
     text = f"{type(error).__name__} {error}".lower()
-    if isinstance(error, MemoryError) or "outofmemory" in text:
-        return "oom"
-    if any(sign in text for sign in OUT_OF_MEMORY):
+    memory = ("outofmemory", *OUT_OF_MEMORY)
+    if isinstance(error, MemoryError) or any(sign in text for sign in memory):
         return "oom"
     return "lost" if any(sign in text for sign in (*LOST_PEER, *lost_peer)) else "failed"
 

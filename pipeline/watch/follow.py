@@ -69,7 +69,7 @@ class Follower:
             elif self._notable.match(text) and len(self._told) <= MOST_WORDS:
                 self._told.append(text)
                 more = f"more such lines are in {self.log}"
-                self._say(text if len(self._told) <= MOST_WORDS else more)
+                self.say(text if len(self._told) <= MOST_WORDS else more)
         ended = self.watched.update()
         if ended:
             self._now = ""
@@ -84,18 +84,7 @@ class Follower:
             text = f"note: process {pid} is stopped; `kill -CONT {pid}` continues it"
             if text not in self._told:
                 self._told.append(text)
-                self._say(text)
-
-    def tell_again(self, records: Sequence[Path]) -> None:
-        """Say how many disturbed runs are tried again."""
-        if records:
-            runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
-            self._say(f"note: {runs} that other programs disturbed: tried again")
-
-    def tell_damaged(self, records: Sequence[Path]) -> None:
-        """Say which records were set aside."""
-        for path in records:
-            self._say(f"note: a disk emptied or cut a record, kept as {path}: its run is repeated")
+                self.say(text)
 
     def close(self) -> None:
         """Take the line away on a terminal."""
@@ -123,7 +112,8 @@ class Follower:
             if not self._terminal:
                 print(_cut(text), file=self.out, flush=True)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line and append it to the progress of the study."""
         self.close()
         print(_cut(text), file=self.out, flush=True)
         self._keep(text)
@@ -161,12 +151,15 @@ def follow(
     again = watched.take_back() if retry else []
     child = _start(command, again, log)
     shown = Follower(watched, log, out)
+    words = "run{} that other programs disturbed: tried again"
     try:
-        shown.tell_damaged(damaged)
-        shown.tell_again(again)
+        for path in damaged:
+            shown.say(f"note: a disk emptied or cut a record, kept as {path}: its run is repeated")
+        if again:
+            shown.say(f"note: {len(again)} {words.format('s' * (len(again) > 1))}")
         status = _wait(child, shown)
         if status == 0 and retry and (again := watched.take_back()):
-            shown.tell_again(again)
+            shown.say(f"note: {len(again)} {words.format('s' * (len(again) > 1))}")
             status = _wait(_start(command, again, log), shown)
     finally:
         shown.close()
@@ -181,9 +174,8 @@ def _start(command: Sequence[str], again: Sequence[Path], log: Path) -> subproce
     with made_folder(log.parent):
         try:
             with log.open("ab") as stream:
-                return subprocess.Popen(
-                    [*command, *forced], stdout=stream, stderr=subprocess.STDOUT
-                )
+                words = [*command, *forced]
+                return subprocess.Popen(words, stdout=stream, stderr=subprocess.STDOUT)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the command
             if new:
                 log.unlink(missing_ok=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from pipeline.study.spec import TIMED
-from pipeline.watch.state import Ended, Watched, medians, not_ok
+from pipeline.watch.state import Ended, Watched, medians
 
 _LAST = 3
 _BAR = 12
@@ -22,7 +24,7 @@ def line(watched: Watched, now: str = "") -> str:
     """
     done, planned = _counts(watched)
     parts = [f"{done} of {planned} runs"]
-    if counts := not_ok([*watched.ended.values()]):
+    if counts := _not_ok([*watched.ended.values()]):
         parts[0] += f" ({', '.join(f'{count} {status}' for status, count in counts.items())})"
     if done < planned:
         left = watched.seconds_left()
@@ -87,6 +89,11 @@ def _counts(watched: Watched) -> tuple[int, int]:
     return sum(run.run_id in watched.ended for run in planned), len(planned)
 
 
+def _not_ok(ended: list[Ended]) -> Counter[str]:
+    """Status -> runs that ended with it, `ok` left out."""
+    return Counter(run.status for run in ended if run.status != "ok")
+
+
 def _entry(watched: Watched, known: dict[tuple[str, int], float], cell: str, nodes: int) -> Text:
     own = [r for r in watched.planned if (r.cell, r.world.nodes, r.kind) == (cell, nodes, TIMED)]
     if not own:
@@ -95,7 +102,7 @@ def _entry(watched: Watched, known: dict[tuple[str, int], float], cell: str, nod
     text = Text()
     if (cell, nodes) in known:
         text.append(f"{_milliseconds(known[cell, nodes])}  ", style="bold")
-    for status, count in not_ok(ended).items():
+    for status, count in _not_ok(ended).items():
         text.append(f"{count} {status}  ", style=_COLOURS.get(status, "red"))
     whole = len(ended) == len(own)
     return text.append(f"{len(ended)}/{len(own)}", style="green" if whole else "dim")

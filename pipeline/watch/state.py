@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -201,12 +201,3 @@ def _median_step(path: Path) -> float:
         if line["timed"]:
             slowest[line["step"]] = max(line["seconds"], slowest.get(line["step"], 0.0))
     return statistics.median(slowest.values())
-
-
-def not_ok(ended: Sequence[Ended]) -> dict[str, int]:
-    """Status -> runs that ended with it, `ok` left out."""
-    counts: dict[str, int] = defaultdict(int)
-    for run in ended:
-        if run.status != "ok":
-            counts[run.status] += 1
-    return dict(counts)

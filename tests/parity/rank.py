@@ -32,15 +32,18 @@ from pipeline.corpus.batches import Batches
 from pipeline.corpus.objectives import Masked
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
-from pipeline.parallel import counted, state, tensor
+from pipeline.parallel import counted, state
 from pipeline.parallel.cut import cut as real_cut
+from pipeline.parallel.cut import held
+from pipeline.parallel.group import Alone
 from pipeline.parallel.mesh import Layout
-from pipeline.parallel.pieces import held
-from pipeline.parallel.pipeline import Axes, PipelineStepper
-from pipeline.parallel.schedule import Stages
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import SavedState, Trainable
+from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
+from pipeline.strategies.tensor import step as tensor
+from pipeline.study.spec import OptimiserSpec
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
@@ -238,13 +241,13 @@ def stop_after(count: int) -> Any:
 
     def run(self: Loop, hooks: Hooks, done: int = 0, state: SavedState | None = None) -> None:
         total = self.spec.workload.steps
-        rate = "pipeline.training.loop.learning_rate"
-        from pipeline.training.loop import learning_rate
-
+        rate = OptimiserSpec.rate
         object.__setattr__(self.spec.workload, "steps", count)
         object.__setattr__(self.spec.workload, "checkpoint_every", count)
         try:
-            with mock.patch(rate, lambda step, _, spec: learning_rate(step, total, spec)):
+            with mock.patch.object(
+                OptimiserSpec, "rate", lambda optimiser, step, _: rate(optimiser, step, total)
+            ):
                 real(self, hooks, done, state)
         finally:
             object.__setattr__(self.spec.workload, "steps", total)
@@ -270,14 +273,14 @@ def broken(mutation: str | None) -> Any:
     if mutation == "local_norm":
         return mock.patch("torch.nn.utils.get_total_norm", own_norm)
     if mutation == "no_reduction":
-        return mock.patch("pipeline.parallel.sharded.ring_reduce_scatter", own_piece)
+        return mock.patch("pipeline.strategies.sharded.step.ring_reduce_scatter", own_piece)
     if mutation in WRONG:
         return several(WRONG[mutation])
     if mutation == "same_part":
         return mock.patch("pipeline.parallel.state.placed_as", first_part)
     if mutation in ANNOTATED:
         name, wrong = ANNOTATED[mutation]
-        return mock.patch(f"pipeline.parallel.annotated.{name}", wrong)
+        return mock.patch(f"pipeline.strategies.annotated.step.{name}", wrong)
     if mutation == "sum":
         return mock.patch("pipeline.precision.native.Native.scaled", summed())
     if mutation == "one_norm":
@@ -320,13 +323,13 @@ def backwards(self: Stages, stage: int) -> range:
 
 def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) -> torch.Tensor:
     """Every rank of the tensor axis counts what all of them hold."""
-    with mock.patch("pipeline.parallel.pipeline.cut_of", lambda parameter: True):
+    with mock.patch("pipeline.strategies.pipeline_parallel.step.cut_of", lambda parameter: True):
         return real_pipeline_clip(self, parameters)
 
 
 def own_weight(self: Stepper, microbatches: Any) -> torch.Tensor:
     """The count of this rank, before the all-reduce: a mean of means over the ranks."""
-    with mock.patch.object(self, "mean_over_ranks", None):
+    with mock.patch.object(self, "group", Alone()):
         return real_weight(self, microbatches)
 
 
@@ -346,23 +349,26 @@ real_leave = tensor._Leave.forward
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P = "pipeline.parallel."
+TENSOR, STAGES, ROWS = (
+    f"pipeline.strategies.{room}." for room in ("tensor.step", "pipeline_parallel", "sharded.rows")
+)
 WRONG: dict[str, dict[str, Any]] = {
-    "no_enter": {P + "tensor._Enter.backward": staticmethod(lambda ctx, *given: (given[0], None))},
-    "no_leave": {P + "tensor._Leave.forward": staticmethod(lambda ctx, x, axis: x.clone())},
+    "no_enter": {TENSOR + "_Enter.backward": staticmethod(lambda ctx, *given: (given[0], None))},
+    "no_leave": {TENSOR + "_Leave.forward": staticmethod(lambda ctx, x, axis: x.clone())},
     "part_norm": {
-        P + "tensor.TensorStepper.clip": Stepper.clip,
-        P + "pipeline.PipelineStepper.clip": Stepper.clip,
+        TENSOR + "TensorStepper.clip": Stepper.clip,
+        STAGES + "step.PipelineStepper.clip": Stepper.clip,
     },
-    "recomputed_without_sum": {P + "tensor._Leave.forward": staticmethod(summed_once)},
-    "uncut_alone": {P + "tensor.TensorAxis.add_uncut": lambda self, model: None},
-    "one_run": {P + "tensor.cut": one_run},
-    "untied": {P + "pipeline.Axes.of": without_ends},
-    "tied_twice": {P + "stages.StagedModel.owned": lambda self, name: True},
-    "twice": {P + "pipeline.PipelineStepper.accumulate": first_half_twice},
-    "stage_order": {P + "schedule.Stages.layers_of": backwards},
-    "rest_twice": {P + "pipeline.PipelineStepper.clip": with_the_rest_of_all},
-    "no_average": {P + "sharded.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)},
-    "stale_rows": {P + "sharded.ShardedOptimiser.publish": lambda self: None},
+    "recomputed_without_sum": {TENSOR + "_Leave.forward": staticmethod(summed_once)},
+    "uncut_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, model: None},
+    "one_run": {TENSOR + "cut": one_run},
+    "untied": {STAGES + "step.Axes.of": without_ends},
+    "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
+    "twice": {STAGES + "step.PipelineStepper.accumulate": first_half_twice},
+    "stage_order": {STAGES + "schedule.Stages.layers_of": backwards},
+    "rest_twice": {STAGES + "step.PipelineStepper.clip": with_the_rest_of_all},
+    "no_average": {ROWS + "ring_reduce_scatter": lambda whole, group: own_piece(whole, group)},
+    "stale_rows": {ROWS + "ShardedOptimiser.publish": lambda self: None},
     "own_weight": {P + "step.Stepper.mean_weight": own_weight},
     "means_of_pieces": {P + "step.Stepper.accumulate": means_of_pieces},
     "own_masks": {

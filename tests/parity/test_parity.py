@@ -427,7 +427,7 @@ def test_the_comparison_notices_a_broken_step(launched, case) -> None:
 
 
 def test_every_strategy_file_is_in_the_suite() -> None:
-    files = {p.stem for p in Path("pipeline/strategies").glob("*.py")}
+    files = {p.stem for p in Path("pipeline/strategies").iterdir()}
     expected = {stem for stem in files if stem != "base" and not stem.startswith("_")}
     assert {strategy for strategy, _ in launches()} == expected
     assert all(worlds_of(s) == (1, 2, 4) for s in expected - {"single"})

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.launch import preloaded, waiting
+from pipeline.launch import preloaded
 from pipeline.machine.facts import hardware
+from pipeline.resolved import resolve
 from tests.parity.cases import Case
 from tests.system.fault_table import MEASURED
 from tests.system.slurm_cluster import SlurmCluster, why_missing
@@ -39,8 +40,8 @@ def loaded() -> Iterator[None]:
     before, ends = set(os.environ), list[Callable[[], None]]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("atexit.register", ends.append)
-        waiting.start()
-        preloaded.start([Case("single").spec(1), two, one_core])
+        preloaded.start_stages()
+        preloaded.start_ranks(map(resolve, [Case("single").spec(1), two, one_core]))
     yield
     for end in ends:
         end()

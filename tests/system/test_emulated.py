@@ -20,10 +20,11 @@ import pytest
 
 from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
-from pipeline.launch import preloaded, waiting
+from pipeline.launch import preloaded
 from pipeline.launch.emulated import yardstick
 from pipeline.machine.facts import hardware
 from pipeline.machine.inherited import SENT_AGAIN
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -43,7 +44,7 @@ pytestmark = [
 ]
 
 
-ALONE = {waiting.VARIABLE: "", preloaded.variable(1): ""}
+ALONE = {preloaded.STAGES: "", preloaded.variable(1): ""}
 """Environment of a stage that loads for itself, without the processes of the fixture `loaded`."""
 
 LAYOUTS = ["zero1", "zero2", "zero3", "tensor", "gpipe", "pipe-1f1b", "interleaved", "zero-bubble"]
@@ -379,7 +380,7 @@ def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path
 
 def yardstick_of(spec: RunSpec, forward_seconds: float) -> dict[str, Any]:
     """A yardstick of this machine with made up figures."""
-    precision, sequences = yardstick.shape_of(spec)
+    precision, sequences = yardstick.shape_of(resolve(spec))
     once = {"step": 0.01, "waited_step": 0.01, "waited_forward": forward_seconds}
     once["forward_seconds"] = forward_seconds
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.parallel.horovod.environment import why_unusable
+from pipeline.strategies.horovod.plan import why_unusable
 from tests.system import horovod_worker
 
 WORKER = Path(horovod_worker.__file__)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.launch.torchrun import Place, RunPaths, worker_options
-from pipeline.parallel.horovod.environment import why_unusable
+from pipeline.strategies.horovod.plan import why_unusable
 from pipeline.training import fence
 from pipeline.training.step_files import whole_steps
 from tests.parity.cases import STEPS, Case

@@ -23,6 +23,7 @@ import pytest
 from pipeline.emulation.nodes import program, why_not
 from pipeline.launch import preloaded
 from pipeline.machine.processes import is_root
+from pipeline.resolved import resolve
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
 from pipeline.training.step_files import ROW, path_of
@@ -234,7 +235,7 @@ def served(monkeypatch) -> Iterator[psutil.Process]:
     monkeypatch.setenv(preloaded.variable(1), "")
     ended: list[Callable[[], None]] = []
     monkeypatch.setattr("atexit.register", ended.append)
-    preloaded.start([run_of("single", 1, "loopback")])
+    preloaded.start_ranks([resolve(run_of("single", 1, "loopback"))])
     (end,) = ended
     (process,) = [
         child
@@ -282,7 +283,7 @@ def test_of_a_launcher_and_its_rank(victim, served, undisturbed, small_tokens, t
         (torchrun,) = [one for one in forked if one.children()]
         (rank,) = [one for one in forked if one != torchrun]
         (asker,) = torchrun.children()
-        assert [_module(one) for one in (launcher, asker)] == ["pipeline.launch.start"] * 2
+        assert [_module(one) for one in (launcher, asker)] == ["pipeline.launch.preloaded"] * 2
         named = {"server": served, "launcher": launcher, "torchrun": torchrun}
         (named | {"asker": asker, "rank": rank})[victim].kill()
         check_resumed(stage, expected)

@@ -45,19 +45,21 @@ def start(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    while not path.exists():
+def starts(folder: Path) -> int:
+    log = folder / "starts.log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def wait_for_start(folder: Path, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    # The line, not the file: a job killed between the two has left an empty log.
+    while not starts(folder):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
 
 
-def starts(folder: Path) -> int:
-    return len((folder / "starts.log").read_text().splitlines())
-
-
 def test_a_killed_run_is_taken_up_again_and_then_left_alone(folder: Path) -> None:
     killed = start(folder)
-    wait_for(folder / "starts.log", killed)
+    wait_for_start(folder, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert list((folder / ".snakemake" / "locks").iterdir()), "the kill left no lock to handle"
@@ -78,7 +80,7 @@ def test_a_killed_run_is_taken_up_again_and_then_left_alone(folder: Path) -> Non
 
 def test_a_second_run_waits_for_the_first(folder: Path) -> None:
     first = start(folder)
-    wait_for(folder / "starts.log", first)
+    wait_for_start(folder, first)
     second = start(folder)
     assert second.stdout is not None
     said = second.stdout.readline()
@@ -105,9 +107,7 @@ def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:
         start_new_session=True,
     )
     try:
-        while not (folder / "starts.log").exists():
-            assert by_hand.poll() is None
-            time.sleep(0.05)
+        wait_for_start(folder, by_hand)
         waiting = start(folder)
         assert waiting.stdout is not None
         line = waiting.stdout.readline()
@@ -130,7 +130,7 @@ def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL], ids=["continued", "killed"])
 def test_a_stopped_snakemake_is_named_with_the_ways_out(folder: Path, number: int) -> None:
     first = start(folder)
-    wait_for(folder / "starts.log", first)
+    wait_for_start(folder, first)
     os.kill(first.pid, signal.SIGSTOP)
     second = start(folder)
     assert second.stdout is not None

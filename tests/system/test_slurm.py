@@ -37,11 +37,12 @@ def project(folder: Path, **changes: Any) -> Project:
     made = make_project(
         folder, **({"cells": [DDP], "cluster": shipped["cluster"], "profile": None} | changes)
     )
-    profile = folder / "workflow/profiles/slurm/config.yaml"
-    settings = yaml.safe_load(profile.read_text())
-    for of_the_container in ("sdm", "apptainer-args"):
-        del settings[of_the_container]
-    profile.write_text(yaml.safe_dump(settings))
+    for name in ("slurm", "allocation"):
+        profile = folder / f"workflow/profiles/{name}/config.yaml"
+        settings = yaml.safe_load(profile.read_text())
+        for of_the_container in ("sdm", "apptainer-args"):
+            del settings[of_the_container]
+        profile.write_text(yaml.safe_dump(settings))
     return made
 
 
@@ -87,17 +88,17 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_p
 
 def test_a_preempted_run_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
     """Jobs of a partition with more priority take the nodes for some seconds."""
-    made = with_checkpoints(tmp_path / "cluster", steps=2_500, every=100)
+    made = with_checkpoints(tmp_path / "cluster", steps=1_200, every=100)
     study = start_to_a_checkpoint(slurm_cluster, made)
     slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
     said, _ = study.communicate(timeout=300)
     assert study.returncode == 0, said[-3000:]
     assert "ended with PREEMPTED: it is sent again" in said
-    check_gone_on(made, steps=2_500)
+    check_gone_on(made, steps=1_200)
 
 
 def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
-    made = with_checkpoints(tmp_path / "cluster", steps=2_500, every=100, nodes=1)
+    made = with_checkpoints(tmp_path / "cluster", steps=1_200, every=100, nodes=1)
     study = start_to_a_checkpoint(slurm_cluster, made, "dps/n1/r0")
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
@@ -106,14 +107,44 @@ def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(slurm_cluster, tmp
     said, _ = study.communicate(timeout=300)
     assert study.returncode == 0, said[-3000:]
     assert "Trying to restart job" in said
-    check_gone_on(made, steps=2_500, run="dps/n1/r0")
+    check_gone_on(made, steps=1_200, run="dps/n1/r0")
 
 
-def with_checkpoints(folder: Path, steps: int, every: int, nodes: int = 2) -> Project:
-    """One run of `steps` steps on `nodes` nodes, with a checkpoint after every `every` of them."""
+def test_runs_of_a_preempted_allocation_go_on_in_the_next(slurm_cluster, tmp_path) -> None:
+    """Two runs share an allocation; the first loses it, and takes the same steps as the second."""
+    made = with_checkpoints(tmp_path / "cluster", steps=1_000, every=100, repeats=2)
+    job = ("workflow/profiles/allocation/job.sh", "runs_on_2", "--configfile", "tiny.yaml")
+    sent = slurm_cluster.run(
+        ["sbatch", "--parsable", "--nodes=2", "--output=job.txt", *job],
+        cwd=made.folder,
+        env=made.environment(),
+    )
+    number = sent.stdout.strip()
+    runs = made.results / "runs/dps/n2"
+    slurm_cluster.wait_for(
+        "a checkpoint", lambda: next(runs.glob("*/checkpoints/step-*"), None) is not None, 120
+    )
+    slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
+    slurm_cluster.wait_for(
+        "the end", lambda: slurm_cluster.jobs()[number] in ("COMPLETED", "FAILED"), 300
+    )
+    said = (made.folder / "job.txt").read_text()
+    assert slurm_cluster.jobs()[number] == "COMPLETED", said[-3000:]
+    assert "DUE TO PREEMPTION" in said
+    first, second = records(made.results).values()
+    assert first["status"] == second["status"] == "ok"
+    resumed = [record["execution"]["resumed_from_step"] for record in (first, second)]
+    assert sorted(step > 0 for step in resumed) == [False, True], resumed
+    assert losses(made.results, "dps/n2/r0") == losses(made.results, "dps/n2/r1")
+
+
+def with_checkpoints(
+    folder: Path, steps: int, every: int, nodes: int = 2, repeats: int = 1
+) -> Project:
+    """Runs of `steps` steps on `nodes` nodes, with a checkpoint after every `every` of them."""
     workload = {**WORKLOAD, "steps": steps, "checkpoint_every": every}
     cells = [{**DDP, "nodes": [nodes]}]
-    return project(folder, cells=cells, workload=workload, timeout_seconds=400)
+    return project(folder, cells=cells, workload=workload, timeout_seconds=400, repeats=repeats)
 
 
 def start_to_a_checkpoint(

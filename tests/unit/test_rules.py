@@ -46,9 +46,7 @@ print(*(module for module in sys.modules if module.startswith("pipeline.")))
 """
 ROOMS = ("metrics", "models", "parallel", "planner", "strategies")
 NO_ARITHMETIC = {
-    "pipeline.parallel.deepspeed.environment",
     "pipeline.parallel.faults",
-    "pipeline.parallel.horovod.environment",
     "pipeline.parallel.types",
 }
 """What strategies import for training alone."""

@@ -13,9 +13,10 @@ from pipeline.study.real_time import planned_order
 from pipeline.records import spec_to_write
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image, inherited
-from pipeline.launch import preloaded, waiting
+from pipeline.launch import preloaded
 from pipeline.launch.slurm import job_states
 from pipeline.launch.slurm.request import request
+from pipeline.resolved import resolve
 
 # Jobs take over what the stages of a run may; what is left out is said once.
 if workflow.is_main_process:
@@ -50,11 +51,11 @@ RESULTS = f"results/{UNDER}{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
 YARDSTICK = [f"{RESULTS}/yardstick.json"] if STUDY.cluster.yardstick else []
-RUNS = {run.run_id.partition("/")[2]: run for run in planned_order(STUDY)}
+RUNS = {spec.run_id.partition("/")[2]: resolve(spec) for spec in planned_order(STUDY)}
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
 RECORDS = [f"{RESULTS}/runs/{run}/run.json" for run in RUNS]
 STEPS = [f"{RESULTS}/runs/{run}/steps.jsonl" for run in RUNS]
-REQUESTS = {run: request(spec) for run, spec in RUNS.items()}
+REQUESTS = {name: request(run) for name, run in RUNS.items()}
 # Runs of one machine are jobs of the rule `train`, the others of `train_on_nodes`.
 ON_NODES = [run for run in RUNS if REQUESTS[run].nodes > 1]
 NO_RUN = "(?!)"

@@ -38,7 +38,7 @@ rule run_spec:
         f"{RESULTS}/logs/run_spec/{{run}}.txt",
     params:
         text=lambda wildcards: spec_to_write(
-            RUNS[wildcards.run], Path(RESULTS, "runs", wildcards.run)
+            RUNS[wildcards.run].spec, Path(RESULTS, "runs", wildcards.run)
         ).to_json(),
     shell:
         "printf '%s' {params.text:q} > {output} 2> {log}"

@@ -8,8 +8,8 @@ onstart:
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     if workflow.local_exec and not CONTAINED and (runs := to_train()):
-        waiting.start()
-        preloaded.start(runs)
+        preloaded.start_stages()
+        preloaded.start_ranks(runs)
     if "snakemake_executor_plugin_slurm" in sys.modules:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
 
@@ -61,7 +61,7 @@ rule train:
             + [
                 f"--yardstick {path}"
                 for path in YARDSTICK
-                if RUNS[wildcards.run].world.yardstick
+                if RUNS[wildcards.run].spec.world.yardstick
             ]
         ),
         attempt=lambda wildcards, attempt: attempt,
@@ -109,3 +109,17 @@ rule train_on_nodes:
         "python -m pipeline train --spec {input.spec} --tokens {params.tokens}"
         " --out {params.folder} {resources.image} --attempt {resources.attempt}"
         " -- {resources.srun}"
+
+
+# The runs on one number of machines, for an allocation of that size: profiles/allocation/job.sh.
+for machines in sorted({asked_for.nodes for asked_for in REQUESTS.values()}):
+
+    rule:
+        name:
+            f"runs_on_{machines}"
+        input:
+            [
+                f"{RESULTS}/runs/{run}/run.json"
+                for run in RUNS
+                if REQUESTS[run].nodes == machines
+            ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -12,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NoReturn
 
 from pipeline.emulation import links, pacing
 from pipeline.emulation.cores import Shares
@@ -22,7 +22,7 @@ from pipeline.emulation.pacing import Pacer, speed_of
 from pipeline.errors import LaunchError, LostError
 from pipeline.files import write_text
 from pipeline.machine.processes import die_with_parent, exit_status
-from pipeline.parallel.mesh import Layout
+from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 from pipeline.training import fence, worker
 
@@ -65,8 +65,7 @@ class EmulatedRun:
     `forward_seconds` is what the yardstick says of a rank's forward pass, None without one.
     """
 
-    spec: RunSpec
-    layout: Layout
+    run: ResolvedRun
     nodes: Nodes
     shares: Shares
     dilation: Dilation
@@ -78,9 +77,9 @@ class EmulatedRun:
         started: list[Rank] = []
         try:
             for copy in range(self.dilation.copies):
-                own = _arguments(self.spec, args, copy)
+                own = _arguments(self.run.spec, args, copy)
                 started.append(Rank(copy, fork(partial(self._meet, copy)), store=True))
-                for rank in range(self.layout.num_processes):
+                for rank in range(self.run.layout.num_processes):
                     started.append(Rank(copy, fork(partial(self._train, copy, rank, own))))
             yield started
         finally:
@@ -88,18 +87,14 @@ class EmulatedRun:
                 one.kill()
 
     def _train(self, copy: int, rank: int, args: Namespace) -> int:
-        node = rank // self.layout.processes_per_node
+        """Be a rank, as slow as its node is; its pacer is made within it."""
+        spec, node = self.run.spec, rank // self.run.layout.processes_per_node
         self.nodes.enter(copy, node)
         args.share = partial(self.shares.of, copy * self.nodes.count + node)
-        args.pacer = partial(self._pacer, node)
+        speed = speed_of(node, spec.world, f"{spec.seed}/{spec.repeat}/{node}")
+        args.pacer = partial(Pacer, self.dilation.factor, speed, self.forward_seconds)
         os.environ.update(self.variables(copy, rank))
         return worker.run(args)
-
-    def _pacer(self, node: int) -> Pacer:
-        """What makes a rank of this node as slow as the node is; made within the rank."""
-        seed = f"{self.spec.seed}/{self.spec.repeat}/{node}"
-        speed = speed_of(node, self.spec.world, seed)
-        return Pacer(self.dilation.factor, speed, self.forward_seconds)
 
     def _meet(self, copy: int) -> int:
         """Hold the key-value store through which the ranks of a copy find one another."""
@@ -113,12 +108,13 @@ class EmulatedRun:
 
     def variables(self, copy: int, rank: int) -> dict[str, str]:
         """What torchrun sets, and the waits of Horovod's loop, which are dilated too."""
-        node, local = divmod(rank, self.layout.processes_per_node)
-        found = {
+        layout = self.run.layout
+        node, local = divmod(rank, layout.processes_per_node)
+        values = {
             "RANK": rank,
             "LOCAL_RANK": local,
-            "WORLD_SIZE": self.layout.num_processes,
-            "LOCAL_WORLD_SIZE": self.layout.processes_per_node,
+            "WORLD_SIZE": layout.num_processes,
+            "LOCAL_WORLD_SIZE": layout.processes_per_node,
             "GROUP_RANK": node,
             "MASTER_ADDR": links.address(copy, 0),
             "MASTER_PORT": PORT,
@@ -127,7 +123,7 @@ class EmulatedRun:
             "GLOO_SOCKET_IFNAME": links.INTERFACE,
             pacing.VARIABLE: self.dilation.factor,
         }
-        return {name: str(value) for name, value in found.items()}
+        return {name: str(value) for name, value in values.items()}
 
 
 def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:
@@ -160,24 +156,14 @@ def fork(work: Callable[[], int]) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        _leave(code)
+        # Horovod shuts down there; os._exit alone would skip it and its peers would see an abort.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
-def _leave(code: int) -> NoReturn:
-    import atexit
-
-    # Horovod shuts down there; os._exit alone would skip it and its peers would see an abort.
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _no_fault(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def follow(ranks: list[Rank], fault: Callable[[float], str | None] = _no_fault) -> int:
+def follow(ranks: list[Rank], fault: Callable[[float], str | None] = time.sleep) -> int:
     """Wait for the measured copy: 0 when all of it ended well, 128 + n after a kill by signal n.
 
     Else 1. `fault` waits for so many seconds and says what happened to the network meanwhile.
@@ -188,10 +174,13 @@ def follow(ranks: list[Rank], fault: Callable[[float], str | None] = _no_fault) 
     others = [rank for rank in ranks if rank not in measured]
     while None in (codes := [rank.poll() for rank in measured]):
         if any(codes) or any(rank.poll() is not None for rank in others):
-            _wait(measured)
+            # The others get a moment to say their own reason.
+            deadline = time.monotonic() + GRACE_SECONDS
+            while time.monotonic() < deadline and None in (rank.poll() for rank in measured):
+                time.sleep(0.05)
             break
-        if (said := fault(POLL_SECONDS)) is not None:
-            raise LostError(f"the emulated network is not whole: {said}")
+        if (lost := fault(POLL_SECONDS)) is not None:
+            raise LostError(f"the emulated network is not whole: {lost}")
     if killed := [code for rank in ranks if (code := rank.poll()) is not None and code < 0]:
         # Ranks that lose a peer may abort, which is a signal too.
         return exit_status(-signal.SIGKILL if -signal.SIGKILL in killed else killed[0])
@@ -204,13 +193,6 @@ def follow(ranks: list[Rank], fault: Callable[[float], str | None] = _no_fault) 
                 f"one, ended with exit code {code} before it; see log.txt"
             )
     return 0
-
-
-def _wait(ranks: list[Rank]) -> None:
-    """Give the others a moment to say their own reason."""
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline and any(rank.poll() is None for rank in ranks):
-        time.sleep(0.05)
 
 
 def stay_with(parent: int) -> None:

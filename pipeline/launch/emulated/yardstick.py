@@ -19,9 +19,10 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from pipeline.launch.emulated.ranks import fork
 from pipeline.machine.facts import hardware, provenance
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.parallel.types import Parts, Phases
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.profiling import FORWARD
 from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.training import worker
@@ -55,11 +57,10 @@ Round = dict[str, float]
 """CPU seconds of a step at once, of one after a wait, and of that one's forward pass."""
 
 
-def shape_of(spec: RunSpec) -> Shape:
+def shape_of(run: ResolvedRun) -> Shape:
     """What a rank of the run computes at a time."""
-    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    share = spec.workload.global_batch // layout.data_parallel
-    return spec.precision, share // spec.workload.accumulation_steps
+    share = run.spec.workload.global_batch // run.layout.data_parallel
+    return run.spec.precision, share // run.spec.workload.accumulation_steps
 
 
 def measured(
@@ -71,7 +72,7 @@ def measured(
 
     Raises LaunchError where no run has it.
     """
-    having = {shape_of(run): run for run in runs if run.world.yardstick}
+    having = {shape_of(resolve(run)): run for run in runs if run.world.yardstick}
     if not having:
         raise LaunchError("no run of the study has cluster.yardstick; there is nothing to measure")
     first = next(iter(having.values()))
@@ -81,10 +82,10 @@ def measured(
     children = [
         _start(having, place, lasting) for place in places(len(cores) // width or 1, width, cores)
     ]
-    told = [_result(pid, reader) for pid, reader in children]
+    results = [_result(pid, reader) for pid, reader in children]
     # A process that made more rounds than another has them left out.
-    found = {
-        shape: [_median_of(together) for together in zip(*(one[n] for one in told), strict=False)]
+    by_shape = {
+        shape: [_median_of(same) for same in zip(*(one[n] for one in results), strict=False)]
         for n, shape in enumerate(having)
     }
     return {
@@ -103,23 +104,24 @@ def measured(
                 "step_seconds": statistics.median(one["step"] for one in rounds),
                 "rounds": rounds,
             }
-            for (precision, sequences), rounds in sorted(found.items())
+            for (precision, sequences), rounds in sorted(by_shape.items())
         ],
     }
 
 
-def _median_of(together: Sequence[Round]) -> Round:
+def _median_of(same: Sequence[Round]) -> Round:
     """Medians over the processes of a round, with the forward pass of an undisturbed step."""
-    found = {name: statistics.median(one[name] for one in together) for name in together[0]}
-    scaled = found["waited_forward"] * found["step"] / found["waited_step"]
-    return found | {"forward_seconds": scaled}
+    medians = {name: statistics.median(one[name] for one in same) for name in same[0]}
+    scaled = medians["waited_forward"] * medians["step"] / medians["waited_step"]
+    return medians | {"forward_seconds": scaled}
 
 
-def forward_seconds(path: Path | None, spec: RunSpec) -> float | None:
+def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
     """What a forward pass of the run takes by the yardstick in the file; None where it has none.
 
     Raises LaunchError where the file is missing or is of another model, machine or study.
     """
+    spec = run.spec
     if not spec.world.yardstick:
         return None
     if path is None:
@@ -128,7 +130,7 @@ def forward_seconds(path: Path | None, spec: RunSpec) -> float | None:
             "add --yardstick FILE, which `python -m pipeline yardstick` writes"
         )
     content = schemas.read(path, "yardstick", "python -m pipeline yardstick")
-    precision, sequences = shape_of(spec)
+    precision, sequences = shape_of(run)
     for name, had, wanted in (
         ("cpu_model", content["hardware"].get("cpu_model"), hardware()["cpu_model"]),
         ("cores_per_node", content["cores_per_node"], spec.world.cores_per_node),
@@ -163,6 +165,7 @@ def _start(having: Mapping[Shape, RunSpec], place: Sequence[int], seconds: int) 
 
 
 def _result(pid: int, reader: int) -> list[list[Round]]:
+    """The rounds of each shape, as the process has left them."""
     with os.fdopen(reader, encoding="utf-8") as stream:
         text = stream.read()
     if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
@@ -171,13 +174,10 @@ def _result(pid: int, reader: int) -> list[list[Round]]:
 
 
 class _Listener(Phases):
-    """CPU seconds of this thread in the forward passes since `clear`."""
+    """CPU seconds of this thread in the forward passes of a step."""
 
     def __init__(self) -> None:
         self.forward, self._phase, self._since = 0.0, "", 0.0
-
-    def clear(self) -> None:
-        self.forward, self._phase = 0.0, ""
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         now = time.thread_time()
@@ -185,40 +185,17 @@ class _Listener(Phases):
             self.forward += now - self._since
         self._phase, self._since = phase, now
 
-
-class _Passes:
-    """Steps of one shape in this process; shapes of one precision share their model."""
-
-    def __init__(self, shape: Shape, run: RunSpec, trainable: Trainable, listener: _Listener):
-        import torch
-
-        seeded = torch.Generator().manual_seed(run.seed)
-        size = (shape[1], run.model.context)
-        self._tokens = torch.randint(0, run.model.vocab_size, size, generator=seeded)
-        self._trainable, self._listener = trainable, listener
-
-    def step(self, wait: float = 0.0) -> tuple[float, float]:
+    def step(self, trainable: Trainable, tokens: Any, wait: float = 0.0) -> tuple[float, float]:
         """CPU seconds of a step after a wait, and those of its forward pass."""
         time.sleep(wait)
-        self._listener.clear()
+        self.forward, self._phase = 0.0, ""
         before = time.thread_time()
-        self._trainable.step([(self._tokens, self._tokens)])
-        return time.thread_time() - before, self._listener.forward
-
-    def round(self, times: int = 1) -> Round:
-        """Medians of so many steps at once and after waits; the first step fills the caches."""
-        self.step()
-        at_once = [self.step() for _ in range(times)]
-        waited = [self.step(WAIT_SECONDS) for _ in range(times)]
-        return {
-            "step": statistics.median(whole for whole, _ in at_once),
-            "waited_step": statistics.median(whole for whole, _ in waited),
-            "waited_forward": statistics.median(forward for _, forward in waited),
-        }
+        trainable.step([(tokens, tokens)])
+        return time.thread_time() - before, self.forward
 
 
 def _rounds(having: Mapping[Shape, RunSpec], threads: int, seconds: int) -> list[list[Round]]:
-    """For each shape its rounds, in this process."""
+    """For each shape its rounds, in this process; shapes of one precision share their model."""
     import torch
 
     keep_freed_memory()
@@ -226,22 +203,38 @@ def _rounds(having: Mapping[Shape, RunSpec], threads: int, seconds: int) -> list
     listener = _Listener()
     precisions = {precision: run for (precision, _), run in having.items()}
     trainables = {one: _trainable(run, listener) for one, run in precisions.items()}
-    passes = [_Passes(one, run, trainables[one[0]], listener) for one, run in having.items()]
-    first = [one.round()["step"] for one in passes]
+
+    def step_of(shape: Shape, run: RunSpec) -> Callable[[float], tuple[float, float]]:
+        seeded = torch.Generator().manual_seed(run.seed)
+        size = (shape[1], run.model.context)
+        tokens = torch.randint(0, run.model.vocab_size, size, generator=seeded)
+        return partial(listener.step, trainables[shape[0]], tokens)
+
+    def round_of(step: Callable[[float], tuple[float, float]], times: int) -> Round:
+        """Medians of so many steps at once and after waits; the first step fills the caches."""
+        step(0.0)
+        at_once = [step(0.0) for _ in range(times)]
+        waited = [step(WAIT_SECONDS) for _ in range(times)]
+        return {
+            "step": statistics.median(whole for whole, _ in at_once),
+            "waited_step": statistics.median(whole for whole, _ in waited),
+            "waited_forward": statistics.median(forward for _, forward in waited),
+        }
+
+    steps = [step_of(shape, run) for shape, run in having.items()]
+    first = [round_of(step, 1)["step"] for step in steps]
     # Short steps vary more, and cost less: where a step is a quarter as long, twice as many.
     times = [max(1, round(math.sqrt(max(first) / own))) for own in first]
-    found: list[list[Round]] = [[] for _ in passes]
+    rounds: list[list[Round]] = [[] for _ in steps]
     end = time.monotonic() + seconds
-    while len(found[0]) < MIN_ROUNDS or time.monotonic() < end:
-        for one, often, rounds in zip(passes, times, found, strict=True):
-            rounds.append(one.round(often))
-    return found
+    while len(rounds[0]) < MIN_ROUNDS or time.monotonic() < end:
+        for step, often, own in zip(steps, times, rounds, strict=True):
+            own.append(round_of(step, often))
+    return rounds
 
 
 def _trainable(run: RunSpec, listener: Phases) -> Trainable:
     """The study's model on one device, built as the training loop builds it."""
-    from functools import partial
-
     from pipeline.models.build import build_model, compile_blocks
     from pipeline.precision import make_precision
     from pipeline.training.optimiser import make_optimiser

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pipeline import strategies
 from pipeline.models import num_parameters
 from pipeline.planner.memory import predict
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun
 
 GIBIBYTE_MB = 1024
 MINUTES_BESIDE = 10
@@ -61,27 +60,23 @@ class Request:
         )
 
 
-def request(spec: RunSpec) -> Request:
+def request(run: ResolvedRun) -> Request:
     """Nodes, GPUs, memory and time of one run."""
-    layout = strategies.load(spec.strategy, spec.options).layout(spec.world)
-    ranks = layout.processes_per_machine(spec.world)
+    spec, count = run.spec, num_parameters(run.spec.model)
+    if spec.world.device == "cuda":
+        rank_mb = _steps(count * HOST_BYTES) + CUDA_PROCESS_MB
+    else:
+        # The root needs the most wherever ranks differ.
+        peak = predict(spec).model_peak
+        rank_mb = _steps(round(RESERVE * peak) + count * COPY_BYTES) + PROCESS_MB
     return Request(
         nodes=spec.world.num_machines,
-        gpus=layout.gpus_per_machine(spec.world),
-        memory_mb=ranks * memory_per_rank_mb(spec),
+        gpus=run.gpus_per_machine,
+        memory_mb=run.ranks_per_machine * rank_mb,
         minutes=math.ceil(spec.timeout_seconds / 60) + MINUTES_BESIDE,
     )
 
 
-def memory_per_rank_mb(spec: RunSpec) -> int:
-    """Upper estimate of one rank's memory on the host, in MiB, in steps of 256 MiB."""
-    count = num_parameters(spec.model)
-    if spec.world.device == "cuda":
-        return _steps(count * HOST_BYTES) + CUDA_PROCESS_MB
-    # The root needs the most wherever ranks differ.
-    peak = predict(spec).model_peak
-    return _steps(round(RESERVE * peak) + count * COPY_BYTES) + PROCESS_MB
-
-
 def _steps(num_bytes: int) -> int:
+    """MiB in steps of 256, rounded up."""
     return math.ceil(num_bytes / 2**20 / 256) * 256

@@ -2,31 +2,19 @@
 
 Dropout is left out on purpose: its mask would depend on how a batch is split over ranks, and then
 no two strategies could take the same step.
-
-`load_transformers(model, state)` and `to_transformers(model)` convert the weights from and to the
-names and layouts of transformers' GPT2LMHeadModel.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.errors import StudyError
 from pipeline.models import StageCuts, TensorCuts
 from pipeline.study.spec import ModelSpec
-
-# transformers stores these as Conv1D, (in, out); nn.Linear stores (out, in).
-_TRANSPOSED = (
-    "attn.c_attn.weight",
-    "attn.c_proj.weight",
-    "mlp.c_fc.weight",
-    "mlp.c_proj.weight",
-)
 
 
 class Attention(nn.Module):
@@ -157,31 +145,3 @@ class Gpt2(nn.Module):
 def build(spec: ModelSpec) -> Gpt2:
     """A fresh model from torch's current random state."""
     return Gpt2(spec)
-
-
-def to_transformers(model: Gpt2) -> dict[str, Tensor]:
-    """The weights under the names and in the layout of GPT2LMHeadModel (tied head left out)."""
-    state = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
-    return {f"transformer.{k}": _transpose(k, v).contiguous() for k, v in state.items()}
-
-
-def load_transformers(model: Gpt2, state: Mapping[str, Tensor]) -> None:
-    """Load weights in GPT2LMHeadModel's format; raises StudyError when names or shapes differ."""
-    ours = {
-        key.removeprefix("transformer."): _transpose(key, value)
-        for key, value in state.items()
-        if key != "lm_head.weight" and not key.endswith((".attn.bias", ".attn.masked_bias"))
-    }
-    try:
-        missing, unexpected = model.load_state_dict(ours, strict=False)
-    except RuntimeError as error:
-        raise StudyError(f"weights do not fit the model: {' '.join(str(error).split())}") from error
-    if unexpected or set(missing) - {"lm_head.weight"}:
-        raise StudyError(
-            f"weights do not fit GPT-2: missing {sorted(missing)[:3]}, unexpected "
-            f"{sorted(unexpected)[:3]}; expected the tensors of a GPT2LMHeadModel"
-        )
-
-
-def _transpose(key: str, value: Tensor) -> Tensor:
-    return value.t() if key.endswith(_TRANSPOSED) else value

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.archive.contents import contents
 from pipeline.archive.layout import (
     MANIFEST_FILE,
     METRICS_FILE,
@@ -17,7 +16,7 @@ from pipeline.archive.layout import (
     YARDSTICK_FILE,
     products,
 )
-from pipeline.archive.pack import write_zip
+from pipeline.archive.pack import contents, write_zip
 from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.build import build

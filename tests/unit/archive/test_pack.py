@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.archive.contents import contents
 from pipeline.archive.layout import EXPECTED, products
-from pipeline.archive.pack import write_zip
-from pipeline.archive.read import check_records, extract
+from pipeline.archive.pack import contents, write_zip
+from pipeline.archive.unpack import check_records, extract
 from pipeline.errors import ArchiveError, RecordError
 from pipeline.study.study import Study
 from tests.unit.archive.conftest import finished_study

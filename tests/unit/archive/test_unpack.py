@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.archive import read
-from pipeline.archive.contents import contents
+from pipeline.archive import unpack as read
 from pipeline.archive.layout import PRODUCT
-from pipeline.archive.pack import write_zip
+from pipeline.archive.pack import contents, write_zip
 from pipeline.archive.unpack import unpack
 from pipeline.errors import ArchiveError
 from pipeline.files import write_text

@@ -12,8 +12,8 @@ import pytest
 
 from pipeline import schemas
 from pipeline.__main__ import main
-from pipeline.artifact import badges, checklist, sbom
-from pipeline.artifact.experiments import per_claim, targets
+from pipeline.artifact import badges, sbom
+from pipeline.artifact.build import per_claim, render, targets
 from pipeline.errors import SamestepError
 from pipeline.metrics.select import seconds_of_runs
 from pipeline.paper.numbers import collect
@@ -138,16 +138,28 @@ def test_targets_are_exactly_the_runs() -> None:
     )
 
 
+def answers(numbers: dict[str, Any]) -> dict[str, str]:
+    text = render(numbers, experiments=[], commits=[], checks=[], analysis=None)
+    table = text.partition("(NeurIPS)")[2].partition("## Badges")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return {row[0].removeprefix("| "): row[1] for row in rows[1:]}
+
+
 def test_the_checklist_answers_what_records_know_and_leaves_the_rest(
     numbers: dict[str, Any],
 ) -> None:
-    found = {question: answer for question, answer, _ in checklist.answers(numbers)}
+    found = answers(numbers)
     assert len(found) == 16
-    assert found["Statistical significance"] == found["Compute resources"] == checklist.YES
-    assert found["Code of ethics"] == found["Open access to data and code"] == checklist.AUTHORS
-    numbers["appendix"]["data_licence"] = "that of the files, which the study does not record"
-    again = {question: answer for question, answer, _ in checklist.answers(numbers)}
-    assert again["Licences of existing assets"] == checklist.NO
+    assert found["Statistical significance"] == found["Compute resources"] == "Yes"
+    assert found["Code of ethics"] == found["Open access to data and code"] == "for the authors"
+    other = numbers | {"appendix": numbers["appendix"] | {"data_licence": "it does not record"}}
+    assert answers(other)["Licences of existing assets"] == "No"
+    assert (
+        answers(numbers | {"runs": {"any_finished": False, "planned": "1 run"}})[
+            "Claims match the results"
+        ]
+        == "NA"
+    )
 
 
 def test_the_command_writes_both_files_and_prints_what_is_unmet(

@@ -16,7 +16,8 @@ from bench.contestants.plain import Plain
 from bench.contestants.setting import SIZES, Contestant, Setting, Tokens
 from bench.peers import run_rounds
 from pipeline.machine.processes import keep_freed_memory
-from pipeline.models.gpt2.model import Gpt2, load_transformers
+from pipeline.models.gpt2.model import Gpt2
+from tests.transformers_weights import load_transformers
 
 SETTING = Setting("tiny", 2, "fp32", compiled=False)
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.claims.choose import choose
-from pipeline.claims.decide import corrected, settle
-from pipeline.claims.found import Contrast, Found
+from pipeline.claims.decide import Contrast, Found, corrected, settle
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.quantities import measure, over_repeats, ratio

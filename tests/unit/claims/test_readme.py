@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.claims import readme
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS
+from pipeline.claims.write import block, update_readme
 from pipeline.errors import SamestepError
 from pipeline.files import marks
 from pipeline.text import markdown
@@ -30,7 +30,7 @@ UNTESTED = UNDECIDED | {"id": "untested", "effect": None, "claimed": None}
 
 def test_a_row_for_each_claim_with_an_effect() -> None:
     runs = "36 timed and 6 profiled runs"
-    lines = readme.block("smoke", [TESTED, UNDECIDED, UNTESTED], runs).splitlines()
+    lines = block("smoke", [TESTED, UNDECIDED, UNTESTED], runs).splitlines()
     effect = "1.23 [1.1, 1.4] | above 1 |"
     assert lines[2] == f"| A is faster. | reproduced | {effect}"
     assert lines[3] == f"| A is faster. | undecided | {effect}"
@@ -46,7 +46,7 @@ def test_one_profiled_run_shows_a_value_and_no_interval() -> None:
     few, six = (
         TESTED | {"verdict": "undecided", "effect": effect | {"repeats": count}} for count in (1, 6)
     )
-    lines = readme.block("smoke", [few, six], "1 timed run").splitlines()
+    lines = block("smoke", [few, six], "1 timed run").splitlines()
     assert "| undecided | 1.23 (no interval: 1 run) | above 1 |" in lines[2]
     assert "| undecided | 1.23 [1.1, 1.4] | above 1 |" in lines[3]
 
@@ -68,24 +68,24 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file, (begin, end) = tmp_path / "README.md", marks("verdicts of smoke")
     file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
-        readme.update(file, "smoke", [TESTED], make_table())
+        update_readme(file, "smoke", [TESTED], make_table())
     text = file.read_text()
     assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
     with pytest.raises(SamestepError, match="has no lines <!-- verdicts of smoke: begin -->"):
-        readme.update(file, "smoke", [TESTED], make_table())
+        update_readme(file, "smoke", [TESTED], make_table())
 
 
 def test_a_sentence_is_text() -> None:
-    block = readme.block("smoke", [TESTED | {"sentence": "A | *B*"}], "1 timed run")
-    assert r"| A \| \*B\* | reproduced |" in block
+    text = block("smoke", [TESTED | {"sentence": "A | *B*"}], "1 timed run")
+    assert r"| A \| \*B\* | reproduced |" in text
 
 
 def test_the_finding_stands_where_the_file_has_a_place_for_it(tmp_path: Path) -> None:
     file, names = tmp_path / "README.md", ("verdicts of smoke", "finding of smoke")
     file.write_text("".join(f"{begin}\n{end}\n" for begin, end in map(marks, names)))
-    readme.update(file, "smoke", [TESTED], make_table(repeats=1))
+    update_readme(file, "smoke", [TESTED], make_table(repeats=1))
     begin, end = marks(names[1])
     told = file.read_text().split(begin)[1].split(end)[0]
     # One run decides nothing: no bold sentence, and the medians in the order of the study.

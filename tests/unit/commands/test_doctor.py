@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.doctor import examine, probes, studies
-from pipeline.doctor.types import BROKEN, MISSING, NOTE, OK, Finding, missing, note, ok
+from pipeline.doctor import probes, show, studies
+from pipeline.doctor.probes import BROKEN, MISSING, NOTE, OK, Finding, missing, note, ok
 from pipeline.errors import UnsupportedError
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -25,8 +25,8 @@ def broken() -> Finding:
 def three(monkeypatch) -> None:
     """Three probes in the place of the machine's own."""
     found = {"good": lambda: ok("here"), "absent": lambda: missing("no", "get it"), "bad": broken}
-    monkeypatch.setattr(examine, "PROBES", found)
-    monkeypatch.setattr(examine, "shipped_studies", lambda: {})
+    monkeypatch.setattr(show, "PROBES", found)
+    monkeypatch.setattr(show, "shipped_studies", lambda: {})
     monkeypatch.setattr("pipeline.strategies.names", lambda: [])
 
 
@@ -107,7 +107,7 @@ def test_an_unknown_requirement_is_refused(three, capsys) -> None:
 
 @pytest.mark.parametrize("name", sorted(probes.PROBES))
 def test_every_probe_answers_on_this_machine(name) -> None:
-    found = examine.examine(probes.PROBES[name])
+    found = show.examine(probes.PROBES[name])
     assert found.status in (OK, MISSING, NOTE)
     assert found.text and "\n" not in found.text
     assert "could not be probed" not in found.text
@@ -198,7 +198,7 @@ def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
 
 
 def test_a_horovod_that_cannot_run_gives_its_reason(monkeypatch) -> None:
-    from pipeline.strategies.horovod import Horovod
+    from pipeline.strategies.horovod.plan import Horovod
 
     def check(self) -> None:
         raise UnsupportedError("Horovod is not installed")

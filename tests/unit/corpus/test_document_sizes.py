@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from pipeline.corpus import encode, sources
 from pipeline.corpus.build import TokensSpec, build
 from pipeline.corpus.encode import token_ids, whole_documents
-from pipeline.corpus.pieces import split_document
 from pipeline.corpus.sources import TextFiles
 from pipeline.corpus.text_store import Kind
+from pipeline.corpus.texts import split_document
 
 texts = st.text(alphabet="ab \n\t漢.", max_size=120)
 sizes = st.integers(min_value=1, max_value=12)

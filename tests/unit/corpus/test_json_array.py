@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.corpus import json_array
-from pipeline.corpus.json_array import read_strings
+from pipeline.corpus import texts
+from pipeline.corpus.texts import read_strings
 from pipeline.errors import CorpusError
 
 
@@ -28,13 +28,13 @@ def test_reads_what_json_wrote_whatever_the_chunk(
     path = tmp_path_factory.mktemp("json") / "a.json"
     path.write_text(json.dumps(strings, indent=indent, ensure_ascii=ascii_only), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_array, "CHUNK_CHARACTERS", chunk)
+        patch.setattr(texts, "CHUNK_CHARACTERS", chunk)
         assert list(read_strings(path)) == strings
 
 
 def test_does_not_read_ahead_of_what_is_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    path.write_text('["first", ' + " " * json_array.CHUNK_CHARACTERS + "broken")
+    path.write_text('["first", ' + " " * texts.CHUNK_CHARACTERS + "broken")
     strings = read_strings(path)
     assert next(strings) == "first"
     with pytest.raises(CorpusError):
@@ -71,7 +71,7 @@ def test_says_which_document_is_wrong(tmp_path: Path, text: str, names: list[str
 def test_a_bad_escape_does_not_read_the_rest_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_array, "CHUNK_CHARACTERS", 64)
+    monkeypatch.setattr(texts, "CHUNK_CHARACTERS", 64)
     path = tmp_path / "bad.json"
     path.write_bytes(b'["\\q' + b"x" * 10_000 + b'\xff"]')  # the invalid byte is never reached
     with pytest.raises(CorpusError, match=r"Invalid \\escape"):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from pipeline.corpus.pieces import split_document
+from pipeline.corpus.texts import split_document
 
 texts = st.text(alphabet="ab \n\t漢.", max_size=200)
 limits = st.integers(min_value=1, max_value=20)

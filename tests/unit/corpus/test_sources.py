@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.corpus.pieces import PIECE_CHARACTERS
 from pipeline.corpus.sources import Source, source_of
+from pipeline.corpus.texts import PIECE_CHARACTERS
 from pipeline.errors import CorpusError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -159,10 +159,3 @@ def test_hub_errors_name_the_value(
         documents(hub(hub_folder, **changes))
     for word in words:
         assert word in str(caught.value)
-
-
-def test_unknown_sources_and_missing_keys_are_named() -> None:
-    with pytest.raises(CorpusError, match="'web' is unknown; use one of python-docs, json"):
-        source_of({"source": "web"})
-    with pytest.raises(CorpusError, match="no key 'paths'"):
-        source_of({"source": "json"})

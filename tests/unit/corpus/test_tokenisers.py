@@ -154,10 +154,6 @@ def test_pretrained_errors(store: TextStore, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorpusError, match=r"tokenizer\.json of tokeniser .* cannot be read"):
         make(store, tmp_path, kind="pretrained", name=str(tmp_path / "empty"), revision=None)
-    with pytest.raises(CorpusError, match="'words' is unknown; use one of bpe, char, pretrained"):
-        make(store, tmp_path, kind="words")
-    with pytest.raises(CorpusError, match="no key 'vocab_size'"):
-        make(store, tmp_path, kind="bpe")
 
 
 def test_a_pretrained_tokeniser_without_an_end_is_an_error(

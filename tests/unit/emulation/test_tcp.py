@@ -29,10 +29,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder that stands for the kernel's settings and tables of a node."""
     settings = tmp_path / "sys"
     (settings / "ipv4").mkdir(parents=True)
-    monkeypatch.setattr(tcp, "_IDLE", settings / "ipv4/idle")
-    monkeypatch.setattr(tcp, "_DEFAULT_CONTROL", settings / "ipv4/control")
-    monkeypatch.setattr(tcp, "_LOSS_PROBES", settings / "ipv4/probes")
-    monkeypatch.setattr(tcp, "_FORGET", settings / "ipv4/forget")
     monkeypatch.setattr(tcp, "_SETTINGS", settings)
     monkeypatch.setattr(tcp, "_COUNTERS", tmp_path)
     return tmp_path
@@ -55,7 +51,7 @@ def test_the_least_time_out_is_dilated_and_acks_are_not_delayed_at_any_factor() 
 
 def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
     """As in a container whose /proc/sys may only be read."""
-    for name in ("idle", "control", "probes", "forget"):
+    for name in tcp.SETTINGS:
         (kernel / "sys/ipv4" / name).mkdir()  # nobody can write a folder, not even root
     tcp.configure()
     tcp.without_ipv6()
@@ -63,11 +59,8 @@ def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
 
 def test_open_settings_are_set(kernel: Path) -> None:
     tcp.configure()
-    assert (kernel / "sys/ipv4/idle").read_text() == "0"
-    assert (kernel / "sys/ipv4/control").read_text() == "reno"
-    assert (kernel / "sys/ipv4/probes").read_text() == "0"
-    assert (kernel / "sys/ipv4/tcp_wmem").read_text() == "4096 4194304 4194304"
-    assert (kernel / "sys/ipv4/tcp_rmem").read_text() == "4096 6291456 6291456"
+    for name, value in tcp.SETTINGS.items():
+        assert (kernel / "sys/ipv4" / name).read_text() == value
 
 
 ROUTE: dict[str, object] = {

@@ -13,7 +13,7 @@ import pytest
 
 from envs import build_horovod, horovod_target
 from envs.horovod_target import PATCHES, BuildError, Target
-from pipeline.parallel.horovod import environment as _horovod_env
+from pipeline.strategies.horovod import plan
 
 CPU_TORCH = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n"
 CUDA_TORCH = "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n"
@@ -295,7 +295,7 @@ def test_success_clears_an_earlier_reason(absent: Path, monkeypatch: pytest.Monk
 
 
 def test_the_strategy_reads_the_file_that_the_build_writes() -> None:
-    assert _horovod_env.UNSUPPORTED_FILE == build_horovod.UNSUPPORTED_FILE
+    assert plan.UNSUPPORTED_FILE == build_horovod.UNSUPPORTED_FILE
 
 
 def test_a_terminated_build_takes_its_compilers_along(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import Claim, Verdict
 from pipeline.claims.write import to_dict, write_verdicts
 from pipeline.figures import published, theme, throughput
-from pipeline.figures.overlay import published_step_seconds
+from pipeline.figures.throughput import published_step_seconds
 from pipeline.metrics import table as tidy
 from pipeline.metrics.statistics import Interval
 from tests.claims_worlds import CELLS, make_world

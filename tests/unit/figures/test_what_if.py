@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 from pipeline.__main__ import main
 from pipeline.figures import theme, what_if
-from pipeline.metrics.contrasts import against_plain
+from pipeline.metrics.verdicts import against_plain
 from tests.fake_records import CONDITIONED, PLAIN, make_study, make_table, write_table
 
 CELLS = make_study()["cells"][:4]

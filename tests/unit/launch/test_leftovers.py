@@ -1,6 +1,5 @@
 """What an earlier start left: a good checkpoint is resumed from, all else goes."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -56,16 +55,6 @@ def test_one_that_is_ahead_of_its_steps_falls_back_to_the_one_before(paths, afte
     assert done == 2
     assert said == ["the checkpoint of step 3 is not used: rank1.steps ends at step 2"]
     assert [path.name for path in paths.checkpoints.iterdir()] == ["step-00000002"]
-
-
-def test_a_run_that_an_earlier_version_began_is_resumed(paths) -> None:
-    """Its ranks left lines of JSON beside the checkpoints, and one was killed within a line."""
-    for rank in (0, 1):
-        path_of(paths.ranks, rank).unlink()
-        lines = [json.dumps(step_of(step, rank).to_dict()) + "\n" for step in range(3)]
-        (paths.ranks / f"rank{rank}.jsonl").write_text("".join(lines) + '{"st')
-    assert clear(LAYOUT, paths, OURS) == (3, [])
-    assert sorted(path.name for path in paths.ranks.iterdir()) == ["rank0.steps", "rank1.steps"]
 
 
 def test_where_none_is_good_the_run_starts_anew_and_says_so(paths) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.launch import fork_server, preloaded, waiting
+from pipeline.launch import fork_server, preloaded
 from pipeline.machine.facts import usable_cores
 
 SERVER = """
@@ -109,7 +109,7 @@ def test_a_kill_of_the_guard_or_of_the_run_is_told_as_such(server, tmp_path, vic
 
 INTERRUPTED = """
 import signal, sys
-from pipeline.launch import fork_server, waiting
+from pipeline.launch import fork_server
 
 def interrupt(number, frame):
     raise KeyboardInterrupt("by signal 15")
@@ -132,8 +132,10 @@ def test_a_stage_is_done_here_where_the_process_that_forked_it_was_killed(
     server, tmp_path, monkeypatch
 ) -> None:
     file = tmp_path / "pid"
-    monkeypatch.setenv(waiting.VARIABLE, os.environ[ONE_THREAD])
-    command = "import sys; from pipeline.launch import waiting; print(waiting.ask(sys.argv[1:]))"
+    monkeypatch.setenv(preloaded.STAGES, os.environ[ONE_THREAD])
+    command = (
+        "import sys; from pipeline.launch import preloaded as p; print(p.ask_stage(sys.argv[1:]))"
+    )
     asker = subprocess.Popen(
         [sys.executable, "-c", command, "rank", str(file), "wait"],
         stdout=subprocess.PIPE,
@@ -191,14 +193,14 @@ def test_another_user_is_neither_asked_nor_served(server, tmp_path, monkeypatch,
 STARTER = """
 import os, time
 from pipeline.launch import preloaded
+from pipeline.resolved import resolve
 from tests.parity.cases import Case
 
 one = Case("single").spec(1)
-over = Case("single").spec(1)
-object.__setattr__(over.world, "nodes", 2)
+over = Case("ddp").spec(2)
 object.__setattr__(over.world, "network", "real")
 object.__setattr__(over.world, "threads_per_rank", 7)
-preloaded.start([one, one, over])
+preloaded.start_ranks(map(resolve, [one, one, over]))
 print(*(name for name in os.environ if name.startswith("SAMESTEP_PRELOADED")), flush=True)
 time.sleep(60)
 """

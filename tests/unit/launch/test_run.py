@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import strategies
 from pipeline.__main__ import ALL
 from pipeline.errors import CorpusError, LaunchError, LostError
 from pipeline.launch import run as cli
@@ -22,12 +21,12 @@ from pipeline.launch.outcome import Ended
 from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.training import checkpoint, fence
-from pipeline.training.loop import learning_rate
 from pipeline.training.step_files import packed, path_of
 from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
@@ -63,10 +62,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def start(launchers: Launchers) -> Ended:
         monkeypatch.setattr(cli, "follow", launchers.follow)
-        run, paths = Case("ddp").spec(1), RunPaths(tmp_path, tmp_path, tmp_path)
-        layout, place = strategies.load("ddp", {}).layout(run.world), Place(1, 1)
-        launch = plan(run, layout, paths, place)
-        return cli._follow_on_a_free_port(run, layout, paths, launch, place)
+        run, paths = resolve(Case("ddp").spec(1)), RunPaths(tmp_path, tmp_path, tmp_path)
+        place = Place(1, 1)
+        return cli._follow_on_a_free_port(run, paths, plan(run, paths, place), place)
 
     return start
 
@@ -99,7 +97,7 @@ def test_nothing_else_starts_a_run_again(start, end) -> None:
 
 
 RUN = Case("ddp").spec(2)
-LAYOUT = strategies.load("ddp", {}).layout(RUN.world)
+LAYOUT = resolve(RUN).layout
 
 
 @pytest.fixture
@@ -166,7 +164,7 @@ STATE = shards_of({"weights/w": torch.ones(2), "optimiser/w/exp_avg": torch.ones
 
 def step(number: int, spec: RunSpec = ONE) -> Step:
     """A step of a run, as a rank would have left it."""
-    rate = learning_rate(number, spec.workload.steps, spec.optimiser)
+    rate = spec.optimiser.rate(number, spec.workload.steps)
     timed = number >= spec.workload.untimed_steps
     return Step(number, 0, 0.1, spec.global_batch_tokens, 1.0, 1.0, rate, timed)
 

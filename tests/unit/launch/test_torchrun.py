@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.launch import torchrun as launcher
-from pipeline.launch.torchrun import Launch, Place, RunPaths, plan, threads_per_rank
+from pipeline.launch.torchrun import Launch, Place, RunPaths, on_this_machine, plan
 from pipeline.machine import image as container
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -28,8 +28,7 @@ def run() -> RunSpec:
 
 
 def test_one_torchrun_for_each_node(run) -> None:
-    layout = strategies.load(run.strategy, run.options).layout(run.world)
-    launch = plan(run, layout, PATHS, Place(num_cores=2, port=1234))
+    launch = planned(run, Place(num_cores=2, port=1234))
     assert len(launch.commands) == 4
     for node, command in enumerate(launch.commands):
         assert command[1:3] == ("-m", "torch.distributed.run")
@@ -50,21 +49,18 @@ def test_every_rank_is_told_from_which_step_to_go_on(run) -> None:
 )
 def test_threads_share_the_cores_of_one_machine(run, cores, network, expected) -> None:
     run = replace(run, world=replace(run.world, network=network))
-    layout = strategies.load(run.strategy, run.options).layout(run.world)
-    assert threads_per_rank(run, layout, cores) == expected
+    assert resolve(run).threads_on(cores) == expected
 
 
 def test_a_real_network_is_not_pinned_to_the_loopback(run, monkeypatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     run = replace(run, world=replace(run.world, network="real", nodes=1))
-    layout = strategies.load(run.strategy, run.options).layout(run.world)
-    assert "GLOO_SOCKET_IFNAME" not in plan(run, layout, PATHS, Place(2, 1)).environment
+    assert "GLOO_SOCKET_IFNAME" not in planned(run, Place(2, 1)).environment
 
 
 def test_several_machines_are_never_replaced_by_this_one(run) -> None:
     run = replace(run, world=replace(run.world, network="real"))
-    layout = strategies.load(run.strategy, run.options).layout(run.world)
-    launch = plan(run, layout, PATHS, Place(2, 1))
+    launch = planned(run, Place(2, 1))
     assert launch.commands == ()
     assert launch.unsupported is not None and "needs 4 machines" in launch.unsupported
 
@@ -81,28 +77,29 @@ def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch) -> None:
     ((_, *command),) = launch.commands
     assert command[:2] == ["-m", "pipeline.launch.emulated.build"]
     assert "--spec=spec.json" in command
-    assert (launch.network, launch.network_reason) == ("emulated", None)
+    here = on_this_machine(resolve(emulated))
+    assert (here.network, here.network_reason) == ("emulated", None)
     # The threads are those of the node's cores, not of the machine's.
     assert launch.environment["OMP_NUM_THREADS"] == "2"
-    assert "GLOO_SOCKET_IFNAME" not in launch.environment or launch.network == "loopback"
+    assert "GLOO_SOCKET_IFNAME" not in launch.environment
 
 
 def test_launchers_and_ranks_ask_what_is_preloaded_for_their_threads(run, monkeypatch) -> None:
     monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
     for node, command in enumerate(planned(run, Place(num_cores=4, port=1234)).commands):
-        assert command[1:4] == ("-m", "pipeline.launch.start", "torchrun")
+        assert command[1:4] == ("-m", "pipeline.launch.preloaded", "torchrun")
         assert f"--node-rank={node}" in command
         place = command.index("--max-restarts=0")
-        assert command[place + 1 : place + 4] == ("-m", "pipeline.launch.start", "rank")
+        assert command[place + 1 : place + 4] == ("-m", "pipeline.launch.preloaded", "rank")
     other = planned(run, Place(num_cores=8, port=1234)).commands
-    assert not any("pipeline.launch.start" in command for command in other), "of two threads"
+    assert not any("pipeline.launch.preloaded" in command for command in other), "of two threads"
 
 
 def test_what_is_preloaded_is_asked_for_emulated_nodes_too(emulated, monkeypatch) -> None:
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
     monkeypatch.setenv("SAMESTEP_PRELOADED_2", "name")
     ((_, *command),) = planned(emulated, Place(num_cores=2, port=1234)).commands
-    assert command[:3] == ["-m", "pipeline.launch.start", "emulated"]
+    assert command[:3] == ["-m", "pipeline.launch.preloaded", "emulated"]
 
 
 @pytest.mark.parametrize("where", ["image", "inside", "nodes"])
@@ -119,16 +116,14 @@ def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) ->
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         run, place = over_nodes(run), Place(1, 1234, "10.0.0.1", SRUN)
     for command in planned(run, place).commands:
-        assert "pipeline.launch.start" not in command
+        assert "pipeline.launch.preloaded" not in command
 
 
 def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypatch) -> None:
     monkeypatch.setattr(launcher, "why_not", lambda link: "there is no tc; install iproute2")
     launch = planned(emulated, Place(num_cores=2, port=1234))
-    assert (launch.network, launch.network_reason) == (
-        "loopback",
-        "there is no tc; install iproute2",
-    )
+    here = on_this_machine(resolve(emulated))
+    assert (here.network, here.network_reason) == ("loopback", "there is no tc; install iproute2")
     assert len(launch.commands) == 4
     assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
 
@@ -176,7 +171,7 @@ def test_copies_of_the_nodes_need_memory_too(
     run = replace(emulated, world=replace(emulated.world, yardstick=yardstick))
     launch = planned(run, Place(num_cores=24, port=1234))
     assert f"{ranks} ranks on emulated nodes need about" in str(launch.unsupported)
-    assert launcher.network_text(run.world, "emulated") == f"emulated nodes ({nodes})"
+    assert launcher.network_text(resolve(run)) == f"emulated nodes ({nodes})"
 
 
 SRUN = ("srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1")
@@ -187,7 +182,7 @@ def over_nodes(run: RunSpec) -> RunSpec:
 
 
 def planned(run: RunSpec, place: Place) -> Launch:
-    return plan(run, strategies.load(run.strategy, run.options).layout(run.world), PATHS, place)
+    return plan(on_this_machine(resolve(run)), PATHS, place)
 
 
 def test_one_command_of_the_scheduler_starts_all_nodes(run, monkeypatch) -> None:
@@ -262,10 +257,9 @@ def test_a_rank_has_what_the_study_states_and_nothing_else_of_its_kind(
     for name in ("OMP_PROC_BIND", "ATEN_CPU_CAPABILITY", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    monkeypatch.setattr(launcher, "network_of", lambda world: (network, None))
     world = replace(run.world, network=network)
     run = replace(run, world=world, environment={"ATEN_CPU_CAPABILITY": "avx2"})
-    environment = launcher._environment(run, network, 3)
+    environment = launcher.environment(resolve(run), 3)
     mine = {name: environment.get(name) for name in ("ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS")}
     assert mine == {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "3"}
     assert not {"OMP_PROC_BIND", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"} & {*environment}

@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.errors import RecordError
 from pipeline.metrics.bubble import Pass, bubble, equalised, makespan, step_bubbles
-from pipeline.parallel.schedule import Schedule, Stages
 from pipeline.records import RunRecord, Step
 from pipeline.strategies import load
+from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.metrics.build import build
-from pipeline.metrics.pooling import circumstances, mixed
+from pipeline.metrics.facts import circumstances, mixed
 from pipeline.metrics.select import mixed_notes, pick
 from pipeline.records import RunRecord, read_record, write_record
 from pipeline.study.expansion import expand

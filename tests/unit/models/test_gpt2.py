@@ -1,4 +1,4 @@
-"""GPT-2: the same numbers as transformers' GPT2LMHeadModel, both ways."""
+"""GPT-2: the same numbers as transformers' GPT2LMHeadModel."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pipeline.models import flops_per_token, tensor_shapes
 from pipeline.models.build import build_model
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.study.spec import ModelSpec
+from tests.transformers_weights import load_transformers
 
 if TYPE_CHECKING:  # each process of a session imports this file, one runs it
     from transformers import GPT2LMHeadModel
@@ -47,17 +48,8 @@ def ids() -> torch.Tensor:
 
 def test_logits_equal_those_of_transformers_weights() -> None:
     theirs, ours = reference(), make(0)
-    gpt2.load_transformers(ours, theirs.state_dict())
+    load_transformers(ours, theirs.state_dict())
     torch.testing.assert_close(ours.logits(ids()), theirs(ids()).logits, rtol=1e-5, atol=1e-5)
-
-
-def test_weights_survive_the_way_into_transformers_and_its_files(tmp_path) -> None:
-    ours, theirs = make(5), reference()
-    theirs.load_state_dict(gpt2.to_transformers(ours), strict=False)
-    theirs.tie_weights()
-    theirs.save_pretrained(tmp_path)
-    again = type(theirs).from_pretrained(tmp_path).eval()
-    torch.testing.assert_close(ours.logits(ids()), again(ids()).logits, rtol=1e-5, atol=1e-5)
 
 
 def test_initial_weights_depend_on_the_seed_alone() -> None:
@@ -96,13 +88,6 @@ def test_flops_per_token_are_those_of_narayanan_2021_without_recomputation() -> 
         96 * layers * width**2 * (1 + context / (6 * width) + vocabulary / (16 * layers * width))
     )
     assert published == pytest.approx(4 * layers * per_layer + 3 * 2 * width * vocabulary)
-
-
-def test_foreign_weights_are_refused_in_one_line() -> None:
-    with pytest.raises(StudyError, match="missing"):
-        gpt2.load_transformers(make(0), {})
-    with pytest.raises(StudyError, match="size mismatch"):
-        gpt2.load_transformers(make(0), {"transformer.ln_f.weight": torch.zeros(5)})
 
 
 def test_unknown_family_names_the_file_to_add() -> None:

@@ -1,18 +1,94 @@
-"""Parts of weights, and the layers that are made of them, in one process."""
+"""What a rank holds, as boxes of the whole: all ranks together cover each number once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from itertools import product
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional as F
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
 
-from pipeline.parallel.tensor import first_row, own_rows
-from tests.shards import Place, cuts
+from pipeline.parallel.cut import NAME, Box, Cut, _uncut, held, span
+from pipeline.parallel.mesh import TENSOR
+from tests.shards import cuts
+
+
+def like(cut: Cut) -> Tensor:
+    owner = torch.empty(0)
+    setattr(owner, NAME, cut)
+    return owner
+
+
+CUTS = [(0, 1, 4), (0, 3, 2), (1, 1, 4), (1, 3, 4), (0, 5, 4)]
+
+
+@pytest.mark.parametrize(("dim", "runs", "size"), CUTS)
+def test_boxes_of_a_cut_are_its_parts(dim: int, runs: int, size: int) -> None:
+    """Also where ranks do not divide a run, or there are more of them than it has rows."""
+    whole = torch.arange(15 * 18.0).view(15, 18)
+    times, again = torch.zeros(15, 18), torch.full((15, 18), -1.0)
+    for cut in cuts(dim, whole.shape[dim], runs, size):
+        own = held(cut.part(whole), like(cut))
+        assert own.shape == (15, 18) and own.axes == {TENSOR}
+        for box in own.boxes:
+            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
+            times[place] += 1
+            again[place] = box.of(own.part)
+    assert times.eq(1).all()
+    assert torch.equal(again, whole)
+
+
+@pytest.mark.parametrize(("dim", "runs", "size"), CUTS)
+@pytest.mark.parametrize("data", [1, 2, 4])
+def test_rows_of_a_cut_part_are_boxes_of_the_whole(dim, runs, size, data) -> None:
+    """ZeRO's stage 1 along a data axis, of parts along a tensor axis."""
+    whole = torch.arange(15 * 18.0).view(15, 18)
+    times, again = torch.zeros(15, 18), torch.full((15, 18), -1.0)
+    for cut, rank in product(cuts(dim, whole.shape[dim], runs, size), range(data)):
+        part = cut.part(whole)
+        offsets, shape = span(part.shape, [Shard(0)], [data], [rank])
+        rows = part[offsets[0] : offsets[0] + shape[0]]
+        for box in _uncut(Box(offsets, shape, (0, 0)), cut):
+            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
+            times[place] += 1
+            again[place] = box.of(rows)
+    assert times.eq(1).all()
+    assert torch.equal(again, whole)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (8, 4), (2, 3), (1, 1), (9,)])
+@pytest.mark.parametrize("mesh", [(4,), (2, 2), (2, 3), (2, 2, 2)])
+def test_the_part_of_a_dtensor_is_where_torch_has_it(shape, mesh) -> None:
+    """One dim may be cut by several axes, and ranks may get nothing."""
+    choices = [Replicate(), *(Shard(dim) for dim in range(len(shape)))]
+    for placements in product(choices, repeat=len(mesh)):
+        for place in product(*(range(size) for size in mesh)):
+            offsets, own = span(shape, placements, mesh, place)
+            expected, start = _compute_local_shape_and_global_offset(
+                shape, mesh, list(place), placements
+            )
+            assert own == tuple(expected)
+            if 0 not in own:
+                assert offsets == tuple(start)
+
+
+def test_another_cut_than_into_boxes_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected Shard or Replicate"):
+        span((8, 8), [_StridedShard(0, split_factor=2)], [2], [0])
+
+
+def test_a_scalar_is_whole_on_every_rank() -> None:
+    own = held(torch.tensor(3.0), like(cuts(0, 6, 1, 2)[1]))
+    assert (own.shape, own.boxes, own.axes) == ((), (Box((), (), ()),), frozenset())
+
+
+def test_a_rank_without_rows_has_no_box() -> None:
+    cut = cuts(0, 2, 1, 4)[3]
+    assert held(cut.part(torch.zeros(2, 5)), like(cut)).boxes == ()
 
 
 @pytest.mark.parametrize(("dim", "runs", "size"), [(0, 1, 4), (0, 3, 2), (1, 1, 3), (1, 3, 4)])
@@ -41,30 +117,3 @@ def test_a_fused_projection_is_cut_run_by_run() -> None:
     first, second = (cut.part(fused) for cut in cuts(0, 6, 3, 2))
     assert first.tolist() == [10, 20, 30]
     assert second.tolist() == [11, 21, 31]
-
-
-def test_every_id_is_in_one_rank_s_rows() -> None:
-    ids = torch.arange(10)
-    places: list[Any] = [Place(rank, 4) for rank in range(4)]
-    starts = [first_row(10, place) for place in places]
-    assert starts == [0, 3, 6, 8]
-    owned = [own_rows(ids, s, e - s)[0] for s, e in zip(starts, [*starts[1:], 10], strict=True)]
-    assert torch.equal(torch.stack(owned).sum(dim=0), torch.ones(10, dtype=torch.int64))
-
-
-class Alone:
-    """A tensor axis of one rank."""
-
-    def add(self, tensor: Tensor, *op: object) -> Tensor:
-        return tensor
-
-    total: Callable[[Any, Tensor], Tensor] = add
-
-
-def test_the_loss_over_a_cut_vocabulary_is_cross_entropy() -> None:
-    from pipeline.parallel.tensor import vocabulary_cross_entropy
-
-    axis: Any = Alone()
-    logits, targets = torch.randn(6, 9) * 30, torch.randint(0, 9, (6,))
-    found = vocabulary_cross_entropy(logits, targets, axis, start=0)
-    torch.testing.assert_close(found, F.cross_entropy(logits, targets))

@@ -1,4 +1,4 @@
-"""Adding a strategy is adding one file: everything else finds it, and says where it is broken."""
+"""Adding a strategy is adding a file or a folder: all find it, and say where it is broken."""
 
 import json
 import os
@@ -42,10 +42,11 @@ SEEN = """
 import importlib
 import json
 from contextlib import redirect_stderr
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from pipeline.__main__ import main
-from pipeline.doctor import examine
+from pipeline.doctor import show
 from pipeline.planner.memory import predict
 from pipeline.planner.plan import plan_study
 from pipeline.strategies import names, table
@@ -59,23 +60,26 @@ def said(*arguments):
 
 runs = expand(load_study(Path("mine.yaml")))
 plan = plan_study(runs)[-1]
-found = dict(examine.probes())["mine"]()
+found = dict(show.probes())["mine"]()
 seen = {
-    "names": names(), "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
+    "names": names(), "room": predict(replace(runs[-1], strategy="room")).buffers,
+    "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
     "gradients": plan.memory.gradients, "doctor": [found.status, found.fix],
     "parity": sorted({name for name, _ in launches()}),
 }
 text = Path("mine.yaml").read_text()
-for name, source in BROKEN.items():
-    Path("pipeline/strategies", f"{name}.py").write_text(source)
+for file, source in BROKEN.items():
+    path, name = Path("pipeline/strategies", file), file.partition("/")[0].removesuffix(".py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
     importlib.invalidate_caches()
     Path("broken.yaml").write_text(text.replace("mine", name).replace(", options: {echo: 3}", ""))
     spec = runs[-1].to_dict() | {"strategy": name, "options": {}, "cell": name}
     Path("spec.json").write_text(json.dumps(spec))
-    probes = dict(examine.probes())
+    probes = dict(show.probes())
     seen[name] = {
-        "doctor": vars(examine.examine(probes[name])),
-        "others": examine.examine(probes["mine"]).status,
+        "doctor": vars(show.examine(probes[name])),
+        "others": show.examine(probes["mine"]).status,
         "plan": said("plan", "--study", "broken.yaml"),
         "train": said("train", "--spec", "spec.json", "--tokens", "tokens", "--out", "out"),
         "sound": said("check", "--study", "workflow/config/smoke/study.yaml"),
@@ -83,11 +87,12 @@ for name, source in BROKEN.items():
 print(json.dumps(seen))
 """
 BROKEN = {
-    "unfound": "import nowhere",
-    "untyped": "def (:",
-    "abstract": MINE.partition("    def build")[0],
+    "unfound.py": "import nowhere",
+    "untyped.py": "def (:",
+    "torn/plan.py": "def (:",
+    "abstract.py": MINE.partition("    def build")[0],
 }
-"""Files that are no strategies, each by its name."""
+"""Files that are no strategies."""
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +102,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name in ("pipeline", "tests", "workflow"):
         copytree(name, folder / name, ignore=ignore_patterns("__pycache__"))
     (folder / "pipeline/strategies/mine.py").write_text(MINE.lstrip())
+    (folder / "pipeline/strategies/room").mkdir()
+    (folder / "pipeline/strategies/room/plan.py").write_text(MINE.lstrip())
     (folder / "mine.yaml").write_text(STUDY)
     done = subprocess.run(
         [sys.executable, "-c", f"BROKEN = {BROKEN}\n{SEEN}"],
@@ -115,7 +122,11 @@ def test_a_new_file_is_a_strategy_for_all(seen: dict[str, Any]) -> None:
     assert "mine" in str(seen["names"])
     assert seen["plan"] == ["mine", 5 * int(str(seen["gradients"]))]
     assert seen["doctor"] == ["missing", "ask me"]
-    assert "mine" in str(seen["parity"])
+    assert {"mine", "room"} <= set(seen["parity"])
+
+
+def test_a_folder_with_a_plan_is_one_too(seen: dict[str, Any]) -> None:
+    assert "room" in seen["names"] and seen["room"] == 5 * seen["gradients"]
 
 
 def test_its_row_is_in_the_table_of_the_docs(seen: dict[str, Any]) -> None:
@@ -124,24 +135,25 @@ def test_its_row_is_in_the_table_of_the_docs(seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"),
+    ("file", "error"),
     [
-        ("unfound", "cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
-        ("untyped", "cannot be imported (SyntaxError: invalid syntax (untyped.py, line 1))"),
-        ("abstract", "makes no strategy (TypeError: Can't instantiate abstract class Mine"),
+        ("unfound.py", "cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
+        ("untyped.py", "cannot be imported (SyntaxError: invalid syntax (untyped.py, line 1))"),
+        ("torn/plan.py", "cannot be imported (SyntaxError: invalid syntax (plan.py, line"),
+        ("abstract.py", "makes no strategy (TypeError: Can't instantiate abstract class Mine"),
     ],
 )
 def test_a_broken_file_is_named_and_takes_nothing_else_down(
-    seen: dict[str, Any], name: str, error: str
+    seen: dict[str, Any], file: str, error: str
 ) -> None:
-    found = seen[name]
+    found = seen[file.partition("/")[0].removesuffix(".py")]
     assert found["doctor"]["status"] == "broken" and "mend that file" in found["doctor"]["fix"]
-    assert found["doctor"]["text"].startswith(f"pipeline/strategies/{name}.py {error}")
+    assert found["doctor"]["text"].startswith(f"pipeline/strategies/{file} {error}")
     assert found["others"] == "missing" and found["sound"] == [0, ""]
     for stage in ("plan", "train"):
         status, said = found[stage]
         assert status == 2 and said.count("\n") == 1
-        assert said.startswith(f"error: pipeline/strategies/{name}.py {error}")
+        assert said.startswith(f"error: pipeline/strategies/{file} {error}")
 
 
 def test_the_docs_have_the_table_of_this_checkout() -> None:

@@ -141,7 +141,7 @@ def test_data_parallel_enters_autocast_in_the_thread_of_each_device(monkeypatch)
             super().__init__()
             given.append(module)
 
-    monkeypatch.setattr(torch.nn, "DataParallel", Engine)
+    monkeypatch.setattr("pipeline.strategies.parameter_server.step.DataParallel", Engine)
     server = strategies.load("parameter_server", {"engine": "data_parallel"})
     layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
     model = torch.nn.Linear(2, 2)
@@ -215,8 +215,8 @@ def test_the_policy_of_fsdp_and_both_backends_are_handed_over(monkeypatch) -> No
     """What runs on GPUs alone: torch's functions are told what the option says."""
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
-    from pipeline.parallel import sharded
     from pipeline.parallel.group import Group
+    from pipeline.strategies.sharded import step as sharded
 
     given: list[Any] = []
 
@@ -225,7 +225,7 @@ def test_the_policy_of_fsdp_and_both_backends_are_handed_over(monkeypatch) -> No
         return module
 
     monkeypatch.setattr(sharded, "fully_shard", take)
-    monkeypatch.setattr(sharded, "data_mesh", lambda layout: SimpleNamespace(device_type="cuda"))
+    monkeypatch.setattr(sharded, "mesh_of", lambda layout: SimpleNamespace(device_type="cuda"))
     monkeypatch.setattr(sharded, "ShardedStepper", lambda parts, group, **how: group)
     monkeypatch.setattr(Group, "join", lambda layout, backend=None: backend)
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]

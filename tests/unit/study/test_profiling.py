@@ -13,7 +13,6 @@ from pipeline.study.load import check_study
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.training.loop import learning_rate
 from tests.fake_records import make_study
 from tests.parity.cases import Case
 
@@ -46,7 +45,7 @@ def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
     short, whole = profiled(Study.of(study))[0], expand(Study.of(study))[0]
     assert (short.workload.steps, short.workload.untimed_steps) == (13, 5)
     assert short.seed == whole.seed
-    rates = [[learning_rate(t, s.workload.steps, s.optimiser) for t in range(13)]
+    rates = [[s.optimiser.rate(t, s.workload.steps) for t in range(13)]
              for s in (short, whole)]  # fmt: skip
     assert rates[0] == rates[1]
     assert rates[0][-1] < rates[0][6]

@@ -15,7 +15,8 @@ from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables import sends
-from pipeline.tables.write import same_over_links, write_all
+from pipeline.tables.columns import same_over_links
+from pipeline.tables.write import write_all
 from tests.fake_records import make_record, make_study
 
 

@@ -16,10 +16,8 @@ from pipeline.metrics.format import (
     with_interval,
 )
 from pipeline.tables import scaling
+from pipeline.tables.columns import once, places, same_over_links
 from pipeline.tables.write import (
-    once,
-    places,
-    same_over_links,
     to_latex,
     to_markdown,
     trimmed,

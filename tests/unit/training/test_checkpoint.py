@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.errors import PeerError, SamestepError
-from pipeline.files import sha256_of_file
-from pipeline.parallel.types import Piece, Shards, Whole
+from pipeline.parallel.types import Piece, Shards
 from pipeline.training import checkpoint, shard_files
 from tests.shards import read_whole, shards_of
 
@@ -91,7 +90,7 @@ def test_a_damage_is_found_before_a_checkpoint_is_used(tmp_path, damage) -> None
     assert checkpoint.steps(tmp_path) == [4]
 
 
-def test_one_of_an_earlier_version_cannot_be_checked(tmp_path) -> None:
+def test_one_of_an_earlier_version_is_not_used(tmp_path) -> None:
     checkpoint.save(tmp_path, 4, STATE, OWNER)
     about = {"step": 4, "scalars": {}, "owner": "training:tokens"}
     (tmp_path / "step-00000004" / checkpoint.ABOUT).write_text(json.dumps(about))
@@ -239,28 +238,6 @@ def test_a_folder_that_is_not_shared_is_said(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(shard_files, "write", write)
     root, *_ = together(tmp_path, 4, rows_of)
     assert "rank 2 left no" in str(root) and "share the results folder" in str(root)
-
-
-def test_whole_files_of_an_earlier_version_are_read(tmp_path) -> None:
-    folder = tmp_path / "step-00000004"
-    folder.mkdir()
-    moments = {"h.0.w.exp_avg": torch.full((3, 2), 5.0), "h.0.w.step": torch.tensor(4.0)}
-    save_file({"h.0.w": WEIGHT.contiguous()}, folder / "weights.safetensors")
-    save_file(moments, folder / "optimiser.safetensors")
-    files = {path.name: sha256_of_file(path) for path in folder.glob("*.safetensors")}
-    about = {"step": 4, "scalars": {"scale": 2.0}, "owner": OWNER, "files": files}
-    (folder / "state.json").write_text(json.dumps(about | {"sha256": checkpoint._sha256(about)}))
-    assert checkpoint.fault(tmp_path, 4, OWNER) is None
-    state = checkpoint.load(tmp_path, 4)
-    assert state.wholes == {
-        "weights/h.0.w": Whole((3, 2), "float32"),
-        "optimiser/h.0.w/exp_avg": Whole((3, 2), "float32"),
-        "optimiser/h.0.w/step": Whole((), "float32"),
-    }
-    assert torch.equal(state.read("weights/h.0.w", (1, 0), (2, 1)), WEIGHT[1:, :1])
-    assert read_whole(state, "optimiser/h.0.w/step") == 4
-    flip(folder / "optimiser.safetensors")
-    assert "optimiser.safetensors is damaged" in str(checkpoint.fault(tmp_path, 4, OWNER))
 
 
 def test_a_longer_run_of_another_spec_does_not_push_out_the_new_one(tmp_path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pipeline import strategies
 from pipeline.errors import LaunchError, UnsupportedError
 from pipeline.machine import image
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -79,7 +80,7 @@ def gpu_run(monkeypatch, tmp_path) -> RunSpec:
 
 
 def choose(run: RunSpec):
-    return devices.choose(run.world, strategies.load(run.strategy, run.options).layout(run.world))
+    return devices.choose(resolve(run))
 
 
 def test_a_rank_of_a_second_node_is_put_on_the_second_gpu(gpu_run, monkeypatch) -> None:

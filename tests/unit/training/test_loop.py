@@ -13,7 +13,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.emulation import tcp
 from pipeline.study.spec import OptimiserSpec
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop, first_timed, learning_rate
+from pipeline.training.loop import Hooks, Loop
 from tests.parity.cases import Case
 
 WORK = replace(Case("ddp").spec(1).workload, steps=20, untimed_steps=4)
@@ -32,7 +32,7 @@ def a_loop(tokens: Path, **work: Any) -> Loop:
     ids=["from the start", "resumed", "resumed in the warm-up", "resumed near the end"],
 )
 def test_a_run_that_goes_on_warms_up_anew(done: int, first: int) -> None:
-    assert first_timed(WORK, done) == first
+    assert WORK.first_timed(done) == first
 
 
 def test_what_tcp_counted_is_that_of_the_timed_steps(
@@ -85,18 +85,18 @@ def spec(schedule: str, warmup_steps: int = 4) -> OptimiserSpec:
 
 
 def test_warm_up_is_linear_and_reaches_the_full_rate() -> None:
-    assert [learning_rate(s, 10, spec("constant")) for s in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert [spec("constant").rate(s, 10) for s in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
 
 
 def test_linear_falls_to_almost_zero_at_the_last_step() -> None:
-    rates = [learning_rate(s, 10, spec("linear")) for s in range(10)]
+    rates = [spec("linear").rate(s, 10) for s in range(10)]
     assert rates[4] == 1.0
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[9] == 1 / 6
 
 
 def test_no_warm_up_starts_at_the_full_rate() -> None:
-    assert learning_rate(0, 10, spec("constant", warmup_steps=0)) == 1.0
+    assert spec("constant", warmup_steps=0).rate(0, 10) == 1.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "amp_o2"])

@@ -18,11 +18,11 @@ from torch.distributed.tensor import DTensor
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation.pacing import UNPACED, Pacer
-from pipeline.parallel.passes import Waits
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, Shards, StepResult, Trainable
 from pipeline.records import Step
 from pipeline.schemas import validate
 from pipeline.strategies.base import Strategy
+from pipeline.strategies.pipeline_parallel.stages import Waits
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.models import tensor_shapes
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.training.placements import propagate
@@ -22,7 +22,7 @@ from tests.parity.cases import Case
 def found():
     """A model axis of two, propagated for eight ranks."""
     spec = Case("annotated", variant=1).spec(8)
-    return spec, propagate(spec).placements
+    return spec, propagate(resolve(spec)).placements
 
 
 def test_every_parameter_and_boundary_has_a_place(found) -> None:
@@ -45,7 +45,7 @@ def test_annotated_tensors_lie_as_annotated_and_the_rest_follows(found) -> None:
 
 def test_a_strategy_without_propagation_is_refused() -> None:
     with pytest.raises(StudyError, match="strategy single places no tensors by propagation"):
-        propagate(replace(Case("single").spec(1)))
+        propagate(resolve(Case("single").spec(1)))
 
 
 def test_the_command_prints_a_table(tmp_path, capsys) -> None:
@@ -97,6 +97,6 @@ def test_the_shipped_annotations_send_nothing_that_gloo_sends_twice() -> None:
     runs = expand(load_study(Path("workflow/config/layouts/study.yaml")))
     run = next(run for run in runs if run.cell == "annotated")
     with Collectives() as sent:
-        propagate(run)
+        propagate(resolve(run))
     assert sent.names >= {"all_reduce", "all_gather_into_tensor"}
     assert not any("reduce_scatter" in name for name in sent.names)

@@ -129,16 +129,3 @@ def test_rank_0_is_seen_at_once_and_others_when_a_checkpoint_needs_them(tmp_path
             assert whole_steps(tmp_path, rank, 1) == (rank == 0)
             steps.to_disk()
             assert whole_steps(tmp_path, rank, 1) == 1
-
-
-def test_lines_of_an_earlier_version_become_rows(tmp_path: Path) -> None:
-    damaged = json.dumps(made(2, 2).to_dict() | {"step": -1}) + "\n"
-    for rank, tail in ((0, '{"step": 2'), (1, "[]\n"), (2, damaged)):
-        lines = "".join(json.dumps(made(n, rank).to_dict()) + "\n" for n in range(2))
-        (tmp_path / f"rank{rank}.jsonl").write_text(lines + tail)
-    (tmp_path / "rank0.profile.jsonl").write_text("")
-    step_files.adopt_lines(tmp_path)
-    assert [whole_steps(tmp_path, rank, 9) for rank in (0, 1, 2)] == [2, 2, 2]
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".jsonl", *[".steps"] * 3]
-    (tmp_path / "rank0.profile.jsonl").unlink()
-    assert read_steps(tmp_path) == [made(n, rank) for n in range(2) for rank in (0, 1, 2)]

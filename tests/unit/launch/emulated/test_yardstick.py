@@ -14,6 +14,7 @@ import yaml
 from pipeline import schemas, strategies
 from pipeline.errors import LaunchError, SamestepError, StudyError
 from pipeline.launch.emulated import yardstick
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -51,7 +52,7 @@ def test_every_precision_and_micro_batch_of_the_study_is_measured(study, measure
     content = schemas.read(measured, "yardstick", "test")
     found = {(one["precision"], one["sequences"]) for one in content["passes"]}
     assert found == {(p, n) for p in ("fp32", "amp_o1", "amp_o2") for n in (8, 16)}
-    assert found == {yardstick.shape_of(run) for run in expand(load_study(study))}
+    assert found == {yardstick.shape_of(resolve(run)) for run in expand(load_study(study))}
     for one in content["passes"]:
         assert len(one["rounds"]) >= yardstick.MIN_ROUNDS
         assert 0 < one["forward_seconds"] < one["step_seconds"]
@@ -66,9 +67,9 @@ def test_a_run_gets_the_pass_of_its_own_micro_batch(study, measured) -> None:
             for one in content["passes"]
             if (one["precision"], one["sequences"]) == ("amp_o1", 16 // nodes)
         ]
-        assert yardstick.forward_seconds(measured, spec) == wanted
+        assert yardstick.forward_seconds(measured, resolve(spec)) == wanted
     plain = replace(spec, world=replace(spec.world, yardstick=None))
-    assert yardstick.forward_seconds(None, plain) is None
+    assert yardstick.forward_seconds(None, resolve(plain)) is None
 
 
 @pytest.mark.parametrize(
@@ -85,16 +86,16 @@ def test_a_yardstick_of_something_else_is_refused(study, measured, tmp_path, cha
     other = tmp_path / "other.json"
     other.write_text(json.dumps(json.loads(measured.read_text()) | change))
     with pytest.raises(SamestepError, match=said):
-        yardstick.forward_seconds(other, run_of(study, "dps", 2))
+        yardstick.forward_seconds(other, resolve(run_of(study, "dps", 2)))
 
 
 def test_a_missing_yardstick_or_pass_is_named_with_the_fix(study, measured) -> None:
     spec = run_of(study, "dps", 2)
     with pytest.raises(LaunchError, match="add --yardstick FILE"):
-        yardstick.forward_seconds(None, spec)
+        yardstick.forward_seconds(None, resolve(spec))
     more = replace(spec, workload=replace(spec.workload, global_batch=48))
     with pytest.raises(LaunchError, match=r"no passes of 24 sequences in fp32.*remove the file"):
-        yardstick.forward_seconds(measured, more)
+        yardstick.forward_seconds(measured, resolve(more))
 
 
 def test_a_strategy_that_cuts_the_forward_pass_has_none(study) -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from pipeline.launch.slurm.request import request
 from pipeline.planner.memory import predict
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
-from pipeline.study.spec import RunSpec
 
 
-def run_of(study: str, cell: str, nodes: int) -> RunSpec:
+def run_of(study: str, cell: str, nodes: int) -> ResolvedRun:
     runs = expand(load_study(Path(f"workflow/config/{study}/study.yaml")))
-    return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
+    return resolve(next(r for r in runs if r.cell == cell and r.world.nodes == nodes))
 
 
 def test_gpus_and_nodes_are_those_of_the_spec() -> None:
@@ -37,11 +37,11 @@ def test_nodes_on_the_loopback_are_one_machine() -> None:
 
 def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
     run = run_of("bai2022", "dps", 2)
-    assert request(run).minutes * 60 > run.timeout_seconds
-    assert request(replace(run, timeout_seconds=61)).minutes == 12
+    assert request(run).minutes * 60 > run.spec.timeout_seconds
+    assert request(replace(run, spec=replace(run.spec, timeout_seconds=61))).minutes == 12
 
 
 def test_more_memory_is_asked_for_than_is_predicted() -> None:
     for cell, nodes in (("single", 1), ("sps", 1), ("dps", 1), ("dps-amp", 4)):
         run = run_of("smoke", cell, nodes)
-        assert request(run).memory_mb * 2**20 > 2 * predict(run).peak
+        assert request(run).memory_mb * 2**20 > 2 * predict(run.spec).peak

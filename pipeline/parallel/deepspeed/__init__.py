@@ -1,1 +1,0 @@
-"""DeepSpeed: whether it can be used here, its engine, and its optimisation step."""

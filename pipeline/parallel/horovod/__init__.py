@@ -1,1 +1,0 @@
-"""Horovod: whether it can be used here, membership, and its optimisation step."""

@@ -1,0 +1,111 @@
+"""Annotated tensors: a few are cut over mesh axes by hand, DTensor places the rest.
+
+GSPMD's idea (Xu et al. 2021). What is sent follows from the placements: `python -m pipeline
+placements` prints them, and the record holds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline import models
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.annotated.annotations import check_annotations, mesh_axes, resolve, share
+from pipeline.strategies.base import Footprint, Strategy
+from pipeline.study.spec import RunSpec, WorldSpec
+
+
+@dataclass(frozen=True)
+class Annotated(Strategy):
+    """`axes`: size of each mesh axis by name, 0 for what the others leave of the world.
+
+    `annotations`: for each dim of a parameter, or of the output of a module, the axis that cuts it
+    or null, by names or patterns. Sequences are cut over the axis `data`.
+    """
+
+    cuts = "boundary_shapes"
+    modules = (
+        "torch.distributed.tensor",
+        "torch.distributed.tensor.experimental",
+    )
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    variants = (
+        {
+            "axes": {"data": 0, "model": 2},
+            "annotations": {
+                "*.mlp.c_fc.weight": ["model", None],
+                "*.mlp.c_fc.bias": ["model"],
+                "*.mlp.c_proj.weight": [None, "model"],
+                "*.attn.c_proj.weight": ["data", "model"],
+                "wte.weight": ["model", None],
+                "*.mlp": ["data", None, None],
+            },
+        },
+    )
+
+    use = "to try a layout without writing one"
+
+    axes: dict[str, int] = field(default_factory=lambda: {"data": 0})
+    annotations: dict[str, list[str | None]] = field(default_factory=dict)
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """The axes, `data` first; StudyError where they or the annotations do not fit."""
+        axes = mesh_axes(self.axes, world.size)
+        check_annotations(self.annotations, axes)
+        return Layout.of(world, *axes)
+
+    def check_spec(self, spec: RunSpec) -> None:
+        """Raise StudyError where an annotation does not fit the model's tensors."""
+        axes = self.layout(spec.world).axes
+        resolve(self.annotations, axes, models.tensor_shapes(spec.model))
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Shares of the annotated parameters; activations count whole, as no axis cuts them all."""
+        shapes = models.arithmetic(spec.model).parameter_shapes(spec.model)
+        sizes = dict(layout.axes)
+        chosen = resolve(self.annotations, layout.axes, models.tensor_shapes(spec.model))
+        counts = {name: float(math.prod(shape)) for name, shape in shapes.items()}
+        kept = sum(n * share(shapes[k], chosen.get(k, ()), sizes) for k, n in counts.items())
+        held = kept / sum(counts.values())
+        return Footprint(
+            buffer_bytes=0, weight_share=held, gradient_share=held, optimiser_share=held
+        )
+
+    @property
+    def cuts_weights(self) -> bool:
+        """Annotated parameters are cut, so the whole model is never made."""
+        return True
+
+    @property
+    def split(self) -> str:
+        """The annotated tensors."""
+        return "what is annotated"
+
+    @property
+    def sends_unstated(self) -> str:
+        """Annotations leave the choice of collectives to DTensor."""
+        if not self.annotations:
+            return ""
+        return (
+            "no formula: for each operator DTensor chooses, while it runs, the redistribution that "
+            "its own cost model holds to be cheapest; it is counted, and placements are recorded"
+        )
+
+    def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
+        """The defaults alone: annotations name the tensors of one model."""
+        return ({},)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Gradients over the data axis; not stated where annotations cut something."""
+        return () if self.annotations else super().sends(spec, layout, rank, gradients)
+
+    def build(self, parts: Parts) -> Trainable:
+        """Place the parameters; the forward pass places all else, the backward pass follows."""
+        from pipeline.strategies.annotated.step import build
+
+        return build(parts, self.annotations)

@@ -1,0 +1,267 @@
+"""A few annotated tensors, the rest placed by DTensor's sharding propagation, as GSPMD does.
+
+GSPMD (Xu et al. 2021, arXiv 2105.04663) completes annotations in both directions over the whole
+graph; DTensor decides operator by operator, forwards, for the least communication of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication, register_sharding
+
+from pipeline import models
+from pipeline.parallel.group import Group, mesh_of
+from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Batch, Parts, Prepared
+from pipeline.strategies.annotated.annotations import Annotation, resolve
+
+Groups = dict[tuple[str, ...], dist.ProcessGroup]
+"""The group of ranks along each axis, and along several axes together."""
+
+
+def build(parts: Parts, annotations: Mapping[str, Sequence[str | None]]) -> AnnotatedStepper:
+    """Place the parameters of the model on the mesh. Collective."""
+    any_model: Any = parts.model
+    group = Group.join(parts.layout)
+    mesh, groups = make_mesh(parts.layout)
+    chosen = resolve(annotations, parts.layout.axes, models.tensor_shapes(any_model.spec))
+    boundaries = place(parts.model, mesh, chosen)
+    forward = Forward(parts.model, mesh)
+    return AnnotatedStepper(
+        parts.prepare(), group, groups=groups, boundaries=boundaries, forward=forward
+    )
+
+
+def make_mesh(layout: Layout) -> tuple[DeviceMesh, Groups]:
+    """The mesh of the layout's axes and its groups. Collective.
+
+    Several axes together are one group too, so that DTensor adds up over them by one all-reduce
+    instead of one for each.
+    """
+    mesh, names = mesh_of(layout), [name for name, _ in layout.axes]
+    groups: Groups = {(name,): mesh.get_group(name) for name in names}
+    for count in range(2, len(names) + 1):
+        for chosen in combinations(names, count):
+            groups[chosen] = mesh[chosen]._flatten("_".join(chosen)).get_group()
+    return mesh, groups
+
+
+def placements(annotation: Annotation, mesh: DeviceMesh) -> list[Placement]:
+    """DTensor's words, one for each axis of the mesh, for ours, one for each dim of the tensor."""
+    axes = mesh.mesh_dim_names or ()
+    return [Shard(annotation.index(axis)) if axis in annotation else Replicate() for axis in axes]
+
+
+def place(
+    model: nn.Module, mesh: DeviceMesh, annotations: Mapping[str, Annotation]
+) -> dict[str, list[str]]:
+    """Replace every parameter by a DTensor, replicated unless annotated; outputs are redistributed.
+
+    Returns the dictionary that the first forward pass fills with the placement of each output, by
+    the name of its module. Nothing is sent: every rank holds the same whole parameters.
+    """
+    made: dict[nn.Parameter, nn.Parameter] = {}  # a tied one stays one
+    for module_name, module in model.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter not in made:
+                full = f"{module_name}.{name}".removeprefix(".")
+                wanted = placements(annotations.get(full, ()), mesh)
+                made[parameter] = nn.Parameter(
+                    distribute_tensor(parameter.detach(), mesh, wanted, src_data_rank=None)
+                )
+            module.register_parameter(name, made[parameter])
+    found: dict[str, list[str]] = {}
+    for name, module in model.named_modules():
+        if name in annotations:
+            module.register_forward_hook(_redistributed(placements(annotations[name], mesh)))
+        if name:
+            module.register_forward_hook(_noted(name, found))
+    return found
+
+
+def _redistributed(wanted: Sequence[Placement]) -> Any:
+    return lambda module, inputs, output: output.redistribute(placements=wanted)
+
+
+def _noted(name: str, found: dict[str, list[str]]) -> Any:
+    def note(module: nn.Module, inputs: Any, output: Any) -> None:
+        if name not in found and isinstance(output, DTensor):
+            found[name] = words(output)
+
+    return note
+
+
+def words(tensor: DTensor) -> list[str]:
+    """For each axis of the mesh `replicate`, `shard DIM` or `partial`."""
+    return [
+        f"shard {place.dim}" if isinstance(place, Shard) else
+        "replicate" if place.is_replicate() else "partial"
+        for place in tensor.placements
+    ]  # fmt: skip
+
+
+class Forward:
+    """The model's forward pass over this rank's sequences; gives its part of the mean loss.
+
+    Sequences are cut over the data axis; along every other axis all ranks have the same ones.
+    """
+
+    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
+        self.model, self.mesh = model, mesh
+        self.cut = placements((DATA,), mesh)
+        self.placed: Sequence[Placement] = ()
+        """How the loss of the last pass is placed: partial, or the same on all ranks of an axis."""
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Token ids and targets (this rank's sequences, context) -> a scalar.
+
+        The parts are not put together here: that would make all ranks wait for one another between
+        the two passes. The backward pass starts from the whole loss all the same.
+        """
+        batch = [DTensor.from_local(ids, self.mesh, self.cut) for ids in (inputs, targets)]
+        loss: DTensor = self.model(*batch)
+        self.placed = loss.placements
+        return loss.to_local(grad_placements=[Replicate()] * self.mesh.ndim)
+
+    def mean_over_ranks(self, part: Tensor) -> Tensor:
+        """The mean loss of all ranks from the part of each. Collective."""
+        return DTensor.from_local(part, self.mesh, self.placed).full_tensor()
+
+
+class AnnotatedStepper(Stepper):
+    """The shared step over DTensors; `boundaries` are what `place` returned."""
+
+    forward: Forward
+
+    def __init__(
+        self,
+        parts: Prepared,
+        group: Group,
+        *,
+        groups: Groups,
+        boundaries: dict[str, list[str]],
+        forward: Forward,
+    ) -> None:
+        super().__init__(parts, group, forward=forward, reduce=self.reduce_gradients)
+        self.groups, self.boundaries = groups, boundaries
+
+    def mean(self, part: Tensor) -> Tensor:
+        """The whole, put together as the last loss was placed. Collective."""
+        return self.forward.mean_over_ranks(part)
+
+    def step(self, microbatches: Sequence[Batch]) -> None:
+        """One step; a plain tensor that meets a DTensor counts as replicated."""
+        with implicit_replication():
+            super().step(microbatches)
+
+    def propagate(self, batch: Batch) -> None:
+        """The passes of one micro-batch, so that all has its placement; no update follows."""
+        with implicit_replication(), self.precision.autocast():
+            torch.autograd.backward(self.forward(*batch))
+
+    def reduce_gradients(self) -> None:
+        """Add up the gradients, which are partial over the axes that cut what they come from.
+
+        Those of replicated parameters travel together, by one all-reduce for each set of axes.
+        """
+        together: dict[tuple[str, ...], list[Any]] = {}
+        parameters: list[Any] = list(self.model.parameters())
+        for parameter in parameters:
+            axes = summed_over(parameter.grad, parameter)
+            if axes is None:
+                parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+            elif axes:
+                together.setdefault(axes, []).append(parameter)
+        for axes, members in together.items():
+            parts = [parameter.grad.to_local() for parameter in members]
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            self.add(flat, axes)
+            pieces = torch.split(flat, [part.numel() for part in parts])
+            for parameter, part, piece in zip(members, parts, pieces, strict=True):
+                parameter.grad = _like(parameter, piece.view_as(part))
+
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip by the norm of the whole gradient: parts are added over the axes that cut them."""
+        parts: dict[tuple[str, ...], list[Tensor]] = {}
+        for parameter in parameters:
+            gradient: Any = parameter.grad
+            parts.setdefault(cut_over(gradient), []).append(gradient.to_local())
+        squares = []
+        for axes, members in parts.items():
+            squares.append(torch.nn.utils.get_total_norm(members) ** 2)
+            if axes:
+                self.add(squares[-1], axes)
+        norm = torch.stack(squares).sum().sqrt()
+        scale = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_([part for members in parts.values() for part in members], scale)
+        self.precision.overflowed(self.optimiser, norm)
+        return norm
+
+    def add(self, tensor: Tensor, axes: tuple[str, ...]) -> None:
+        """All-reduce in place over these axes of the mesh."""
+        dist.all_reduce(tensor, group=self.groups[axes])
+
+    @property
+    def placements(self) -> dict[str, dict[str, list[str]]]:
+        """How each parameter, and after a step each module's output, is placed on the axes."""
+        parameters = {
+            n: words(p) for n, p in self.model.named_parameters() if isinstance(p, DTensor)
+        }
+        return {"parameters": parameters, "boundaries": dict(self.boundaries)}
+
+
+def summed_over(gradient: DTensor, parameter: DTensor) -> tuple[str, ...] | None:
+    """The axes over which a gradient is a sum that its parameter has whole.
+
+    None where more is to be done than to add it up over these.
+    """
+    names = parameter.device_mesh.mesh_dim_names or ()
+    pairs = list(zip(names, gradient.placements, parameter.placements, strict=True))
+    if any(mine != wanted and not mine.is_partial("sum") for _, mine, wanted in pairs):
+        return None
+    open_axes = [(name, wanted) for name, mine, wanted in pairs if mine != wanted]
+    return tuple(n for n, _ in open_axes) if all(w.is_replicate() for _, w in open_axes) else None
+
+
+def _like(parameter: DTensor, part: Tensor) -> DTensor:
+    """This rank's part of a gradient, placed as its parameter."""
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def cut_over(tensor: DTensor) -> tuple[str, ...]:
+    """The axes of the mesh over which a tensor is cut."""
+    names = tensor.device_mesh.mesh_dim_names or ()
+    return tuple(n for n, place in zip(names, tensor.placements, strict=True) if place.is_shard())
+
+
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_ALIKE = (Replicate(), Shard(0), Shard(1))
+"""Sequences and heads attend by themselves: torch has this rule for CUDA's kernels only."""
+
+
+@register_sharding(_FLASH)  # type: ignore[untyped-decorator]
+def _attention(query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> Any:
+    """Output and log-sum-exp are placed as query, key and value are."""
+    return [([p, p], [p, p, p, *(None for _ in rest)]) for p in _ALIKE]
+
+
+@register_sharding(_FLASH_BACKWARD)  # type: ignore[untyped-decorator]
+def _attention_backward(*given: Any, **options: Any) -> Any:
+    """Three gradients of six tensors that are placed alike."""
+    return [([p] * 3, [*[p] * 6, *(None for _ in given[6:])]) for p in _ALIKE]

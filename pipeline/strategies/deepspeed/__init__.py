@@ -1,0 +1,1 @@
+"""DeepSpeed: plan.py is its arithmetic, step.py runs its engine."""

@@ -1,0 +1,135 @@
+"""DeepSpeed: ZeRO's stages 1 to 3 (Rajbhandari et al. 2020) by the package itself.
+
+The same step as `sharded`, made by other code. An optional extra: where it is not installed, the
+cell is `unsupported` with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from dataclasses import dataclass
+
+from pipeline import models
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import FP32
+from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.study.spec import RunSpec, WorldSpec
+
+OLDEST = (0, 19, 8)
+"""Before, ZeRO-3 on Gloo waited for the last of several gathers only (pull request 8539)."""
+
+INSTALL = (
+    "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
+    "--require-hashes -r envs/deepspeed.lock"
+)
+
+STAGES = (1, 2, 3)
+
+PERSISTENT, LIVE = 100_000, 1_000_000_000
+"""Numbers: stage 3 keeps a tensor of so many until the update, and any that is used again within so
+many others until the end of the passes (its settings stage3_param_persistence_threshold and
+stage3_max_reuse_distance, as they are by default).
+"""
+
+BUCKET = 500_000_000
+"""Numbers: gradients are reduced in buckets of at most so many (reduce_bucket_size)."""
+
+
+@dataclass(frozen=True)
+class Deepspeed(Strategy):
+    """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
+
+    Weights are fp32; a precision that scales the loss is refused, since DeepSpeed scales it by a
+    rule of its own.
+    """
+
+    requires = ("deepspeed",)
+    install = INSTALL
+    precisions = ("fp32", "tf32", "bf16")
+    variants = ({"stage": 1}, {"stage": 2})
+    weighs = False
+
+    use = "to hold `sharded` against other code"
+
+    stage: int = 3
+
+    @property
+    def split(self) -> str:
+        """What its stage shards."""
+        return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; StudyError on an unknown stage."""
+        if self.stage not in STAGES:
+            raise StudyError(f"deepspeed stage {self.stage} is unknown; use one of 1, 2, 3")
+        return super().layout(world)
+
+    def check(self) -> None:
+        """Raise UnsupportedError where DeepSpeed is missing or too old."""
+        reason = why_unusable()
+        if reason is not None:
+            raise UnsupportedError(f"DeepSpeed is {reason}; run `{self.install}`")
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Shares of what is sharded; the optimiser steps on a copy of this rank's weights.
+
+        Of a large model stage 3 has no more weights gathered at a time than it says.
+        """
+        share = 1 / layout.num_processes
+        rows = int(gradients * share)
+        return Footprint(
+            buffer_bytes=min(gradients, FP32 * BUCKET) + rows,
+            optimiser_share=share,
+            gradient_share=share if self.stage > 1 else 1.0,
+            weight_share=share if self.stage == 3 else 1.0,
+            gathered_bytes=min(gradients, FP32 * LIVE) if self.stage == 3 else rows,
+        )
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Gradients all-reduced, by stages 2 and 3 in every micro-batch, and weights gathered.
+
+        Stage 3 reduces and scatters, which Gloo does by an all-reduce. It gathers each weight once
+        after the update, large ones again in every later micro-batch; nothing is stated for a model
+        of which it also frees weights between forward and backward pass.
+        """
+        pieces = spec.workload.accumulation_steps
+        weights = FP32 * models.num_parameters(spec.model)
+        if self.stage == 1:
+            return along(layout, DATA, "2(n-1)/n G + (n-1)/n W", 2 * gradients + weights)
+        if self.stage == 2:
+            formula = "2(n-1)/n m G + (n-1)/n W"
+            return along(layout, DATA, formula, 2 * pieces * gradients + weights)
+        if models.num_parameters(spec.model) > LIVE:
+            return ()
+        shapes = models.arithmetic(spec.model).parameter_shapes(spec.model).values()
+        large = FP32 * sum(n for n in map(math.prod, shapes) if n > PERSISTENT)
+        rounds, factor = (2, "2 ") if layout.backend == "gloo" else (1, "")
+        return along(
+            layout,
+            DATA,
+            f"(n-1)/n ({factor}m G + W + (m-1) P)",
+            rounds * pieces * gradients + weights + (pieces - 1) * large,
+        )
+
+    def build(self, parts: Parts) -> Trainable:
+        """Let DeepSpeed's engine wrap model and optimiser."""
+        from pipeline.strategies.deepspeed.step import build
+
+        return build(parts, self.stage)
+
+
+def why_unusable() -> str | None:
+    """None where a version that is known to be right is installed, else the reason."""
+    try:
+        found = importlib.metadata.version("deepspeed")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed, an optional extra (docs/strategies.md)"
+    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return f"version {found}, older than {oldest}, which reads weights before they are there"
+    return None

@@ -1,0 +1,230 @@
+"""The optimisation step of DeepSpeed's engine, and its shards as whole tensors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.parallel.group import Group
+from pipeline.parallel.state import of_another_model, weights_sha256
+from pipeline.parallel.step import Stepper, within
+from pipeline.parallel.types import (
+    NOT_PROFILED,
+    Batch,
+    Parts,
+    Piece,
+    Prepared,
+    SavedState,
+    Shards,
+    slot_name,
+    weight_name,
+)
+from pipeline.study.profiling import BACKWARD, FORWARD, OPTIMISER
+
+SLOTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each weight, besides the step count."""
+
+
+def build(parts: Parts, stage: int) -> DeepSpeedStepper:
+    """Import DeepSpeed and let its engine wrap model and optimiser. Collective."""
+    group = Group.join(parts.layout)
+    deepspeed = load(parts.layout.device)
+    if parts.layout.device == "cuda":
+        # Collectives run on streams of their own, which marks between phases do not see.
+        parts = replace(parts, phases=NOT_PROFILED)
+    return DeepSpeedStepper(deepspeed, parts.prepare(), group, stage)
+
+
+def load(device: str) -> Any:
+    """The package, with what it does at its start on a CPU held back.
+
+    There it would compile an extension for collectives in shared memory, for minutes, and a process
+    that is killed meanwhile leaves a lock on which later starts wait for ever. `LOCAL_SIZE`, which
+    it reads as a sign of that extension's launcher, is unset. On GPUs it takes the one whose index
+    is LOCAL_RANK, which is 0 on every node, also where nodes share a machine: it is told the one
+    that this rank has.
+    """
+    if device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    else:
+        os.environ["LOCAL_RANK"] = str(torch.cuda.current_device())
+    os.environ.pop("LOCAL_SIZE", None)
+    import deepspeed
+
+    # `import deepspeed.comm.torch as x` gives the torch library; the module is in sys.modules only.
+    module: Any = sys.modules["deepspeed.comm.torch"]
+    module.build_shm_op = lambda: None
+    deepspeed.logger.setLevel("WARNING")
+    return deepspeed
+
+
+def make_engine(deepspeed: Any, parts: Prepared, stage: int) -> Any:
+    """DeepSpeed's engine over the model and its optimiser. Collective.
+
+    Batch sizes are of no meaning to it here: the caller says which micro-batch is the last. The
+    model enters autocast itself, because the engine leaves the one around it.
+    """
+    deepspeed.init_distributed(parts.layout.backend)
+    engine, *_ = deepspeed.initialize(
+        model=within(parts.model, parts.precision.autocast),
+        optimizer=parts.optimiser,
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": parts.max_grad_norm,
+            "steps_per_print": 2**31,
+            "zero_optimization": {"stage": stage},
+            "zero_allow_untested_optimizer": True,
+        },
+    )
+    return engine
+
+
+class DeepSpeedStepper(Stepper):
+    """The engine reduces, clips and steps; loss, order and checkpoints are the shared ones."""
+
+    def __init__(self, deepspeed: Any, parts: Prepared, group: Group, stage: int) -> None:
+        super().__init__(parts, group)
+        self.deepspeed, self.stage = deepspeed, stage
+        self.engine = make_engine(deepspeed, parts, stage)
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Forward and backward passes; the engine reduces in the last, under 2 and 3 in each."""
+        count = len(microbatches)
+        total = torch.zeros((), device=microbatches[0][0].device)
+        for index, (inputs, targets) in enumerate(microbatches):
+            self.engine.set_gradient_accumulation_boundary(index == count - 1)
+            self.phases.begin(FORWARD)
+            loss = self.engine(inputs, targets).mean() / count
+            total += loss.detach()
+            self.phases.begin(BACKWARD)
+            self.engine.backward(loss, scale_wrt_gas=False)
+        self.phases.begin(OPTIMISER)
+        return total
+
+    def update(self) -> Tensor:
+        """Clip and step by the engine; returns the norm before clipping."""
+        self.engine.step()
+        return torch.as_tensor(self.engine.get_global_grad_norm())
+
+    def shards(self) -> Shards:
+        """Rows of all weights and slots, by DeepSpeed's own accessors. Collective.
+
+        DeepSpeed cuts one flat tensor of many parameters, and what it documents gives a whole slot.
+        So tensors are put together one after the other, and each rank keeps its rows.
+        """
+        return Shards([piece for found in self._wholes() for piece in self._own(*found)], {})
+
+    def _wholes(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole tensors of the state, one after the other. Collective."""
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        for name, parameter in self.model.named_parameters():
+            shape = parameter_shape(parameter)
+            yield weight_name(name), self._whole(parameter).view(shape)
+            for slot in SLOTS:
+                value: Tensor = safe_get_full_optimizer_state(parameter, slot)
+                yield slot_name(name, slot), value.view(shape)
+            yield slot_name(name, "step"), self._count()
+
+    def _own(self, name: str, whole: Tensor) -> Iterator[Piece]:
+        """A copy, on the host, of this rank's rows of a whole tensor; a scalar is the root's."""
+        shape, start, rows = tuple(whole.shape), 0, whole.detach()
+        if shape:
+            before = rows.tensor_split(self.data_parallel)[: self.group.rank + 1]
+            rows, start = before[-1], sum(len(part) for part in before[:-1])
+        if rows.numel() and (shape or self.is_root):
+            offsets = (start, *(0 for _ in shape[1:])) if shape else ()
+            yield Piece(name, shape, offsets, rows.to("cpu", copy=True).contiguous())
+
+    def load(self, state: SavedState) -> None:
+        """Continue from weights and slots, of which one is read whole at a time.
+
+        Nothing of a checkpoint of DeepSpeed is read.
+        """
+        counts = set()
+        self._make_slots()
+        try:
+            for name, parameter in self.model.named_parameters():
+                self._set(parameter, read_whole(state, weight_name(name)))
+                for slot in SLOTS:
+                    self._set(parameter, read_whole(state, slot_name(name, slot)), slot)
+                counts.add(float(read_whole(state, slot_name(name, "step"))))
+        except KeyError as error:
+            raise of_another_model(error) from None
+        finally:
+            state.close()
+        for kept in self.optimiser.state.values():
+            kept["step"].fill_(max(counts))
+
+    def _make_slots(self) -> None:
+        """AdamW's slots, which it makes in its first step, for the flat tensors that it steps."""
+        zero = self.engine.optimizer
+        flat = zero.fp32_partitioned_groups_flat if self.stage == 3 else None
+        for tensor in flat or zero.single_partition_of_fp32_groups:
+            made = {slot: torch.zeros_like(tensor) for slot in SLOTS}
+            self.optimiser.state[tensor] = {"step": torch.zeros((), device=tensor.device), **made}
+        if self.stage < 3:
+            zero._lazy_init_hp_params_optimizer_state()  # so that its accessors see them
+
+    def _set(self, parameter: nn.Parameter, value: Tensor, slot: str | None = None) -> None:
+        """Set a weight, or a slot of it, from the whole tensor."""
+        from deepspeed import utils
+
+        value = value.to(self.engine.device)
+        if self.stage == 3:
+            held: Any = parameter
+            length = held.ds_tensor.numel()
+            flat = value.new_zeros(length * self.data_parallel)
+            flat[: value.numel()] = value.flatten()
+            own = flat.chunk(self.data_parallel)[self.group.rank]
+            if slot is None:
+                utils.safe_set_local_fp32_param(parameter, own)
+                held.ds_tensor.copy_(own)
+            else:
+                utils.safe_set_local_optimizer_state(parameter, own, slot)
+        elif slot is None:
+            utils.safe_set_full_fp32_param(parameter, value)
+            with torch.no_grad():
+                parameter.copy_(value)
+        else:
+            utils.safe_set_full_optimizer_state(parameter, value, slot)
+
+    def close(self) -> str:
+        """Leave the whole final weights in the model, hash them, and leave the ranks."""
+        wholes = [self._whole(parameter).clone() for parameter in self.model.parameters()]
+        self.engine.destroy()
+        for parameter, found in zip(self.model.parameters(), wholes, strict=True):
+            parameter.data = found
+        digest = weights_sha256(self.model)
+        self.group.leave()
+        return digest
+
+    def _whole(self, parameter: nn.Parameter) -> Tensor:
+        if self.stage < 3:
+            return parameter.detach()
+        with self.deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.detach().clone()
+
+    def _count(self) -> Tensor:
+        """The optimiser's step count, which is one for all."""
+        count: Tensor = next(iter(self.optimiser.state.values()))["step"]
+        return count
+
+
+def parameter_shape(parameter: nn.Parameter) -> torch.Size:
+    """The whole parameter's shape; under stage 3 it has none of its own while it is not used."""
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape
+
+
+def read_whole(state: SavedState, name: str) -> Tensor:
+    """A whole tensor of a checkpoint, on the host."""
+    shape = state.wholes[name].shape
+    return state.read(name, (0,) * len(shape), shape)

@@ -1,0 +1,147 @@
+"""Horovod among ranks that torchrun started: joining its job.
+
+torchrun knows nothing of Horovod, and `hvd.init()` alone would quietly make each rank a job of
+size 1. So rank 0 starts Horovod's own rendezvous server, tells the others its address through the
+store that torchrun already runs, and every rank sets the documented `HOROVOD_*` variables. Under
+`horovodrun` they are set already and are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from pipeline.errors import LaunchError
+from pipeline.machine import addresses
+from pipeline.parallel.mesh import Layout
+
+TIMEOUT_SECONDS = "300"
+"""Patience of a collective. Horovod's 30 s is less than the start of several ranks on few cores."""
+
+HOST = "node{}"
+"""Name of a node: several may share one machine, whose own name does not tell them apart."""
+
+QUEUE = 1024
+"""Ranks that may wait at the rendezvous server."""
+
+
+def join(layout: Layout, settings: Mapping[str, str]) -> None:
+    """Initialise Horovod with `settings`; raises LaunchError unless all ranks came up as one.
+
+    A process joins once: Horovod 0.28 can crash when it is initialised again after a shutdown. So a
+    later `join` finds the job as it is, and Horovod's own exit handler shuts it down. Collective.
+    """
+    import horovod.torch as hvd
+
+    if hvd.is_initialized():
+        _check_settings(settings)
+    else:
+        _check_size(layout)
+        _set_variables(layout, settings)
+        hvd.init()
+    if hvd.size() != layout.num_processes:
+        raise LaunchError(
+            f"Horovod came up with {hvd.size()} ranks, the spec says "
+            f"{layout.num_processes}; check nodes and ranks_per_node against the launcher"
+        )
+
+
+def _check_settings(settings: Mapping[str, str]) -> None:
+    for key, value in settings.items():
+        if os.environ.get(key) != value:
+            raise LaunchError(
+                f"Horovod runs in this process with {key}={os.environ.get(key)}, given {value}; "
+                "start another process, Horovod reads it once"
+            )
+
+
+def _set_variables(layout: Layout, settings: Mapping[str, str]) -> None:
+    """Set what Horovod reads when it starts; under torchrun that includes where to meet."""
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
+    os.environ.update(settings)
+    os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
+    if "HOROVOD_RANK" not in os.environ and layout.num_processes > 1:
+        os.environ.update(_meet())
+
+
+def _check_size(layout: Layout) -> None:
+    """Raise LaunchError where the launcher's world is not the layout's, before anything waits."""
+    names = ("HOROVOD_SIZE", "WORLD_SIZE")
+    stated = next((os.environ[name] for name in names if name in os.environ), None)
+    if stated is None and layout.num_processes > 1:
+        raise LaunchError(
+            f"no WORLD_SIZE or HOROVOD_SIZE in the environment, expected {layout.num_processes} "
+            "ranks; start the worker through torchrun (`python -m pipeline train` does)"
+        )
+    if int(stated or "1") != layout.num_processes:
+        raise LaunchError(
+            f"the launcher started {stated} ranks, the spec says {layout.num_processes}; "
+            "check nodes and ranks_per_node against the launcher"
+        )
+
+
+def _meet() -> dict[str, str]:
+    """Agree through torchrun's store on a rendezvous server, which rank 0 starts."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    launcher_store, _, _ = next(iter(rendezvous("env://")))
+    store = PrefixStore("samestep/horovod", launcher_store)
+    address = _own_address(store, rank, size)
+    if rank == 0:
+        port = _start_server(size // local_size, local_size)
+        store.set("server", f"{address} {port}")
+    # `get` waits until a rank has written the value.
+    server_address, server_port = store.get("server").decode().split()
+    variables = {
+        "HOROVOD_RANK": rank,
+        "HOROVOD_SIZE": size,
+        "HOROVOD_LOCAL_RANK": local_rank,
+        "HOROVOD_LOCAL_SIZE": local_size,
+        "HOROVOD_CROSS_RANK": rank // local_size,
+        "HOROVOD_CROSS_SIZE": size // local_size,
+        "HOROVOD_HOSTNAME": HOST.format(rank // local_size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": server_address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": server_port,
+        "HOROVOD_GLOO_IFACE": _interface(address),
+    }
+    return {key: str(value) for key, value in variables.items()}
+
+
+def _start_server(num_nodes: int, ranks_per_node: int) -> int:
+    """Start Horovod's rendezvous server in a thread that ends with the process; its port."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
+
+    # Of more than five who call at once the kernel drops one, which then waits for a second.
+    RendezvousHTTPServer.request_queue_size = QUEUE
+    hosts = ",".join(f"{HOST.format(node)}:{ranks_per_node}" for node in range(num_nodes))
+    server = RendezvousServer()
+    port = server.start()
+    server.init(get_host_assignments(parse_hosts(hosts), num_nodes * ranks_per_node))
+    return int(port)
+
+
+def _own_address(store: PrefixStore, rank: int, size: int) -> str:
+    """The address of this rank that the others reach.
+
+    It is the source address of the way to MASTER_ADDR. On the master's own node that way may lead
+    over the loopback; then the way to a rank elsewhere decides.
+    """
+    own = addresses.source_address(os.environ["MASTER_ADDR"])
+    store.set(f"address{rank}", own)
+    all_addresses = [store.get(f"address{other}").decode() for other in range(size)]
+    elsewhere = [address for address in all_addresses if not addresses.is_loopback(address)]
+    if addresses.is_loopback(own) and elsewhere:
+        return addresses.source_address(elsewhere[0])
+    return own
+
+
+def _interface(address: str) -> str:
+    """Network interface for Horovod's Gloo: as torch's Gloo was told, else the address's own."""
+    for name in ("HOROVOD_GLOO_IFACE", addresses.INTERFACE):
+        if os.environ.get(name):
+            return os.environ[name]
+    return addresses.interface_of(address)

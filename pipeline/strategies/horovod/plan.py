@@ -1,0 +1,152 @@
+"""Horovod: the ring all-reduce of Sergeev and Del Balso (arXiv 1802.05799), the real package.
+
+Started by torchrun like every strategy, or by `horovodrun` with the worker's same arguments. Where
+Horovod is not built for the installed torch, the cell is `unsupported` with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.emulation import pacing
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.parallel.faults import Faults
+from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.study.spec import RunSpec, WorldSpec
+
+UNSUPPORTED_FILE = "horovod-unsupported.txt"
+"""Where envs/build_horovod.py leaves the reason, in the environment's folder."""
+
+COMPRESSIONS = ("none", "fp16")
+MAX_FUSION_MB = 4096
+"""Over thirty times Horovod's own."""
+
+
+@dataclass(frozen=True)
+class Horovod(Strategy):
+    """`compression`: what gradients travel as. The defaults are Horovod's own.
+
+    Horovod polls for ready gradients every `cycle_time_ms` and fuses up to `fusion_threshold_mb`
+    MiB. The last three are faults of the study's first code, off by default: see `parallel.faults`.
+    """
+
+    requires = ("horovod",)
+    install = "python -m envs.build_horovod --retry"
+    modules = ("horovod.torch",)
+    whole_forward = True
+    use = "as `ddp`, by another library"
+    lost_peer = ("horovodinternalerror",)
+
+    changes_the_step = (
+        "clip_before_synchronise",
+        "compression",
+        "optimiser_steps",
+    )
+    lossy_wire = ("compression",)
+
+    compression: str = "none"
+    fusion_threshold_mb: int = 128
+    cycle_time_ms: float = 1.0
+    empty_cache: bool = False
+    optimiser_steps: int = 1
+    clip_before_synchronise: bool = False
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; raises StudyError on a setting that no run can have."""
+        if self.optimiser_steps < 1:
+            raise StudyError(f"optimiser_steps {self.optimiser_steps} is under 1; set it to 1")
+        if self.fusion_threshold_mb > MAX_FUSION_MB:
+            raise StudyError(
+                f"horovod fusion_threshold_mb {self.fusion_threshold_mb} is over {MAX_FUSION_MB}, "
+                "and every rank has a buffer of that size; set it to that of the gradients or less"
+            )
+        if self.compression not in COMPRESSIONS:
+            raise StudyError(
+                f"horovod compression {self.compression!r} is unknown; use one of "
+                + ", ".join(COMPRESSIONS)
+            )
+        return super().layout(world)
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """What travels, where it is of another type, and the fusion buffer, no larger than that."""
+        travels = self._travels(spec, gradients)
+        copy = 0 if travels == gradients else travels
+        return Footprint(copy + min(self.fusion_threshold_mb * 2**20, travels))
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """The gradients once, all-reduced as they become ready; the negotiation is not counted."""
+        return along(layout, DATA, "2(n-1)/n G", 2 * self._travels(spec, gradients))
+
+    def _travels(self, spec: RunSpec, gradients: int) -> int:
+        """Bytes of the gradients in the type that travels."""
+        if self.compression == "fp16" and spec.precision not in ("amp_o2", "apex_o2"):
+            return gradients // 2
+        if spec.precision == "amp_o2" and spec.world.device == "cpu":
+            return 2 * gradients  # bfloat16 travels as fp32
+        return gradients
+
+    def check(self) -> None:
+        """Raise UnsupportedError where Horovod is missing or built for another torch."""
+        reason = why_unusable()
+        if reason is not None:
+            raise UnsupportedError(f"Horovod is {reason}")
+
+    def build(self, parts: Parts) -> Trainable:
+        """Join, broadcast the weights, wrap the optimiser."""
+        from pipeline.strategies.horovod.step import build
+
+        settings = {
+            "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
+            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * pacing.dilation()),
+        }
+        faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
+        return build(parts, settings, self.compression, faults)
+
+
+def why_unusable() -> str | None:
+    """None where Horovod fits the installed torch, else the reason (imports neither of them)."""
+    package = importlib.util.find_spec("horovod")
+    if package is None or package.origin is None:
+        reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
+        if reason_file.is_file():
+            return f"not installed: {reason_file.read_text(encoding='utf-8').splitlines()[0]}"
+        return "not installed: it was never built here; run `python -m envs.build_horovod`"
+    folder = Path(package.origin).parent
+    if not list((folder / "torch").glob("mpi_lib_v2*.so")):
+        return "installed without its torch library; run `python -m envs.build_horovod --retry`"
+    built_for, present = _built_for(folder), _torch_version()
+    if built_for != present:
+        return (
+            f"built for torch {built_for}, but torch {present} is installed; "
+            "run `python -m envs.build_horovod`"
+        )
+    return None
+
+
+def _built_for(folder: Path) -> str:
+    """The torch version that Horovod's build recorded."""
+    try:
+        text = (folder / "metadata.json").read_text(encoding="utf-8")
+        return str(json.loads(text)["pytorch"])
+    except (OSError, ValueError, KeyError):
+        return "unknown"
+
+
+def _torch_version() -> str:
+    """torch's version with its local tag, which the package's metadata may lack."""
+    package = importlib.util.find_spec("torch")
+    if package is not None and package.origin is not None:
+        text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
+        found = re.search(r"__version__\s*=\s*'([^']+)'", text)
+        if found:
+            return found.group(1)
+    return importlib.metadata.version("torch")

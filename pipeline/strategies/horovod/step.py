@@ -1,0 +1,180 @@
+"""The shared step over DistributedOptimizer; only `build` loads this, for it imports Horovod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipeline.emulation import pacing
+from pipeline.errors import UnsupportedError
+from pipeline.parallel.collectives import collective
+from pipeline.parallel.faults import Faults
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Batch, Parts, Prepared, SavedState
+from pipeline.strategies.horovod import job
+from pipeline.study.profiling import COMMUNICATION
+
+ROOT = 0
+
+
+class WireBfloat16:
+    """Gradients as they are, bfloat16 as float32: Horovod 0.28 cannot reduce bfloat16."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """What travels, and the type to come back to."""
+        wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        return wide, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The mean in the gradient's own type."""
+        return tensor.to(dtype)
+
+
+COMPRESSIONS: dict[str, Any] = {"none": WireBfloat16, "fp16": hvd.Compression.fp16}
+
+
+def build(
+    parts: Parts, settings: Mapping[str, str], compression: str, faults: Faults
+) -> HorovodStepper:
+    """Join the job and wrap the optimiser. Collective.
+
+    Weights are broadcast before they are narrowed, so that master weights are equal too.
+    """
+    if parts.layout.device == "cuda" and not hvd.nccl_built():
+        raise UnsupportedError(
+            "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
+            "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
+        )
+    job.join(parts.layout, settings)
+    broadcast_weights(parts.model)
+    parts.phases.watch(parts.model)  # its hooks come before Horovod's
+    return HorovodStepper(distribute(parts, compression), faults, compression)
+
+
+def distribute(parts: Parts, compression: str) -> Prepared:
+    """The parts with Horovod's optimiser, which averages gradients during the backward pass.
+
+    Apex patches the very object that steps, so it comes after the wrapping; torch's own precisions
+    return an optimiser, which is then wrapped.
+    """
+    optimiser = parts.make_optimiser(parts.model.parameters())
+    if parts.precision.info.library == "apex":
+        wrapped = _wrap(parts, optimiser, compression)
+        return parts.prepared(parts.precision.prepare(parts.model, wrapped))
+    narrowed = parts.precision.prepare(parts.model, optimiser)
+    return parts.prepared(_wrap(parts, narrowed, compression))
+
+
+def _wrap(parts: Parts, optimiser: Optimizer, compression: str) -> Optimizer:
+    wrapped: Optimizer = hvd.DistributedOptimizer(
+        optimiser,
+        named_parameters=parts.model.named_parameters(),
+        compression=COMPRESSIONS[compression],
+        op=hvd.Average,
+        # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
+        gradient_predivide_factor=float(hvd.size()),
+    )
+    return wrapped
+
+
+def broadcast_weights(model: nn.Module) -> None:
+    """Give every rank the root's parameters and buffers, bit for bit. Collective."""
+    with torch.no_grad():
+        named = [*model.named_parameters(), *model.named_buffers()]
+        hvd.broadcast_parameters([(name, _bits(tensor)) for name, tensor in named], ROOT)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The same memory as a type that Horovod can send."""
+    plain = tensor.detach()
+    return plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place among the ranks of the Horovod job."""
+
+    rank: int
+    size: int
+
+    @collective
+    def mean(self, value: Tensor, name: str = "mean_over_ranks") -> Tensor:
+        """The mean of a tensor over all ranks. Collective; `name` tells one kind from others."""
+        handle = hvd.allreduce_async(value, name=name, op=hvd.Average)
+        wait_asleep([handle])
+        mean: Tensor = hvd.synchronize(handle)
+        return mean
+
+    def barrier(self) -> None:
+        """Return when every rank has come here. Collective; `hvd.barrier` would spin."""
+        self.mean(torch.zeros(()), "barrier")
+
+    def leave(self) -> None:
+        """Wait until every rank is done. Collective."""
+        hvd.barrier()
+
+
+class HorovodStepper(Stepper):
+    """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
+
+    def __init__(self, parts: Prepared, faults: Faults, compression: str) -> None:
+        super().__init__(parts, Job(hvd.rank(), hvd.size()), reduce=self.synchronise, faults=faults)
+        self.distributed: Any = parts.optimiser
+        self.compression = COMPRESSIONS[compression]
+
+    def synchronise(self) -> None:
+        """Wait for the mean gradients; the study's first code clipped its own ones before."""
+        if self.faults.clip_before_synchronise:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+        self.phases.sent("all_reduce", self.payloads)
+        with self.phases.during(COMMUNICATION):
+            wait_asleep([handle for handle, _ in self.distributed._handles.values()])
+            self.distributed.synchronize()
+
+    def payloads(self) -> Iterator[int]:
+        """Bytes of each gradient as it travels; Horovod fuses them into fewer messages."""
+        for parameter in self.distributed._handles:
+            empty = torch.empty(0, dtype=parameter.grad.dtype)
+            wide, _ = self.compression.compress(empty)
+            yield parameter.grad.numel() * wide.element_size()
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Forward and backward passes; Horovod reduces from the last micro-batch's backward on."""
+        if self.distributed.backward_passes_per_step != len(microbatches):
+            self.distributed.set_backward_passes_per_step(len(microbatches))
+        return super().accumulate(microbatches)
+
+    def update(self) -> Tensor:
+        """Clip and step; the gradients are the global mean already."""
+        with self.distributed.skip_synchronize():
+            return super().update()
+
+    def load(self, state: SavedState) -> None:
+        """Continue from `state`, which every rank reads; the root's weights count. Collective.
+
+        Nothing of the optimiser is sent: `broadcast_optimizer_state` takes a step with zero
+        gradients on an optimiser without slots, which moves AdamW's weights, and
+        `broadcast_object` pickles, which ends at 2 GiB.
+        """
+        super().load(state)
+        broadcast_weights(self.model)
+
+
+def wait_asleep(handles: Iterable[int | None]) -> None:
+    """Where nodes are emulated, wait for these collectives without keeping the core busy.
+
+    Horovod's own wait spins. On a core of its own that costs nothing; on one that nodes share it
+    takes the time in which the awaited node would work. Elsewhere Horovod waits as it does.
+    """
+    for handle in handles:
+        if handle is not None:
+            pacing.asleep(partial(hvd.poll, handle))

@@ -1,0 +1,88 @@
+"""Single Parameter Server: one root holds the parameters and the optimiser.
+
+Before each step the replicas get the parameters from the root; after their backward pass they send
+it their gradients, so every byte passes the root's link: 2 x (ranks - 1) x model size per step. The
+root also computes a replica's share, as nn.DataParallel's first device does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.errors import StudyError
+from pipeline.parallel.faults import Faults
+from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy
+from pipeline.study.spec import RunSpec, WorldSpec
+
+ENGINES = ("process_group", "data_parallel")
+
+
+@dataclass(frozen=True)
+class ParameterServer(Strategy):
+    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `parallel.faults`.
+
+    `process_group` sends over torch.distributed, on any device and number of nodes;
+    `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
+    """
+
+    whole_forward = True
+    use = "to compare with: the root's link carries everything"
+
+    engine: str = "process_group"
+    empty_cache: bool = False
+
+    @property
+    def split(self) -> str:
+        """The optimiser is the root's alone."""
+        return "optimiser state, which the root alone holds"
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One rank per device, or one process with all of a node's devices."""
+        if self.engine not in ENGINES:
+            raise StudyError(
+                f"parameter_server engine {self.engine!r} is unknown; "
+                f"use one of {', '.join(ENGINES)}"
+            )
+        if self.engine == "process_group":
+            return super().layout(world)
+        if world.nodes != 1:
+            raise StudyError(
+                f"parameter_server engine data_parallel is one process on one node, given "
+                f"{world.nodes} nodes; set the cell's nodes to [1] or use engine process_group"
+            )
+        return Layout(
+            axes=((DATA, 1),),
+            processes_per_node=1,
+            devices_per_process=world.ranks_per_node,
+            device=world.device,
+            backend=world.backend,
+        )
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """The root's flat sum, what comes in, and the mean; a worker flattens once."""
+        if self.engine == "data_parallel":
+            return Footprint(gradients)
+        is_root = rank == 0
+        return Footprint(gradients * (3 if is_root else 1), optimiser_share=1.0 if is_root else 0.0)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """The weights from the root to each other rank, and their gradients to the root.
+
+        Both have the size of the gradients: weights travel in the type that they are kept in.
+        DataParallel copies between devices of one process, which is not counted.
+        """
+        others = layout.num_processes - 1
+        if others == 0:
+            return ()
+        sent = others * gradients if rank == 0 else gradients
+        return (Sends(DATA, "root: (n-1) W, others: G", sent),)
+
+    def build(self, parts: Parts) -> Trainable:
+        """A star of sends and receives, or nn.DataParallel around the shared step."""
+        from pipeline.strategies.parameter_server import step
+
+        make = step.star if self.engine == "process_group" else step.data_parallel
+        return make(parts, Faults(self.empty_cache))

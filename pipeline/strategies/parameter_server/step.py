@@ -1,0 +1,117 @@
+"""The parameter server's step: pull parameters, push gradients, the root alone updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import DataParallel
+
+from pipeline.errors import UnsupportedError
+from pipeline.parallel.collectives import collective
+from pipeline.parallel.faults import Faults
+from pipeline.parallel.group import Group, flattened, unflatten
+from pipeline.parallel.step import Stepper, within
+from pipeline.parallel.types import Batch, Parts, Prepared, StepResult
+
+ROOT = 0
+
+
+def star(parts: Parts, faults: Faults) -> Star:
+    """The engine `process_group`: a process for each device. Collective."""
+    group = Group.join(parts.layout)
+    return Star(parts.prepare(), group, faults)
+
+
+class Star(Stepper):
+    """Rank 0 is the server and one of the workers; the others are workers only.
+
+    The root adds the gradients in the order of the ranks, so equal inputs give equal bits.
+    """
+
+    def __init__(self, parts: Prepared, group: Group, faults: Faults) -> None:
+        super().__init__(parts, group, reduce=self.push, faults=faults)
+
+    def step(self, microbatches: Sequence[Batch]) -> None:
+        """Pull the parameters, then the shared step."""
+        self.pull()
+        super().step(microbatches)
+
+    @collective
+    @torch.no_grad()
+    def pull(self) -> None:
+        """Every worker receives the root's parameters."""
+        for bucket in _by_dtype(self.model.parameters()):
+            flat = flattened(bucket)
+            if self.is_root:
+                for rank in range(1, self.group.size):
+                    dist.send(flat, rank)
+            else:
+                dist.recv(flat, ROOT)
+                unflatten(flat, bucket)
+
+    @collective
+    def push(self) -> None:
+        """The root receives every worker's gradients and keeps their mean."""
+        for bucket in _by_dtype(p.grad for p in self.model.parameters() if p.grad is not None):
+            # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
+            flat = flattened(bucket) / self.group.size
+            if not self.is_root:
+                dist.send(flat, ROOT)
+                continue
+            incoming = torch.empty_like(flat)
+            for rank in range(1, self.group.size):
+                dist.recv(incoming, rank)
+                flat += incoming
+            unflatten(flat, bucket)
+
+    def update(self) -> Tensor:
+        """Clip and step on the root, which tells the others its loss scale where it has one."""
+        norm = super().update() if self.is_root else torch.zeros(())
+        if names := self.precision.scalars():
+            device = next(self.model.parameters()).device
+            scale = torch.tensor(list(names.values()), dtype=torch.float64, device=device)
+            dist.broadcast(scale, ROOT)
+            if not self.is_root:
+                self.precision.follow(dict(zip(names, scale.tolist(), strict=True)))
+        return norm
+
+    def report(self) -> StepResult:
+        """The mean loss over all ranks, and the root's gradient norm for all."""
+        device = next(self.model.parameters()).device
+        norm = self.norm.detach().to(device=device, dtype=torch.float64)
+        dist.broadcast(norm, ROOT)
+        self.norm = norm
+        return super().report()
+
+    def close(self) -> str:
+        """Pull once more, so that every rank ends with the root's weights; then leave."""
+        self.pull()
+        return super().close()
+
+
+def _by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    buckets: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        buckets.setdefault(tensor.dtype, []).append(tensor)
+    return list(buckets.values())
+
+
+def data_parallel(parts: Parts, faults: Faults) -> Stepper:
+    """The engine `data_parallel`: torch.nn.DataParallel, whose first device is the root."""
+    if parts.layout.device != "cuda":
+        raise UnsupportedError(
+            f"engine data_parallel needs CUDA devices, given {parts.layout.device}; "
+            "use engine process_group"
+        )
+    if any(module._compiled_call_impl is not None for module in parts.model.modules()):
+        raise UnsupportedError(
+            "engine data_parallel copies modules, and copies of compiled ones run on the first "
+            "device; set compile to false or use engine process_group"
+        )
+    # It runs a thread for each device, which must enter autocast by itself.
+    casting = within(parts.model, parts.precision.autocast)
+    wrapped = DataParallel(casting, device_ids=list(range(parts.layout.devices_per_process)))
+    return Stepper(parts.prepare(), forward=wrapped, faults=faults)

@@ -1,0 +1,190 @@
+"""Pipeline parallelism: GPipe, 1F1B, interleaved 1F1B or zero bubble, with a data axis.
+
+Each rank holds consecutive layers. A micro-batch's activations are sent from stage to stage, their
+gradients back; ranks wait while the pipeline fills and drains, the bubble, (p - 1) / m of their
+computation for p ranks and m micro-batches under GPipe and 1F1B, (p - 1) / (v m) with v interleaved
+chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv 1811.06965).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline import models
+from pipeline.errors import StudyError
+from pipeline.models import FP32
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Layout, nearest
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.pipeline_parallel import schedule as schedules
+from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
+from pipeline.study.spec import RunSpec, WorldSpec
+
+
+@dataclass(frozen=True)
+class Pipelined(Strategy):
+    """A strategy with a pipeline axis.
+
+    `schedule`: gpipe, 1f1b, interleaved or zero_bubble. `chunks`: stages of a rank, 0 for the
+    schedule's own. `microbatches`: into how many each micro-batch of the study is cut, 0 for so
+    many that a step has one for each pipeline rank.
+    """
+
+    modules = (
+        "torch.distributed.pipelining",
+        "torch.distributed.tensor",
+    )
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+
+    schedule: str = "1f1b"
+    chunks: int = 0
+    microbatches: int = 0
+
+    def schedule_of(self, spec: RunSpec, layout: Layout) -> Schedule:
+        """The schedule of a step; StudyError where layers and sequences do not fit it."""
+        chunks = schedules.check_name(self.schedule, self.chunks)
+        stages = Stages(dict(layout.axes)[PIPELINE], chunks, spec.model.num_layers)
+        work = spec.workload
+        start, stop = layout.batch_slice(0, work.global_batch)
+        return schedules.make(
+            spec.run_id,
+            self.schedule,
+            stages,
+            asked=self.microbatches,
+            sequences=max(1, (stop - start) // work.accumulation_steps),
+            accumulation=work.accumulation_steps,
+        )
+
+    def idle_share(self, spec: RunSpec) -> float:
+        """The bubble's share of a step, see `Schedule.bubble`."""
+        return self.schedule_of(spec, self.layout(spec.world)).idle_share
+
+    def check_spec(self, spec: RunSpec) -> None:
+        """Raise StudyError where layers, sequences and schedule do not fit together."""
+        self.schedule_of(spec, self.layout(spec.world))
+        if spec.compile and self.schedule == "zero_bubble":
+            raise StudyError(
+                f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
+                "not do in compiled blocks; set compile to false, or schedule to 1f1b"
+            )
+        if spec.workload.recompute and self.schedule == "zero_bubble":
+            raise StudyError(
+                f"{spec.run_id}: schedule zero_bubble splits the backward pass, each part of which "
+                "would recompute its block; set workload.recompute to false, or schedule to 1f1b"
+            )
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """The layers of a rank's stages, and the activations of the micro-batches in flight."""
+        place = layout.coordinate(rank)[PIPELINE]
+        schedule = self.schedule_of(spec, layout)
+        stages = schedule.stages
+        layers, is_first, is_last = stages.held_by(place)
+        before, after = models.end_parameters(spec.model)
+        own = layers * models.layer_parameters(spec.model)
+        own += before * is_first + after * is_last
+        count = models.num_parameters(spec.model)
+        share = min(1.0, own / count)
+        cut = schedule.microbatches // spec.workload.accumulation_steps
+        flight = schedule.in_flight(place)
+        activations = flight * layers / (stages.chunks * spec.model.num_layers * cut)
+        return Footprint(
+            buffer_bytes=int(min(BUCKET_BYTES, share * gradients))
+            if layout.data_parallel > 1
+            else 0,
+            holds_gradients=schedule.microbatches > 1,
+            weight_share=share,
+            gradient_share=share,
+            optimiser_share=share,
+            held_share=share,
+            copy_share=self._products(spec, layers, is_last),
+            activation_share=activations,
+            input_share=activations,
+            block_share=1 / cut,
+            # log-probabilities of the last stage's micro-batches, two gradients of one of them
+            logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
+        )
+
+    def _products(self, spec: RunSpec, layers: int, is_last: bool) -> float:
+        """Share of the weights of products: those of the layers, and of the output layer."""
+        model, products = spec.model, models.product_weights(spec.model)
+        head = model.vocab_size * model.width
+        return (layers * (products - head) / model.num_layers + head * is_last) / products
+
+    @property
+    def cuts_weights(self) -> bool:
+        """Other stages are dropped."""
+        return True
+
+    @property
+    def split(self) -> str:
+        """Whole layers, with all that belongs to them."""
+        return "layers, by stages: weights, gradients, optimiser state, activations"
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Activations to the next stage, their gradients to the one before; sums of gradients."""
+        tied = spec.model.vocab_size * spec.model.width / models.num_parameters(spec.model)
+        share = self.footprint(spec, layout, rank, gradients).weight_share
+        return (
+            *self.sends_between_stages(spec, layout, rank, tied * gradients),
+            *along(layout, DATA, "2(n-1)/n G", 2 * share * gradients),
+        )
+
+    def sends_between_stages(
+        self, spec: RunSpec, layout: Layout, rank: int, tied: float, parts: int = 1
+    ) -> tuple[Sends, ...]:
+        """What a rank sends along the pipeline; nothing where it has one rank alone.
+
+        The first and the last rank add up the gradients of the tied embedding, `tied` bytes.
+        `parts`: ranks over which sequences are cut, each of which sends its own tokens.
+        """
+        place = layout.coordinate(rank)[PIPELINE]
+        stages = self.schedule_of(spec, layout).stages
+        own, last = stages.of_rank(place), stages.count - 1
+        ahead, back = (
+            sum(0 <= s + to <= last and stages.rank_of(s + to) != place for s in own)
+            for to in (1, -1)
+        )
+        tokens = spec.global_batch_tokens // layout.data_parallel
+        sent = (ahead + back) * FP32 * tokens * spec.model.width // parts
+        ends = {stages.rank_of(0), stages.rank_of(last)}
+        if len(ends) > 1 and place in ends:
+            sent += int(tied)
+        between = "A" if parts == 1 else f"A/{parts}"
+        ends_send = "first and last rank: G of the tied embedding"
+        formula = f"{between} for each neighbouring stage, {ends_send}"
+        return (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
+
+
+@dataclass(frozen=True)
+class PipelineParallel(Pipelined):
+    """`ranks`: size of the pipeline axis, 0 for all ranks; the rest are data-parallel."""
+
+    cuts = "end_parameters"
+    variants = (
+        {"ranks": 2, "schedule": "gpipe"},
+        {"ranks": 2, "schedule": "interleaved"},
+        {"schedule": "zero_bubble"},
+    )
+
+    use = "layers do not fit one device, and links are slow"
+
+    ranks: int = 0
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """Axes (pipeline, data); StudyError where the pipeline does not divide the ranks."""
+        schedules.check_name(self.schedule, self.chunks)
+        size = self.ranks or world.size
+        if world.size % size:
+            raise StudyError(
+                f"strategy pipeline_parallel: {size} pipeline ranks do not divide {world.size} "
+                f"ranks; the nearest number that does is {nearest(size, world.size)}; set the "
+                "cell's option ranks to it, or to 0 for all"
+            )
+        return Layout.of(world, (PIPELINE, size), (DATA, world.size // size))
+
+    def build(self, parts: Parts) -> Trainable:
+        """Keep this rank's stages of the model, and run micro-batches through all of them."""
+        from pipeline.strategies.pipeline_parallel.step import build
+
+        return build(parts, self)

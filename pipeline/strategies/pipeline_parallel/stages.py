@@ -1,0 +1,214 @@
+"""A model cut into stages, each on its rank: what a rank keeps, and how the whole is put together.
+
+A parameter that first and last stage share (tied embeddings) is on both ranks. The first stage's
+copy is its owner: it alone is counted in the norm and saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+
+from pipeline.parallel.cut import cut_of
+from pipeline.parallel.state import whole
+from pipeline.parallel.types import Phases
+from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, WEIGHTS
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter of the whole model: its shape there, and the pipeline rank that owns it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    owner: int
+
+
+class StagedModel:
+    """`model` on pipeline rank `rank`: layers that other ranks hold are freed in place.
+
+    `entries` are all parameters of the whole model by name, in its order; `tied` the names of this
+    rank's parameters of which the other end of the pipeline holds a copy.
+    """
+
+    def __init__(self, model: nn.Module, stages: Stages, rank: int) -> None:
+        any_model: Any = model
+        self.model, self.stages, self.rank = any_model, stages, rank
+        cuts, blocks = any_model.stage_cuts, any_model.blocks
+        first, last = stages.rank_of(0), stages.rank_of(stages.count - 1)
+        before, after = (_parameters(any_model, names) for names in (cuts.before, cuts.after))
+        place = {id(p): last for p in after} | {id(p): first for p in before}
+        for stage in range(stages.count):
+            for layer in stages.layers_of(stage):
+                place |= {id(p): stages.rank_of(stage) for p in blocks[layer].parameters()}
+        self.entries = {
+            name: Entry(_whole_shape(p), p.dtype, place[id(p)])
+            for name, p in model.named_parameters()
+        }
+        shared = {id(p) for p in before} & {id(p) for p in after} if first != last else set()
+        kept = {id(p) for p in before} if rank == first else set()
+        kept |= {id(p) for p in after} if rank == last else set()
+        self._free(kept)
+        self.tied = [name for name, p in model.named_parameters() if id(p) in shared]
+
+    def _free(self, kept: set[int]) -> None:
+        """Drop what this rank runs nothing of; a module whose weights are kept anyway stays."""
+        cuts, blocks = self.model.stage_cuts, self.model.blocks
+        own = {layer for s in self.stages.of_rank(self.rank) for layer in self.stages.layers_of(s)}
+        for layer in set(range(len(blocks))) - own:
+            blocks[layer] = nn.Identity()
+        for name in (*cuts.before, *cuts.after):
+            if not {id(p) for p in getattr(self.model, name).parameters()} <= kept:
+                setattr(self.model, name, nn.Identity())
+
+    def stage(self, number: int, autocast: Callable[[], AbstractContextManager[Any]]) -> Stage:
+        """One of this rank's stages as a module."""
+        return Stage(self.model, self.stages, number, autocast)
+
+    def owned(self, name: str) -> bool:
+        """Whether this rank holds a parameter, and is the one that counts and saves it."""
+        return self.entries[name].owner == self.rank
+
+    def weights(
+        self, ranks: dist.ProcessGroup, device: torch.device
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole weights of the model, one after the other. Collective.
+
+        Every rank gets each from its owner, except that a rank gives its own copy where it has one:
+        then a copy that went astray is seen.
+        """
+        own = dict(self.model.named_parameters())
+        for name, entry in self.entries.items():
+            mine = whole(own[name].detach(), own[name]) if name in own else None
+            sent = mine if mine is not None and self.owned(name) else None
+            if sent is None:
+                sent = torch.empty(entry.shape, dtype=entry.dtype, device=device)
+            dist.broadcast(sent, dist.get_global_rank(ranks, entry.owner), ranks)
+            yield name, sent if mine is None else mine
+
+
+class Stage(nn.Module):
+    """Consecutive layers of a model, with what comes before them or after where it is an end.
+
+    The first stage takes token ids (sequences, context), the last one gives logits; between them
+    are tensors (sequences, context, width).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        stages: Stages,
+        number: int,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        super().__init__()
+        is_first, is_last = number == 0, number == stages.count - 1
+        self.layers = nn.ModuleList(model.blocks[layer] for layer in stages.layers_of(number))
+        names = [*(model.stage_cuts.before if is_first else ())]
+        names += model.stage_cuts.after if is_last else ()
+        self.ends = nn.ModuleList(getattr(model, name) for name in names)
+        # bound methods: the whole model must not become a part of its stage
+        self.embed = model.embed if is_first else None
+        self.head = model.head if is_last else None
+        self.autocast = autocast
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layers of this stage for one micro-batch, with embedding or head at the ends."""
+        with self.autocast():
+            if self.embed is not None:
+                x = self.embed(x)
+            for layer in self.layers:
+                x = layer(x)
+            return x if self.head is None else self.head(x)
+
+
+def _parameters(model: Any, names: tuple[str, ...]) -> list[Tensor]:
+    return [p for name in names for p in getattr(model, name).parameters()]
+
+
+def _whole_shape(parameter: Tensor) -> tuple[int, ...]:
+    shape = list(parameter.shape)
+    cut = cut_of(parameter)
+    if cut is not None:
+        shape[cut.dim] = cut.length
+    return tuple(shape)
+
+
+class Waits:
+    """Communication, but for the passes of micro-batches, which interrupt it."""
+
+    def __init__(self, phases: Phases) -> None:
+        self.phases = phases
+        self._open = ExitStack()
+
+    @contextmanager
+    def everywhere(self) -> Iterator[None]:
+        """The context of a whole schedule."""
+        try:
+            self._wait()
+            yield
+        finally:
+            self._open.close()
+
+    @contextmanager
+    def not_while(self, phase: str, passing: tuple[str, int, int] | None = None) -> Iterator[None]:
+        """A pass: what it made is paid for before a neighbour may see it.
+
+        `passing` is its kind, stage and micro-batch; without it belongs to the pass before.
+        """
+        self._open.close()
+        self.phases.begin(phase)
+        if passing is not None:
+            self.phases.passing(*passing)
+        yield
+        self._wait()
+
+    def _wait(self) -> None:
+        waiting: AbstractContextManager[None] = self.phases.during(COMMUNICATION)
+        self._open.enter_context(waiting)
+
+
+class MarkedStage(PipelineStage):
+    """A stage that marks its passes; what lies between them is communication, and waiting for it.
+
+    `waits` is the context of the latter.
+    """
+
+    waits: Waits
+
+    def _validate_fwd_outputs(self, outputs: tuple[Any, ...]) -> None:
+        """Hold what is sent on against its stated shape; torch before 2.13 calls it.
+
+        The last stage sends nothing, and its stated shape is not that of its logits.
+        """
+        if not self.is_last:
+            super()._validate_fwd_outputs(outputs)  # type: ignore[misc]
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **options: Any) -> Any:
+        """The forward pass of a micro-batch, which has been received.
+
+        An error is raised as it was, without torch's wrapping: a record's status is read from it.
+        """
+        with self.waits.not_while(FORWARD, (FORWARD, self.stage_index, fwd_chunk_id)):
+            try:
+                return super().forward_one_chunk(fwd_chunk_id, *given, **options)
+            except RuntimeError as error:
+                raise (error.__cause__ or error) from None
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **options: Any) -> None:
+        """The backward pass of a micro-batch, or the half of it that sends a gradient on."""
+        with self.waits.not_while(BACKWARD, (BACKWARD, self.stage_index, bwd_chunk_id)):
+            super().backward_one_chunk(bwd_chunk_id, *given, **options)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *given: Any, **options: Any) -> None:
+        """The half of a backward pass that computes the gradients of the weights."""
+        with self.waits.not_while(BACKWARD, (WEIGHTS, self.stage_index, bwd_chunk_id)):
+            super().backward_weight_one_chunk(bwd_chunk_id, *given, **options)

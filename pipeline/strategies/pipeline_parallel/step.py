@@ -1,0 +1,252 @@
+"""The shared step where layers are stages of a pipeline, run by torch.distributed.pipelining.
+
+A step's micro-batches pass through the stages in the order of a schedule, and the gradients are
+reduced once, after all of them. Other axes may lie besides the pipeline's: a tensor axis whose cuts
+were made before the stages, and a data axis along which gradients are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+
+from pipeline.parallel.collectives import collective
+from pipeline.parallel.cut import cut_of
+from pipeline.parallel.group import Group, buckets, flattened, mesh_of, unflatten
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
+from pipeline.parallel.state import sha256_of
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Batch, Parts, Prepared
+from pipeline.strategies.pipeline_parallel.plan import Pipelined
+from pipeline.strategies.pipeline_parallel.schedule import ONE_STAGE, Stages, check_name, pieces
+from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
+from pipeline.strategies.sharded.rows import ShardedOptimiser
+from pipeline.strategies.tensor.step import TensorAxis, cut_layers
+from pipeline.study.profiling import FORWARD
+
+SCHEDULES: dict[str, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero_bubble": ScheduleInterleavedZeroBubble,
+}
+
+
+def build(
+    parts: Parts, knobs: Pipelined, *, sequence: bool = False, zero_stage: int = 0
+) -> PipelineStepper:
+    """Cut layers over a tensor axis, where there is one, and keep this rank's stages. Collective.
+
+    `sequence`: as with strategy tensor. `zero_stage`: 1 to shard the optimiser's state over data.
+    """
+    layout, sizes = parts.layout, dict(parts.layout.axes)
+    group, mesh = Group.join(layout), mesh_of(layout)
+    cut_over = None
+    if sizes.get(TENSOR, 1) > 1:
+        cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence)
+        cut_layers(parts.model, cut_over)
+    any_model: Any = parts.model
+    chunks = check_name(knobs.schedule, knobs.chunks)
+    stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks))
+    staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
+    if zero_stage and layout.data_parallel > 1:
+        parts.materialise()
+        prepared = parts.prepared(
+            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA].get_group())
+        )
+    else:
+        prepared = parts.prepare()
+    return PipelineStepper(
+        prepared, group, knobs, staged, Axes.of(layout, group.rank, mesh), cut_over
+    )
+
+
+@dataclass(frozen=True)
+class Axes:
+    """This rank's process groups; None for an axis that it has no peers on.
+
+    `ends` joins the ranks of first and last stage, None on others and where they are the same.
+    """
+
+    pipeline: dist.ProcessGroup
+    data: dist.ProcessGroup | None
+    ends: dist.ProcessGroup | None
+
+    @classmethod
+    def of(cls, layout: Layout, rank: int, mesh: Any) -> Axes:
+        """Make the groups, `mesh` being the layout's. Collective."""
+        ends = None
+        for other in range(layout.num_processes):
+            line = layout.along(PIPELINE, other)
+            if line[0] == other and len(line) > 1:
+                made = dist.new_group([line[0], line[-1]])  # all ranks make all of them
+                ends = made if rank in (line[0], line[-1]) else ends
+        data = mesh[DATA].get_group() if layout.data_parallel > 1 else None
+        return cls(mesh[PIPELINE].get_group(), data, ends)
+
+
+class PipelineStepper(Stepper):
+    """The shared step over a rank's stages."""
+
+    def __init__(
+        self,
+        parts: Prepared,
+        group: Group,
+        knobs: Pipelined,
+        staged: StagedModel,
+        axes: Axes,
+        cut_over: TensorAxis | None,
+    ) -> None:
+        super().__init__(parts, group, reduce=self.average)
+        self.knobs, self.staged, self.axes, self.cut_over = knobs, staged, axes, cut_over
+        self.device = next(self.model.parameters()).device
+        self.waits = Waits(self.phases)
+        optimiser = parts.optimiser
+        self.sharded = optimiser if isinstance(optimiser, ShardedOptimiser) else None
+        self._names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        if self.sharded is not None:
+            self._names |= {rows: self._names[p] for p, rows in self.sharded.rows.items()}
+        self._runner: Any = None
+        self._scale = self._total = torch.zeros((), device=self.device)
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
+        self.precision.zero_grad(self.optimiser)
+        if self._runner is None:
+            self._runner = self._make_schedule(microbatches)
+        inputs, targets = (torch.cat(list(part)) for part in zip(*microbatches, strict=True))
+        numbers = self.staged.stages.of_rank(self.staged.rank)
+        given = (inputs,) if 0 in numbers else ()
+        wanted = targets if self.staged.stages.count - 1 in numbers else None
+        self._total = torch.zeros((), device=self.device)
+        one = torch.ones((), device=self.device)
+        with self.precision.scaled(one, self.optimiser, last=True) as scale:
+            self._scale = scale.detach()
+            # Around all passes: a weight is narrowed once, not for each micro-batch in flight.
+            with self.waits.everywhere(), self.precision.autocast():
+                self._runner.step(*given, target=wanted, return_outputs=False)
+            self.reduced()
+        return self._total
+
+    def _make_schedule(self, microbatches: Sequence[Batch]) -> Any:
+        """torch's schedule, made when the size of a micro-batch is known."""
+        stages = self.staged.stages
+        sequences, context = microbatches[0][0].shape
+        given = len(microbatches)
+        count = given * pieces(self.knobs.microbatches, sequences, given, stages.ranks)
+        size = sequences * given // count
+        made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
+        any_model: Any = self.model
+
+        def loss(logits: Tensor, targets: Tensor) -> Tensor:
+            with self.waits.not_while(FORWARD), self.precision.autocast():
+                share = any_model.loss(logits, targets) / count
+            self._total += share.detach()
+            scaled: Tensor = share * self._scale
+            return scaled
+
+        kind = SCHEDULES[self.knobs.schedule]
+        held = made[0] if self.knobs.schedule in ONE_STAGE else made
+        return kind(held, count, loss_fn=loss, scale_grads=False)
+
+    def _stage(self, number: int, sequences: int, context: int) -> MarkedStage:
+        any_model: Any = self.model
+        width = any_model.width
+        parts = self.cut_over.size if self.cut_over is not None and self.cut_over.sequence else 1
+        ids = torch.empty((sequences, context), dtype=torch.int64, device="meta")
+        between = torch.empty((sequences, context // parts, width), device="meta").requires_grad_()
+        made = MarkedStage(
+            self.staged.stage(number, self.precision.autocast),
+            number,
+            self.staged.stages.count,
+            self.device,
+            input_args=ids if number == 0 else between,
+            output_args=between,  # of the last stage nothing is sent
+            group=self.axes.pipeline,
+        )
+        made.waits = self.waits
+        return made
+
+    @collective
+    def average(self) -> None:
+        """Mean gradients along the data axis, then the sum of the two copies of a tied weight.
+
+        Under ZeRO's stage 1 each rank has its rows of both from there on.
+
+        Where sequences are cut, what is whole on all ranks of the tensor axis is added up first. In
+        this order both ends add the same two numbers, and get equal bits.
+        """
+        if self.cut_over is not None:
+            self.cut_over.add_uncut(self.model)
+        if self.sharded is not None:
+            self.sharded.reduce()
+        elif self.axes.data is not None:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            average(gradients, self.axes.data)
+        if self.axes.ends is not None:
+            for name in self.staged.tied:
+                tied = self.model.get_parameter(name)
+                gradient = (tied if self.sharded is None else self.sharded.rows[tied]).grad
+                assert gradient is not None
+                if gradient.numel():  # the last ranks may have no rows
+                    dist.all_reduce(gradient, group=self.axes.ends)
+
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip by the norm over all stages; each parameter counts once."""
+        own = [p for p in parameters if self.staged.owned(self._names[p])]
+        parts = [p.grad for p in own if p.grad is not None and cut_of(p) is not None]
+        rest = [p.grad for p in own if p.grad is not None and cut_of(p) is None]
+        tensor = None if self.cut_over is None else self.cut_over.ranks
+        if tensor is not None and tensor.rank() > 0:
+            rest = []  # the first rank of the tensor axis counts what all of them hold
+        squares = sum_of_squares(parts, self.device) + sum_of_squares(rest, self.device)
+        data = None if self.sharded is None else self.axes.data
+        for axis in (tensor, data, self.axes.pipeline):
+            if axis is not None:
+                dist.all_reduce(squares, group=axis)
+        return self.clip_by(squares.sqrt().float(), parameters)
+
+    def is_first_with(self, name: str, axes: Collection[str]) -> bool:
+        """Whether no rank before this one holds its part of a parameter of this rank's stages.
+
+        A tied weight has two copies, of which the first stage's counts.
+        """
+        return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
+
+    def close(self) -> str:
+        """Hash the final weights of all stages and leave the group of ranks."""
+        digest = sha256_of(self.staged.weights(self.axes.pipeline, self.device))
+        self.group.leave()
+        return digest
+
+    def mean(self, part: Tensor) -> Tensor:
+        """The last stage's loss, as a mean over the data axis. Collective, outside of the clock."""
+        dist.all_reduce(part)
+        return part / (self.data_parallel * (1 if self.cut_over is None else self.cut_over.size))
+
+
+def average(gradients: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """The mean of each gradient over the ranks of a group, in place. Collective."""
+    for bucket in buckets(gradients):
+        # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
+        flat = flattened(bucket) / group.size()
+        dist.all_reduce(flat, group=group)
+        unflatten(flat, bucket)
+
+
+def sum_of_squares(gradients: list[Tensor], device: torch.device) -> Tensor:
+    """Sum of the squares of all elements, a scalar in float64."""
+    if not gradients:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    return torch.nn.utils.get_total_norm(gradients).double() ** 2

@@ -1,0 +1,134 @@
+"""Sharded data parallelism: ZeRO's stages 1 to 3 (Rajbhandari et al. 2020), 2 and 3 by FSDP2.
+
+Stage 1 reduce-scatters gradients in buckets during the backward pass and gathers updated weights.
+Stages 2 and 3 gather weights before each block and reduce-scatter its gradients after it; stage 3
+gathers them twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pipeline import models
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import FP32
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.study.spec import RunSpec, WorldSpec
+
+STAGES = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Sharded(Strategy):
+    """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
+
+    `offload`: under stages 2 and 3 on CUDA all shards lie on the host, where the optimiser steps.
+    In amp_o2 FSDP2's mixed-precision policy narrows what is gathered; shards are fp32 masters.
+    """
+
+    modules = ("torch.distributed.fsdp", "torch.distributed.tensor")
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2")
+    variants = ({"stage": 1}, {"stage": 2})
+
+    use = "weights, gradients or optimiser state do not fit one device"
+
+    stage: int = 3
+    offload: bool = False
+
+    @property
+    def cuts_weights(self) -> bool:
+        """Rows of all weights, from stage 2 on."""
+        return self.stage > 1 and not self.offload
+
+    @property
+    def split(self) -> str:
+        """What its stage shards."""
+        parts = ("optimiser state", "gradients", "weights")
+        return ", ".join(parts[: self.stage])
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; raises StudyError on a stage or an offload that cannot be."""
+        if self.stage not in STAGES:
+            raise StudyError(f"sharded stage {self.stage} is unknown; use one of 1, 2, 3")
+        if self.offload and world.device == "cpu":
+            raise StudyError(
+                "sharded option offload: weights lie on the CPU already with cluster.device cpu; "
+                "leave the option out"
+            )
+        if self.offload and self.stage == 1:
+            raise StudyError(
+                "sharded option offload: stage 1 keeps whole weights on the device; set stage to 2 "
+                "or 3, or leave the option out"
+            )
+        return super().layout(world)
+
+    def check_precision(self, name: str) -> None:
+        """Besides, shards on the host have no loss scale, and stage 1 no narrow weights."""
+        super().check_precision(name)
+        if self.stage == 1 and name == "amp_o2":
+            raise UnsupportedError(
+                "sharded option stage 1: amp_o2 narrows weights by FSDP2, which stages 2 and 3 "
+                "use; set stage to one of them, or the precision to amp_o1"
+            )
+        if self.offload and name in ("fp16", "amp_o1", "amp_o2"):
+            raise UnsupportedError(
+                f"sharded option offload: {name} scales the loss, which is not done here with "
+                "gradients on the CPU; use fp32, tf32 or bf16"
+            )
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
+        share = 1 / layout.num_processes
+        if self.stage == 1:
+            # rows of the weights besides the whole ones and of the gradients, and a bucket in the
+            # order of the ranks while it is reduced; then all that is gathered
+            rows = int(gradients * share)
+            return Footprint(
+                buffer_bytes=min(BUCKET_BYTES, gradients),
+                optimiser_share=share,
+                gathered_bytes=2 * rows,
+            )
+        each = gradients // models.num_parameters(spec.model)
+        block = each * models.layer_parameters(spec.model)
+        rest = gradients - spec.model.num_layers * block
+        whole = gradients if self.stage == 2 else rest + min(2, spec.model.num_layers) * block
+        # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
+        narrow = int(share * gradients) if each < FP32 else 0
+        kept = Footprint(
+            # the last group's whole gradients and their copy in the order of the ranks
+            buffer_bytes=2 * max(rest, block),
+            optimiser_share=share,
+            weight_share=share,
+            gradient_share=share * FP32 / (each + FP32) if narrow else share,
+            gathered_bytes=whole - narrow,
+        )
+        if not self.offload:
+            return kept
+        return replace(kept, optimiser_share=0.0, weight_share=0.0, gradient_share=0.0)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Weights are gathered, gradients reduced and scattered.
+
+        FSDP2 gathers in every micro-batch and reduces in the last one.
+        """
+        pieces = spec.workload.accumulation_steps
+        each = gradients // models.num_parameters(spec.model)
+        blocks = each * spec.model.num_layers * models.layer_parameters(spec.model)
+        weights = each * models.num_parameters(spec.model)
+        if self.stage == 1:
+            return along(layout, DATA, "(n-1)/n (G + W)", gradients + weights)
+        if self.stage == 2:
+            return along(layout, DATA, "(n-1)/n (m W + G)", pieces * weights + gradients)
+        gathered = pieces * (weights + blocks)
+        return along(layout, DATA, "(n-1)/n (m (W + B) + G)", gathered + gradients)
+
+    def build(self, parts: Parts) -> Trainable:
+        """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""
+        from pipeline.strategies.sharded import step
+
+        if self.stage == 1:
+            return step.shard_optimiser(parts)
+        return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)

@@ -1,0 +1,172 @@
+"""Weights, gradients and optimiser state cut into shards along the data axis (ZeRO, FSDP2).
+
+The stages are those of Rajbhandari et al. 2020 (arXiv 1910.02054): stage 1 shards the optimiser's
+state, stage 2 the gradients too, stage 3 the weights too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.tensor import DTensor
+
+from pipeline.parallel.collectives import collective
+from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Parts
+from pipeline.strategies.sharded.rows import ShardedOptimiser
+
+
+def shard_optimiser(parts: Parts) -> ShardedStepper:
+    """Stage 1: gradients are reduced during the backward pass. Collective."""
+    group, ranks = Group.join(parts.layout), mesh_of(parts.layout).get_group()
+    optimiser = ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, ranks)
+    optimiser.overlap()
+    return ShardedStepper(
+        parts.prepared(optimiser),
+        group,
+        ranks=ranks,
+        reduce=optimiser.reduce,
+        accumulating=optimiser.without_reduction,
+    )
+
+
+def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepper:
+    """Stage 2, or with `reshard` 3, by FSDP2; knobs as in `shard`. Collective."""
+    # Norms and final weights of shards on the host travel by Gloo.
+    group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if offload else None)
+    if parts.layout.device == "cuda":
+        parts.phases.untimed()  # collectives run on streams of their own
+    root = shard(
+        parts.model,
+        mesh_of(parts.layout),
+        reshard=reshard,
+        offload=offload,
+        narrow=parts.precision.narrow_weights,
+    )
+    parts.materialise()
+    return ShardedStepper(
+        # The policy narrows, so the precision need not.
+        parts.prepared(parts.make_optimiser(parts.model.parameters())),
+        group,
+        accumulating=lambda: without_reduction(root),
+    )
+
+
+def shard(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    reshard: bool,
+    offload: bool = False,
+    narrow: torch.dtype | None = None,
+) -> FSDPModule:
+    """Cut the weights in place: one group of parameters for each block, one for the rest.
+
+    A group's weights are gathered before its forward pass; `reshard` frees them after it and
+    gathers them again for the backward pass, after which its gradients are reduced and scattered.
+    `offload`: shards of weights and gradients lie on the host, where the optimiser steps. `narrow`:
+    what is gathered, computed and reduced has this type; the shards keep theirs.
+    """
+    blocks: Any = model.blocks
+    policies: dict[str, Any] = {
+        "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
+        "mp_policy": MixedPrecisionPolicy(param_dtype=narrow),
+    }
+    for block in blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, **policies)
+    root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False, **policies)
+    for module in (*blocks, root):
+        if mesh.device_type == "cpu" or narrow == torch.float16:
+            module.set_custom_reduce_scatter(MeanReduceScatter())
+        if narrow == torch.float16:
+            module.set_gradient_divide_factor(1.0)
+    return root
+
+
+class MeanReduceScatter(ReduceScatter):
+    """A reduce-scatter of FSDP2: on CPUs our ring, and float16 divided as DDP divides it.
+
+    FSDP2 divides float16 by the root of the ranks before its sum and after it, which overflows
+    where DDP, which divides by their number first, does not: each would skip other steps.
+    """
+
+    def allocate(
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """An uninitialised tensor, as torch makes it by default."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    @collective
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """Every rank gets its own piece of the mean of all inputs."""
+        if input_tensor.dtype == torch.float16:
+            input_tensor /= group.size()
+        if input_tensor.device.type != "cpu":
+            dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group)
+            return
+        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            raise ValueError(f"the ring adds or averages, given {op}")
+        output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
+        if op == dist.ReduceOp.AVG:
+            output_tensor /= group.size()
+
+
+class ShardedStepper(Stepper):
+    """The shared step where gradients or weights are shards, or the optimiser's state is.
+
+    `ranks`: under stage 1, those over which rows are cut; DTensors know theirs.
+    """
+
+    def __init__(self, *given: Any, ranks: dist.ProcessGroup | None = None, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.ranks = ranks
+
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip by the norm over the shards of all ranks."""
+        norm = total_norm([p.grad for p in parameters if p.grad is not None], self.ranks)
+        return self.clip_by(norm, parameters)
+
+
+@collective
+def total_norm(gradients: list[Tensor], ranks: dist.ProcessGroup | None) -> Tensor:
+    """The L2 norm over the shards of all ranks."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        return norm.full_tensor()
+    if ranks is None:
+        return norm
+    squares = norm.double() ** 2
+    dist.all_reduce(squares, group=ranks)
+    return squares.sqrt().float()
+
+
+@contextmanager
+def without_reduction(root: FSDPModule) -> Iterator[None]:
+    """Gradients stay whole and are added up on their own rank within this context."""
+    root.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        root.set_requires_gradient_sync(True)

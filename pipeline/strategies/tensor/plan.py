@@ -1,0 +1,198 @@
+"""Tensor parallelism: Megatron-LM's column and row cuts (Shoeybi et al. 2019), with a data axis.
+
+Every pair of cut layers costs an all-reduce of its activations in each pass; embedding and loss are
+cut over the vocabulary. Along the data axis DDP averages the gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline import models
+from pipeline.errors import StudyError
+from pipeline.models import FP32, HALF
+from pipeline.parallel.mesh import DATA, TENSOR, Layout, nearest
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.study.spec import RunSpec, WorldSpec
+
+END_NUMBERS = 3
+"""All-reduced for each token by the loss: the largest logit, the sum, and that of the target."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The layers of a rank: how many of the repeating ones, and whether both ends are among them.
+
+    `sequence`: between the cuts sequences lie in parts on the ranks of the axis.
+    """
+
+    layers: int
+    is_first: bool
+    is_last: bool
+    sequence: bool
+
+    def parameters(self, spec: RunSpec) -> tuple[float, float]:
+        """Of these layers what a tensor axis leaves whole, and what it cuts.
+
+        An embedding that both ends share counts once, also where one alone is here.
+        """
+        model = spec.model
+        before, after = models.end_parameters(model)
+        tied = model.vocab_size * model.width
+        cut = self.layers * (models.cut_parameters(model) - tied) / model.num_layers
+        cut += tied * (self.is_first or self.is_last)
+        held = self.layers * models.layer_parameters(model)
+        held += before * self.is_first + after * self.is_last
+        held -= tied * (self.is_first and self.is_last)
+        return held - cut, cut
+
+    def all_reduced(self, spec: RunSpec, tokens: float) -> float:
+        """Bytes of activations and their gradients that the axis adds up in a step of so many.
+
+        Each block its two inputs' gradients and its two outputs, the embedding its output, the last
+        layer its input's gradient, the loss its numbers. What leaves a product is narrow under
+        autocast, what enters it comes from a norm. Cut sequences halve each into an all-gather and
+        a reduce-scatter.
+        """
+        activation = tokens * spec.model.width
+        product = FP32 if spec.precision in ("fp32", "tf32") else HALF
+        block = 2 * (FP32 + product) + self._again(spec, product, FP32)
+        ends = (self.is_first + self.is_last) * FP32 * activation
+        return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
+
+    def _again(self, spec: RunSpec, product: float, norm: float) -> float:
+        """What a recomputed block adds: its first output, or half of that and both its inputs."""
+        if not spec.workload.recompute:
+            return 0.0
+        return norm + product / 2 if self.sequence else product
+
+    def blocks(self, spec: RunSpec) -> str:
+        """The part of the formula that is its blocks': `4L`, in activations of fp32."""
+        return f"{4 + self._again(spec, 1, 1):g}L"
+
+
+def check_tensor_axis(spec: RunSpec, option: str, ranks: int, *, sequence: bool) -> None:
+    """Raise StudyError where a tensor axis does not divide heads, or sequences that it cuts."""
+    wanted = [("attention heads", "num_heads", spec.model.num_heads)]
+    if sequence:
+        wanted.append(("tokens of a sequence", "context", spec.model.context))
+    for what, key, count in wanted:
+        if count % ranks:
+            raise StudyError(
+                f"{spec.run_id}: {ranks} tensor ranks do not divide {count} {what}; the nearest "
+                f"option {option} is {nearest(ranks, count)}, or set model.{key}"
+            )
+
+
+def kept_of_block(ranks: int, *, sequence: bool) -> float:
+    """What a tensor axis leaves on a rank of a block's activations, 16 values of the width a token.
+
+    The 12 between a column and a row cut are parts. Where sequences are cut too, so are the inputs
+    of both layer norms; their outputs are gathered.
+    """
+    return ((2 + 14 / ranks) if sequence else (4 + 12 / ranks)) / 16
+
+
+@dataclass(frozen=True)
+class Tensor(Strategy):
+    """`ranks`: size of the tensor axis, 0 for all ranks; the rest are data-parallel.
+
+    `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
+    """
+
+    cuts = "cut_parameters"
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    variants = (
+        {"ranks": 2},
+        {"ranks": 2, "sequence": True},
+    )
+
+    use = "a layer or its activations do not fit, and links are fast"
+
+    ranks: int = 0
+    sequence: bool = False
+
+    @property
+    def cuts_weights(self) -> bool:
+        """Products and the vocabulary, along the tensor axis."""
+        return True
+
+    @property
+    def split(self) -> str:
+        """The cut layers with all that belongs to them."""
+        most = "" if self.sequence else "most "
+        return f"layers: weights, gradients, optimiser state, {most}activations"
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
+        size = self.ranks or world.size
+        if size < 1 or world.size % size:
+            raise StudyError(
+                f"strategy tensor: {self.ranks} tensor ranks do not divide {world.size} ranks; set "
+                "the cell's option ranks to a divisor of every world size, or to 0; the nearest "
+                f"that divides these is {nearest(self.ranks, world.size)}"
+            )
+        return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
+
+    def settings(self, devices: int) -> tuple[dict[str, Any], ...]:
+        """Tensor axes of every power of two."""
+        sizes = (2**power for power in range(1, devices.bit_length()))
+        cuts = tuple({"ranks": size} for size in sizes)
+        return (*cuts, *({**cut, "sequence": True} for cut in cuts))
+
+    def check_spec(self, spec: RunSpec) -> None:
+        """Raise StudyError where the tensor axis does not divide heads, or sequences to be cut."""
+        size = dict(self.layout(spec.world).axes)[TENSOR]
+        check_tensor_axis(spec, "ranks", size, sequence=self.sequence)
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Weights of products are cut; norms, positions and the biases of rows are not."""
+        size = dict(layout.axes)[TENSOR]
+        share, kept = self._share(spec, size), kept_of_block(size, sequence=self.sequence)
+        return Footprint(
+            buffer_bytes=0,
+            holds_gradients=layout.data_parallel > 1,
+            weight_share=share,
+            gradient_share=share,
+            optimiser_share=share,
+            copy_share=1 / size,
+            activation_share=kept,
+            input_share=1 / size if self.sequence else 1.0,
+            block_share=kept,
+            logit_share=1 / size,
+        )
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Activations, all-reduced along the tensor axis; gradients of the parts along the other.
+
+        With cut sequences also the gradients of what no axis cuts.
+        """
+        tokens = spec.global_batch_tokens // layout.data_parallel
+        part, size = self._part(spec), dict(layout.axes)[TENSOR]
+        payload = part.all_reduced(spec, tokens)
+        if self.sequence:
+            payload += gradients * part.parameters(spec)[0] / models.num_parameters(spec.model)
+        formula = f"({part.blocks(spec)} + 2) A + 12 T{' + R' * self.sequence}"
+        own = self._share(spec, size) * gradients
+        return (
+            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
+            *along(layout, DATA, "2(n-1)/n G", 2 * own),
+        )
+
+    def _part(self, spec: RunSpec) -> Part:
+        """The part of the model that the tensor axis cuts: all layers and both ends."""
+        return Part(spec.model.num_layers, True, True, self.sequence)
+
+    def _share(self, spec: RunSpec, size: int) -> float:
+        """What a rank holds of all parameters."""
+        whole, cut = self._part(spec).parameters(spec)
+        return (whole + cut / size) / models.num_parameters(spec.model)
+
+    def build(self, parts: Parts) -> Trainable:
+        """Cut the layers along the tensor axis, wrap what is left along the data axis."""
+        from pipeline.strategies.tensor.step import build
+
+        return build(parts, sequence=self.sequence)

@@ -1,0 +1,270 @@
+"""Layers cut over a tensor axis, as in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053).
+
+A pair of layers is cut by columns, then by rows: activations between them stay cut, and each pair
+costs one all-reduce in the forward pass (`TensorAxis.leave`) and one in the backward pass
+(`TensorAxis.enter`). With sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198) what is
+between the pairs is cut along the sequence: an all-gather enters a pair and a reduce-scatter leaves
+it, which together send what the all-reduce does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeline.parallel.cut import cut, cut_of
+from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
+from pipeline.parallel.mesh import DATA, TENSOR
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import Parts
+
+
+def build(parts: Parts, *, sequence: bool) -> TensorStepper:
+    """Cut the layers along the tensor axis, wrap what is left along the data axis. Collective."""
+    group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
+    axis = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence)
+    cut_layers(parts.model, axis)
+    parts.materialise()
+    forward = None
+    if parts.layout.data_parallel > 1:
+        forward = DistributedDataParallel(
+            parts.model, process_group=mesh[DATA].get_group(), gradient_as_bucket_view=True
+        )
+    return TensorStepper(parts.prepare(), group, axis=axis, forward=forward)
+
+
+class TensorAxis:
+    """The ranks along the tensor axis of this one; its methods are collective among them.
+
+    `sequence`: between pairs of cut layers each has consecutive tokens of every sequence.
+    """
+
+    def __init__(self, ranks: dist.ProcessGroup, *, sequence: bool = False) -> None:
+        self.ranks, self.sequence = ranks, sequence
+        self.size = ranks.size()
+
+    def add(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
+        """All-reduce in place; returns it."""
+        dist.all_reduce(tensor, op, self.ranks)
+        return tensor
+
+    def gather(self, part: Tensor) -> Tensor:
+        """Whole sequences (sequences, context, ...) of this rank's tokens of each."""
+        parts = part.new_empty((self.size * part.shape[0], *part.shape[1:]))
+        dist.all_gather_into_tensor(parts, part.contiguous(), self.ranks)
+        return torch.cat(parts.chunk(self.size), dim=1)
+
+    def scatter(self, whole: Tensor) -> Tensor:
+        """This rank's tokens of the sum over all ranks of (sequences, context, ...)."""
+        parts = torch.stack(whole.chunk(self.size, dim=1))
+        if parts.device.type == "cpu":
+            return ring_reduce_scatter(parts, self.ranks).view(parts.shape[1:])
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter_tensor(own, parts, group=self.ranks)
+        return own
+
+    def add_uncut(self, model: nn.Module) -> None:
+        """Add up the gradients of what is whole on all ranks, where each saw some tokens alone."""
+        if not self.sequence:
+            return
+        uncut = [p.grad for p in model.parameters() if cut_of(p) is None and p.grad is not None]
+        unflatten(self.add(flattened(uncut)), uncut)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """The input of a column cut: unchanged, or gathered where sequences are cut.
+
+        The backward pass adds up the gradients.
+        """
+        kind = _Gather if self.sequence else _Enter
+        out: Tensor = kind.apply(x, self)  # type: ignore[no-untyped-call]
+        return out
+
+    def leave(self, x: Tensor) -> Tensor:
+        """The sum over all ranks, of this rank's tokens where sequences are cut."""
+        return self.scattered(x) if self.sequence else self.total(x)
+
+    def scattered(self, x: Tensor) -> Tensor:
+        """This rank's tokens of the sum; the backward pass gathers the gradients of all."""
+        out: Tensor = _Scatter.apply(x, self)  # type: ignore[no-untyped-call]
+        return out
+
+    def total(self, x: Tensor) -> Tensor:
+        """The whole sum; the backward pass hands its gradient on as it is."""
+        out: Tensor = _Leave.apply(x, self)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
+        ctx.axis = axis
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.axis.add(gradients[0].clone(memory_format=torch.contiguous_format)), None
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
+        return axis.add(x.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
+        ctx.axis = axis
+        return axis.gather(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.axis.scatter(gradients[0]), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
+        ctx.axis = axis
+        return axis.scatter(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.axis.gather(gradients[0]), None
+
+
+class ColumnLinear(nn.Module):
+    """This rank's output features of a linear layer; `runs` as in `cut.Cut`."""
+
+    def __init__(self, layer: nn.Linear, axis: TensorAxis, runs: int = 1) -> None:
+        super().__init__()
+        self.axis = axis
+        self.weight = cut(layer.weight, 0, runs, axis.ranks)
+        self.bias = None if layer.bias is None else cut(layer.bias, 0, runs, axis.ranks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in features) -> (..., this rank's out features)."""
+        return F.linear(self.axis.enter(x), self.weight, self.bias)
+
+
+class RowLinear(nn.Module):
+    """This rank's input features of a linear layer; the sum over ranks is its output."""
+
+    def __init__(self, layer: nn.Linear, axis: TensorAxis) -> None:
+        super().__init__()
+        self.axis = axis
+        self.weight = cut(layer.weight, 1, 1, axis.ranks)
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., this rank's in features) -> (..., out features)."""
+        out = self.axis.leave(F.linear(x, self.weight))
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+
+class VocabularyEmbedding(nn.Module):
+    """This rank's rows of an embedding; ids of other ranks' rows give zeros before the sum."""
+
+    def __init__(self, layer: nn.Embedding, axis: TensorAxis) -> None:
+        super().__init__()
+        self.axis = axis
+        self.weight = cut(layer.weight, 0, 1, axis.ranks)
+        self.start = first_row(layer.num_embeddings, axis.ranks)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(...) -> (..., width)."""
+        own, place = own_rows(ids, self.start, len(self.weight))
+        return self.axis.leave(F.embedding(place, self.weight) * own.unsqueeze(-1))
+
+
+class OwnPositions(nn.Module):
+    """The embedding of positions, whole on every rank, of this rank's tokens alone."""
+
+    def __init__(self, layer: nn.Embedding, axis: TensorAxis) -> None:
+        super().__init__()
+        self.axis, self.weight = axis, layer.weight
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(context,) -> (this rank's tokens, width)."""
+        own = positions.chunk(self.axis.size)[self.axis.ranks.rank()]
+        return F.embedding(own, self.weight)
+
+
+def first_row(rows: int, ranks: dist.ProcessGroup) -> int:
+    """The first of this rank's rows; the first ranks have one more where they do not divide."""
+    each, more = divmod(rows, ranks.size())
+    return ranks.rank() * each + min(ranks.rank(), more)
+
+
+def own_rows(ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
+    """Which ids are among this rank's rows, and their places there, 0 for the others."""
+    place = ids - start
+    own = (place >= 0) & (place < count)
+    return own, place * own
+
+
+def vocabulary_cross_entropy(
+    logits: Tensor, targets: Tensor, axis: TensorAxis, start: int
+) -> Tensor:
+    """Mean cross-entropy of logits (tokens, this rank's vocabulary) in nats; targets (tokens,)."""
+    largest = axis.add(logits.detach().amax(dim=-1), dist.ReduceOp.MAX)
+    shifted = logits - largest.unsqueeze(-1)
+    total = axis.total(shifted.exp().sum(dim=-1))
+    own, place = own_rows(targets, start, logits.shape[-1])
+    chosen = axis.total(shifted.gather(-1, place.unsqueeze(-1)).squeeze(-1) * own)
+    return (total.log() - chosen).mean()
+
+
+def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
+    """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts."""
+    any_model: Any = model
+    cuts = any_model.tensor_cuts
+    for name, module in list(model.named_modules()):
+        suffix = next((end for end in (*cuts.columns, *cuts.rows) if name.endswith(end)), None)
+        if suffix in cuts.columns:
+            _replace(model, name, ColumnLinear(module, axis, cuts.columns[suffix]))
+        elif suffix is not None:
+            _replace(model, name, RowLinear(module, axis))
+    table: Any = model.get_submodule(cuts.embedding)
+    head: Any = model.get_submodule(cuts.head)
+    embedding, output = VocabularyEmbedding(table, axis), ColumnLinear(head, axis)
+    if head.weight is table.weight:
+        output.weight = embedding.weight
+    _replace(model, cuts.embedding, embedding)
+    _replace(model, cuts.head, output)
+    if axis.sequence:
+        places: Any = model.get_submodule(cuts.positions)
+        _replace(model, cuts.positions, OwnPositions(places, axis))
+    any_model.cross_entropy = lambda logits, targets: vocabulary_cross_entropy(
+        logits, targets, axis, embedding.start
+    )
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, module)
+
+
+class TensorStepper(Stepper):
+    """The shared step over cut layers."""
+
+    def __init__(self, *given: Any, axis: TensorAxis, **options: Any) -> None:
+        super().__init__(*given, reduce=lambda: axis.add_uncut(self.model), **options)
+        self.axis = axis
+
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""
+        parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
+        rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
+        squares = self.axis.add(torch.nn.utils.get_total_norm(parts) ** 2)
+        norm = (squares + torch.nn.utils.get_total_norm(rest) ** 2).sqrt()
+        return self.clip_by(norm, parameters)
