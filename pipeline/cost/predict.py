@@ -166,13 +166,13 @@ class Model:
         kinds = {0, job.pp - 1, max(range(job.pp), key=lambda s: self.counts[s])}
         found = {stage: self.micro(stage) for stage in kinds}
         middle = found[max(kinds, key=lambda s: self.counts[s])]
-        per_layer = {
+        per_stage = {
             stage: found[stage].total
             if stage in found
             else middle.total * self.counts[stage] / max(self.counts)
             for stage in range(job.pp)
         }
-        seconds = schedule.one_forward_one_backward(list(per_layer.values()), job.accum, job.vpp)
+        seconds = schedule.one_forward_one_backward(list(per_stage.values()), job.accum, job.vpp)
         slowest = max(found.values(), key=lambda micro: micro.total)
         parameters = max(
             memory.parameters_of(job, self.counts[stage], stage) for stage in (0, job.pp - 1)
