@@ -210,7 +210,7 @@ def test_what_a_killed_build_left_is_swept_away(home: Path) -> None:
     stale.mkdir(parents=True)
     (stale / "horovod-half.whl").touch()
     with (
-        build_horovod.locked(build_horovod.cache_folder() / "wheels"),
+        build_horovod.locked(horovod_target.cache_folder() / "wheels"),
         build_horovod.scratch_folder() as work,
     ):
         assert list(work.iterdir()) == []
