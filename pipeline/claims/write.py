@@ -182,7 +182,7 @@ def no_interval(one: Mapping[str, Any]) -> str:
     """What stands for the bounds of an effect that has no 95 % interval; empty where it has."""
     if has_interval(one):
         return ""
-    if one["effect"]["interval"] == COUNTED:
+    if one["effect"].get("interval") == COUNTED:
         return "(counted)"
     return f"(no interval: {plural(one['effect']['repeats'], 'run')})"
 

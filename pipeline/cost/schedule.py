@@ -1,4 +1,4 @@
-"""Layers of each stage, and the seconds of a pipeline's step by the exact form of 1F1B."""
+"""Layers of each stage, and the seconds of a pipeline's step by a closed form of 1F1B."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ def grown_markdown() -> list[str]:
 
 
 FEWEST_OF_A_SET = 8
-WIDENED = 1.75
+WIDENED = 2.1
 """Factor on the logarithm of a band of residuals from which constants were chosen."""
 
 

@@ -73,7 +73,12 @@ def contrast_rows(
 
     `bias` is the share by which times on emulated nodes may be off; None where it was not measured.
     """
-    unequal = _unequal_places(parity)
+    # Cells and node counts of which some verdict of parity is one of `UNEQUAL`.
+    unequal = {
+        (str(part.shared["cell"]), int(part.shared["nodes"]))
+        for part in parity
+        if not {*UNEQUAL}.isdisjoint(part.column("text"))
+    }
     frames = []
     for family, pairs in _families(groups).items():
         found = [(pair, pair.obstacle(declared, unequal)) for pair in pairs]
@@ -100,15 +105,6 @@ def all_cells_rows(groups: Groups) -> list[dict[str, Any]]:
             row("all_cells_p_value", "1", test.p_value, text=text, **shared),
             row("all_cells_effect_size", "1", test.effect_size, text="epsilon squared", **shared),
         ]
-    return found
-
-
-def _unequal_places(parity: Iterable[Rows]) -> set[Place]:
-    """Cells and node counts of which some verdict of parity is one of `UNEQUAL`."""
-    found = set()
-    for part in parity:
-        if not {*UNEQUAL}.isdisjoint(part.column("text")):
-            found.add((str(part.shared["cell"]), int(part.shared["nodes"])))
     return found
 
 

@@ -37,6 +37,9 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     run = record.run
     hardware, execution, provenance = run["hardware"], run["execution"], run["provenance"]
     dirty = " (with uncommitted changes)" if provenance["git_dirty"] else ""
+    # A record names the axes of its mesh where there are others than `data`.
+    layout = execution["layout"]
+    axes = dict(layout.get("axes", [("data", layout["data_parallel"])]))
     facts: dict[str, Any] = {
         **{f"version:{name}": version for name, version in sorted(run["versions"].items())},
         "cpu_model": hardware["cpu_model"],
@@ -47,7 +50,7 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         "threads_per_rank": execution["threads_per_rank"],
         "backend": execution["backend"],
         "clock": execution.get("clock", FORMER_CLOCK),
-        **{f"axis:{name}": size for name, size in _axes(execution["layout"]).items()},
+        **{f"axis:{name}": size for name, size in axes.items()},
         "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
         "image_digest": provenance["image_digest"] or "none (run on the host)",
         "tokenizer_sha256": run["data"]["tokenizer_sha256"],
@@ -57,7 +60,8 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     }
     if "network_reason" in execution:
         facts["network_reason"] = execution["network_reason"]
-    if (emulation := execution.get("emulation")) is not None:
+    emulation = execution.get("emulation", {})
+    if emulation:
         facts |= _emulation_facts(emulation)
     facts |= _facts_of_ranks(run["ranks"])
     if run["precision"] is not None:
@@ -65,53 +69,16 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     if run["model"] is not None:
         facts["num_parameters"] = run["model"]["num_parameters"]
         facts["flops_per_token"] = run["model"]["flops_per_token"]
-    return [
+    found: list[dict[str, Any]] = [
         {"metric": name, "text": str(fact),
          "value": float(fact) if isinstance(fact, int | float) else None}
         for name, fact in facts.items()
-    ] + _stalled(record)  # fmt: skip
-
-
-def _axes(layout: Mapping[str, Any]) -> dict[str, int]:
-    """Ranks along each axis of the mesh; a record names them where there is more than `data`."""
-    return dict(layout.get("axes", [("data", layout["data_parallel"])]))
-
-
-def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the ranks tell of their machines, all values that they have; none in older records."""
-    told = [rank["environment"] for rank in ranks if "environment" in rank]
-    names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
-    values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
-    facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
-    facts |= _nccl_facts([rank["nccl"] for rank in ranks if "nccl" in rank])
-    shares = [rank["steal_share"] for rank in ranks if "steal_share" in rank]
-    if shares:
-        facts["steal_share"] = max(shares)
-    if speeds := [rank["machine_speed"]["median"] for rank in ranks if "machine_speed" in rank]:
-        facts["machine_speed"] = statistics.median(speeds)
-    if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
-        facts["cpu_mhz"] = min(clocks)
-    if placed := [rank for rank in ranks if "cores" in rank]:
-        facts["placement"] = "; ".join(f"rank {r['rank']} on {_cores(r['cores'])}" for r in placed)
-    return facts
-
-
-def _nccl_facts(accounts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The networks of NCCL as it tells of them; `nccl_tcp` where it used TCP sockets."""
-    facts: dict[str, Any] = {}
-    for name in ("transports", "cards"):
-        if values := sorted({value for one in accounts for value in one[name]}):
-            facts[f"nccl_{name}"] = ", ".join(values)
-    channels = [one["channels"] for one in accounts if one["channels"] is not None]
-    if channels:
-        facts["nccl_channels"] = max(channels)
-    if any(one["tcp"] for one in accounts):
-        facts["nccl_tcp"] = 1
-    return facts
-
-
-def _cores(cores: Sequence[int]) -> str:
-    return f"core {cores[0]}" if len(cores) == 1 else f"{len(cores)} cores"
+    ]  # fmt: skip
+    # Whether a run on emulated nodes stalled, and where; nothing is known of earlier records.
+    if "tcp" in emulation and record.status == "ok":
+        where = emulation.get("stalled")
+        found.append(row("stalled", "1", float(where is not None), text=where or "no"))
+    return found
 
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,29 +90,43 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
         facts["forward_seconds"] = emulation["forward_seconds"]
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
-    return facts | _tcp_facts(emulation)
-
-
-def _tcp_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
-    """TCP of the emulated nodes; none in records from before it was dilated."""
-    tcp = emulation.get("tcp")
-    if tcp is None:
-        return {}
-    return {
+    # Records from before TCP was dilated have none.
+    if (tcp := emulation.get("tcp")) is not None:
         # In time of the emulated cluster, as all times are.
-        "tcp_rto_min_seconds": tcp["rto_min_ms"] / 1000 / emulation["dilation"],
-        "tcp_congestion_control": tcp["congestion_control"],
-        "tcp_slow_start_after_idle": tcp["slow_start_after_idle"],
-    }
+        facts["tcp_rto_min_seconds"] = tcp["rto_min_ms"] / 1000 / emulation["dilation"]
+        for name in ("congestion_control", "slow_start_after_idle"):
+            facts[f"tcp_{name}"] = tcp[name]
+    return facts
 
 
-def _stalled(record: RunRecord) -> list[dict[str, Any]]:
-    """Whether a run on emulated nodes stalled, and where; nothing is known of earlier records."""
-    emulation = record.run["execution"].get("emulation", {})
-    if "tcp" not in emulation or record.status != "ok":
-        return []
-    said = emulation.get("stalled")
-    return [row("stalled", "1", float(said is not None), text=said or "no")]
+def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the ranks tell of their machines, all values that they have; none in older records."""
+    told = [rank["environment"] for rank in ranks if "environment" in rank]
+    names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
+    values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
+    facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
+    # The networks of NCCL as it tells of them; `nccl_tcp` where it used TCP sockets.
+    accounts = [rank["nccl"] for rank in ranks if "nccl" in rank]
+    for name in ("transports", "cards"):
+        if used := sorted({value for one in accounts for value in one[name]}):
+            facts[f"nccl_{name}"] = ", ".join(used)
+    if channels := [one["channels"] for one in accounts if one["channels"] is not None]:
+        facts["nccl_channels"] = max(channels)
+    if any(one["tcp"] for one in accounts):
+        facts["nccl_tcp"] = 1
+    if shares := [rank["steal_share"] for rank in ranks if "steal_share" in rank]:
+        facts["steal_share"] = max(shares)
+    if speeds := [rank["machine_speed"]["median"] for rank in ranks if "machine_speed" in rank]:
+        facts["machine_speed"] = statistics.median(speeds)
+    if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
+        facts["cpu_mhz"] = min(clocks)
+    cores = {rank["rank"]: rank["cores"] for rank in ranks if "cores" in rank}
+    if cores:
+        facts["placement"] = "; ".join(
+            f"rank {rank} on {f'core {own[0]}' if len(own) == 1 else f'{len(own)} cores'}"
+            for rank, own in cores.items()
+        )
+    return facts
 
 
 def circumstances(run: Mapping[str, Any]) -> dict[str, str]:

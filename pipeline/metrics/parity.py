@@ -131,17 +131,15 @@ def _reference(group: Group, groups: Groups, precision: str) -> Group | None:
     alone = [g for g in finished if g.context["world_size"] == 1]
     single = [g for g in alone if g.context["strategy"] == "single"]
     ranked = single + (alone if precision == group.context["precision"] else [])
-    here = [g for g in finished if _world(g) == _world(group) and not lossy(g)]
+    here = [g for g in finished if not lossy(g)]
+    for size in ("nodes", "world_size"):
+        here = [g for g in here if g.context[size] == group.context[size]]
     equal = [g for g in [*ranked, *here] if not unequal_training_work(g, group)]
     # A cell is no reference of its own unless it is the single device.
     own = any(one is group for one in [*single, *ranked[:1]])
     if equal and (equal[0] is not group or own):
         return equal[0]
     return next(iter(ranked), None)
-
-
-def _world(group: Group) -> tuple[int, int]:
-    return int(group.context["nodes"]), int(group.context["world_size"])
 
 
 def lossy(group: Group) -> bool:

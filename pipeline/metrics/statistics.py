@@ -127,14 +127,9 @@ def repeats_interval(runs: Sequence[Floats]) -> Interval:
     steps. They are no interval: claims and comparisons do not decide by them, and the table of
     metrics leaves them out.
     """
-    n = len(runs)
-    if n == 1:
-        own = median_interval(runs[0])
-        return replace(own, n=1, how=NO_INTERVAL)
-    medians = np.asarray([np.median(run) for run in runs], dtype=np.float64)
-    low, high = interpolated_bounds(medians)
-    value = float(np.median(medians))
-    return Interval(value, min(low, value), max(high, value), n, describe(n))
+    if len(runs) == 1:
+        return replace(median_interval(runs[0]), n=1, how=NO_INTERVAL)
+    return values_interval([float(np.median(run)) for run in runs])
 
 
 def values_interval(values: Sequence[float]) -> Interval:
@@ -148,16 +143,10 @@ def values_interval(values: Sequence[float]) -> Interval:
     if n == 1:
         only = float(ordered[0])
         return Interval(only, only, only, 1, NO_INTERVAL)
-    low, high = interpolated_bounds(ordered)
-    value = float(np.median(ordered))
-    return Interval(value, min(low, value), max(high, value), n, describe(n))
-
-
-def describe(n: int) -> str:
-    """What stands in the column `interval` for `n` repeats."""
-    if n >= MIN_REPEATS:
-        return f"{_PERCENT} interval from order statistics of {n} repeats"
-    return NO_INTERVAL
+    (low, high), value = interpolated_bounds(ordered), float(np.median(ordered))
+    how = f"{_PERCENT} interval from order statistics of {n} repeats"
+    how = how if n >= MIN_REPEATS else NO_INTERVAL
+    return Interval(value, min(low, value), max(high, value), n, how)
 
 
 def interval_of_ratio(one: Interval, other: Interval) -> Interval:
@@ -172,11 +161,10 @@ def interval_of_ratio(one: Interval, other: Interval) -> Interval:
     scale = _satterthwaite(one, other) if min(one.n, other.n) >= MIN_REPEATS else (1.0, 1.0)
     down = math.hypot(first[0] * scale[0], second[1] * scale[1])
     up = math.hypot(first[1] * scale[0], second[0] * scale[1])
-    value = one.value / other.value
-    return Interval(
-        value, value * math.exp(-down), value * math.exp(up), min(one.n, other.n),
-        _describe_ratio(one.n, other.n),
-    )  # fmt: skip
+    value, n = one.value / other.value, min(one.n, other.n)
+    how = f"{_PERCENT} interval of a ratio of medians of {one.n} and {other.n} repeats"
+    how = how if n >= MIN_REPEATS else NO_INTERVAL
+    return Interval(value, value * math.exp(-down), value * math.exp(up), n, how)
 
 
 def _reach(interval: Interval) -> tuple[float, float]:
@@ -200,12 +188,6 @@ def _satterthwaite(one: Interval, other: Interval) -> tuple[float, float]:
     parts = sum(v**2 / df for v, df in zip(variance, freedom, strict=True))
     both = float(stdtrit(total**2 / parts, tail))
     return both / alone[0], both / alone[1]
-
-
-def _describe_ratio(n: int, other: int) -> str:
-    if min(n, other) >= MIN_REPEATS:
-        return f"{_PERCENT} interval of a ratio of medians of {n} and {other} repeats"
-    return NO_INTERVAL
 
 
 def bca_interval(runs: Sequence[Floats]) -> Interval | None:

@@ -1,4 +1,4 @@
-"""What a rank holds of a tensor: how it was cut, as boxes of the whole, and how it is put together.
+"""A rank's part of a tensor: its cut, its boxes of the whole, and putting the whole together.
 
 A cut parameter is an ordinary one that holds this rank's part and carries its `Cut`; the optimiser
 needs to know nothing of it. The shards of FSDP2 are torch's DTensors, which know it themselves. A
@@ -95,14 +95,14 @@ def cut(parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup) -> nn.
 
 def rows_of(tensor: Tensor) -> Rows | None:
     """The rows of a parameter that these are; None for all of them."""
-    found: Rows | None = getattr(tensor, ROWS_NAME, None)
-    return found
+    rows: Rows | None = getattr(tensor, ROWS_NAME, None)
+    return rows
 
 
 def cut_of(tensor: Tensor) -> Cut | None:
-    """How a parameter was cut; None for a whole one."""
-    found: Cut | None = getattr(tensor, NAME, None)
-    return found
+    """The cut of a parameter; None for a whole one."""
+    made: Cut | None = getattr(tensor, NAME, None)
+    return made
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Held:
 
 
 def held(tensor: Tensor, like: Tensor) -> Held:
-    """What this rank holds of a tensor that is cut as `like` is. Nothing is sent.
+    """This rank's part of a tensor that is cut as `like` is. Nothing is sent.
 
     A scalar, such as AdamW's step counter, belongs to the optimiser and is never cut.
     """

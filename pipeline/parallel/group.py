@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,19 +23,19 @@ PAUSE_SECONDS = 0.1
 """Between two nodes the deadlock came within 200 groups; after half of this in none of 1000."""
 
 
-class Ranks(Protocol):
-    """The ranks of a run and the library that joins them, as the shared step needs them."""
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among the ranks of a run, which is alone here.
 
-    @property
-    def rank(self) -> int:
-        """This process's number in the layout."""
+    What joins several has their collectives, by torch (`Group`) or by a library of its own.
+    """
 
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
+    rank: int = 0
+    size: int = 1
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean of a tensor over all ranks. Collective; `value` may be overwritten."""
+        """The mean of a tensor over all ranks; `value` may be overwritten. Collective."""
+        return value
 
     def barrier(self) -> None:
         """Return when every rank has come here. Collective."""
@@ -44,32 +44,14 @@ class Ranks(Protocol):
         """Part from the other ranks. Collective."""
 
 
-class Alone:
-    """The ranks of a run that has one."""
-
-    rank, size = 0, 1
-
-    def mean(self, value: Tensor) -> Tensor:
-        """The value itself."""
-        return value
-
-    def barrier(self) -> None:
-        """Nobody is waited for."""
-
-    def leave(self) -> None:
-        """Nobody is left."""
-
-
-ALONE = Alone()
+ALONE = Ranks()
 
 
 @dataclass(frozen=True)
-class Group:
-    """This process's place among the `layout.num_processes` ranks of torch's default group."""
+class Group(Ranks):
+    """The ranks of torch's default process group."""
 
-    rank: int
-    size: int
-    owned: bool
+    owned: bool = False
 
     @classmethod
     def join(cls, layout: Layout, backend: str | None = None) -> Group:

@@ -138,16 +138,16 @@ class Stepper:
         return norm
 
     def agree(self, good: bool) -> bool:
-        """Whether it is so on every rank. Collective."""
+        """True where it is so on every rank. Collective."""
         bad = torch.full((), float(not good), device=self.loss.device)
         return float(self.group.mean(bad)) == 0.0
 
     def shards(self) -> Shards:
-        """What this rank is the first to hold of weights and optimiser slots; nothing is sent."""
+        """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""
         return capture(self.model, self.optimiser, self.precision, self.is_first_with)
 
     def is_first_with(self, name: str, axes: Collection[str]) -> bool:
-        """Whether no rank before this one holds its part of a parameter, which `axes` cut."""
+        """True where no rank before this one holds its part of a parameter, which `axes` cut."""
         return not any(at for axis, at in self.place.items() if axis not in axes)
 
     def load(self, state: SavedState) -> None:

@@ -59,7 +59,7 @@ class Deepspeed(Strategy):
 
     @property
     def split(self) -> str:
-        """What its stage shards."""
+        """The parts that its stage shards."""
         return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
@@ -125,11 +125,11 @@ class Deepspeed(Strategy):
 def why_unusable() -> str | None:
     """None where a version that is known to be right is installed, else the reason."""
     try:
-        found = importlib.metadata.version("deepspeed")
+        version = importlib.metadata.version("deepspeed")
     except importlib.metadata.PackageNotFoundError:
         return "not installed, an optional extra (docs/strategies.md)"
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
     if numbers < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        return f"version {found}, older than {oldest}, which reads weights before they are there"
+        return f"version {version}, older than {oldest}, which reads weights before they are there"
     return None

@@ -28,7 +28,7 @@ from pipeline.parallel.types import (
 from pipeline.study.profiling import BACKWARD, FORWARD, OPTIMISER
 
 SLOTS = ("exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each weight, besides the step count."""
+"""Tensors that AdamW keeps of each weight, besides the step count."""
 
 
 def build(parts: Parts, stage: int) -> DeepSpeedStepper:
@@ -119,7 +119,7 @@ class DeepSpeedStepper(Stepper):
         DeepSpeed cuts one flat tensor of many parameters, and what it documents gives a whole slot.
         So tensors are put together one after the other, and each rank keeps its rows.
         """
-        return Shards([piece for found in self._wholes() for piece in self._own(*found)], {})
+        return Shards([piece for whole in self._wholes() for piece in self._own(*whole)], {})
 
     def _wholes(self) -> Iterator[tuple[str, Tensor]]:
         """Names and whole tensors of the state, one after the other. Collective."""
@@ -200,8 +200,8 @@ class DeepSpeedStepper(Stepper):
         """Leave the whole final weights in the model, hash them, and leave the ranks."""
         wholes = [self._whole(parameter).clone() for parameter in self.model.parameters()]
         self.engine.destroy()
-        for parameter, found in zip(self.model.parameters(), wholes, strict=True):
-            parameter.data = found
+        for parameter, whole in zip(self.model.parameters(), wholes, strict=True):
+            parameter.data = whole
         digest = weights_sha256(self.model)
         self.group.leave()
         return digest

@@ -77,7 +77,7 @@ class Horovod(Strategy):
         return super().layout(world)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """What travels, where it is of another type, and the fusion buffer, no larger than that."""
+        """A copy that travels, where of another type, and the fusion buffer, at most as large."""
         travels = self._travels(spec, gradients)
         copy = 0 if travels == gradients else travels
         return Footprint(copy + min(self.fusion_threshold_mb * 2**20, travels))
@@ -146,7 +146,7 @@ def _torch_version() -> str:
     package = importlib.util.find_spec("torch")
     if package is not None and package.origin is not None:
         text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
-        found = re.search(r"__version__\s*=\s*'([^']+)'", text)
-        if found:
-            return found.group(1)
+        version = re.search(r"__version__\s*=\s*'([^']+)'", text)
+        if version:
+            return version.group(1)
     return importlib.metadata.version("torch")

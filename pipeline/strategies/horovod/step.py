@@ -16,6 +16,7 @@ from pipeline.emulation import pacing
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.faults import Faults
+from pipeline.parallel.group import Ranks
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts, Prepared, SavedState
 from pipeline.strategies.horovod import job
@@ -29,7 +30,7 @@ class WireBfloat16:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """What travels, and the type to come back to."""
+        """The tensor that travels, and the type to come back to."""
         wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return wide, tensor.dtype
 
@@ -100,11 +101,8 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Job:
-    """This process's place among the ranks of the Horovod job."""
-
-    rank: int
-    size: int
+class Job(Ranks):
+    """The ranks of the Horovod job."""
 
     @collective
     def mean(self, value: Tensor, name: str = "mean_over_ranks") -> Tensor:

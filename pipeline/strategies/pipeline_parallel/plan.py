@@ -133,7 +133,7 @@ class Pipelined(Strategy):
     def sends_between_stages(
         self, spec: RunSpec, layout: Layout, rank: int, tied: float, parts: int = 1
     ) -> tuple[Sends, ...]:
-        """What a rank sends along the pipeline; nothing where it has one rank alone.
+        """Bytes that a rank sends along the pipeline; nothing where it has one rank alone.
 
         The first and the last rank add up the gradients of the tied embedding, `tied` bytes.
         `parts`: ranks over which sequences are cut, each of which sends its own tokens.

@@ -74,7 +74,7 @@ class StagedModel:
         return Stage(self.model, self.stages, number, autocast)
 
     def owned(self, name: str) -> bool:
-        """Whether this rank holds a parameter, and is the one that counts and saves it."""
+        """True where this rank holds a parameter, and is the one that counts and saves it."""
         return self.entries[name].owner == self.rank
 
     def weights(

@@ -218,7 +218,7 @@ class PipelineStepper(Stepper):
         return self.clip_by(squares.sqrt().float(), parameters)
 
     def is_first_with(self, name: str, axes: Collection[str]) -> bool:
-        """Whether no rank before this one holds its part of a parameter of this rank's stages.
+        """True where no rank before this one holds its part of a parameter of its stages.
 
         A tied weight has two copies, of which the first stage's counts.
         """

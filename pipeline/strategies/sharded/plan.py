@@ -45,7 +45,7 @@ class Sharded(Strategy):
 
     @property
     def split(self) -> str:
-        """What its stage shards."""
+        """The parts that its stage shards."""
         parts = ("optimiser state", "gradients", "weights")
         return ", ".join(parts[: self.stage])
 

@@ -206,7 +206,7 @@ def first_row(rows: int, ranks: dist.ProcessGroup) -> int:
 
 
 def own_rows(ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
-    """Which ids are among this rank's rows, and their places there, 0 for the others."""
+    """A mask of the ids in this rank's rows, and their places there, 0 for the others."""
     place = ids - start
     own = (place >= 0) & (place < count)
     return own, place * own

@@ -7,12 +7,23 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline import strategies
 from pipeline.claims.decide import corrected
 from pipeline.claims.judge import judge
-from pipeline.claims.load import parse
-from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED, Claim
+from pipeline.claims.load import FOLDER, load_claims, parse
+from pipeline.claims.types import (
+    NOT_REPRODUCED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    UNDECIDED,
+    Claim,
+    Selector,
+)
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import no_interval, to_dict
+from pipeline.study.expansion import expand
+from pipeline.study.load import find_study, load_study
+from pipeline.study.spec import RunSpec
 from tests.claims_worlds import REPEATS, make_world, world_study
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
@@ -132,3 +143,24 @@ def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:
     rows = [*bubble("ddp", 0.36, 0.37, 0.38, 0.375), *bubble("ring", 0.74, 0.75, 0.76, 0.75)]
     found = judge(claim("ratio", "phase_bubble", "about", 0.5, 0.1), add(world, rows))
     assert found.verdict == REPRODUCED, found.line
+
+
+def test_each_selector_of_a_mechanism_means_one_cell_of_the_study() -> None:
+    study = load_study(find_study("mechanisms"))
+    runs = [run for run in expand(study) if run.repeat == 0]
+    for paper in study.claims:
+        for one in load_claims(FOLDER / paper / "claims.yaml"):
+            asked = [one.test[key] for key in ("a", "b") if key in one.test]
+            for selector in (each for each in asked if each.precision == "fp32"):
+                found = {run.cell for run in runs if means(selector, run)}
+                assert len(found) == 1, (one.id, str(selector), found)
+
+
+def means(want: Selector, run: RunSpec) -> bool:
+    axes = dict(strategies.load(run.strategy, run.options).layout(run.world).axes)
+    return (
+        (run.strategy, run.precision) == (want.strategy, want.precision)
+        and all(run.options.get(key, False) == value for key, value in want.options.items())
+        and all(axes.get(name, 1) == size for name, size in want.axes.items())
+        and want.accumulation in (None, run.workload.accumulation_steps)
+    )
