@@ -34,15 +34,8 @@ def check(ranks: int) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _meet(LOOPBACK)
-    _write()
-
-
-def _write() -> None:
-    """Raise LaunchError where no temporary file of `ROOM` bytes can be written.
-
-    Python would take the next of some folders without a word, and other programs end.
-    """
+    free_port()
+    # Python would take the next of some folders without a word, and other programs end.
     folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108, where programs look
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -55,12 +48,10 @@ def _write() -> None:
 
 
 def free_port(address: str = LOOPBACK) -> int:
-    """A TCP port that nobody listens on and that can be reached at this moment."""
-    return _meet(address)
+    """A TCP port that nobody listens on at this moment.
 
-
-def _meet(address: str) -> int:
-    """Connect to a port of one's own, which is returned; raises LaunchError where that fails."""
+    Raises LaunchError where this machine does not reach it there.
+    """
     try:
         with socket.socket() as listener:
             listener.bind((address, 0))

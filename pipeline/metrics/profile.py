@@ -26,6 +26,7 @@ from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.parallel.wire import RECEIVE, Sends
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
+from pipeline.resolved import resolve
 from pipeline.study.profiling import IN_STEP, PHASES
 
 MEAN = "arithmetic mean over the profiled steps, each of its slowest rank; the parts add up to it"
@@ -152,8 +153,8 @@ def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     spec = records[0].spec
     if spec.strategy not in strategies.names():
         return []
-    strategy = strategies.load(spec.strategy, spec.options)
-    share = strategy.idle_share(spec)
+    run = resolve(spec)
+    share = run.strategy.idle_share(spec)
     if share is None:
         return []
     by_formula = {
@@ -164,9 +165,8 @@ def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         row(metric, "1", value, text=f"{about} by the formula of the schedule, not measured")
         for metric, (value, about) in by_formula.items()
     ]
-    layout = strategy.layout(spec.world)
     for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
-        each = [step_bubbles(record, layout, equal=equal) for record in records]
+        each = [step_bubbles(record, run.layout, equal=equal) for record in records]
         if runs := [np.asarray(steps) for steps in each if steps]:
             found.append(_interval(metric, "1", runs))
     return found
