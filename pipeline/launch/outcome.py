@@ -130,7 +130,7 @@ def _execution(
     """How the run was executed, by its launch, what the ranks left and what was emulated."""
     world, root = run.spec.world, ranks[0] if ranks else {"settings": {}}
     execution = {
-        "launcher": "fork" if run.network == "emulated" else run.strategy.launcher,
+        "launcher": "fork" if run.network == "emulated" else "torchrun",
         "world_size": world.size,
         "threads_per_rank": launch.threads_per_rank,
         "backend": world.backend,

@@ -86,8 +86,6 @@ class Strategy(ABC):
     lost_peer: ClassVar[tuple[str, ...]] = ()
     """Words of its backend's error, in lower case, on a rank whose peer is gone."""
 
-    launcher: ClassVar[str] = "torchrun"
-
     changes_the_step: ClassVar[tuple[str, ...]] = ()
     """Knobs that change the optimisation step where they are off their defaults.
 
