@@ -21,7 +21,6 @@ from pipeline.claims.types import NOT_TESTABLE
 from pipeline.claims.write import OUTCOMES, count, no_interval, outcome
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
-from pipeline.figures.left_out import left_out
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, repeats, setting
 from pipeline.page.runs import LOG_LINES, groups_of, run_rows
@@ -41,7 +40,7 @@ _SECTIONS = (
     ("layouts", "What does each layout cost, and by its formula?", "Layouts", (), ("layouts",)),
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
      ("what_if",)),
-    ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),
+    ("memory", "How much memory does it take?", "Memory", (), ("resources", "memory")),
 )  # fmt: skip
 _SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
 # What the first screen, the verdicts and the runs show; claims are told with their verdicts.
@@ -86,7 +85,7 @@ def render(
     told = [_verdict(one) for one in sorted(verdicts, key=_interest)]
     tested = [one for one in told if one["verdict"] != NOT_TESTABLE]
     columns = [(key, name) for key, name in _OPTIONAL if len({getattr(r, key) for r in rows}) > 1]
-    parts = Parts(study, folders, left_out(table))
+    parts = Parts(study, folders)
     return environment.get_template("page.html.j2").render(
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -136,14 +135,12 @@ class Parts:
 
     study: Study
     folders: Folders
-    left_out: Mapping[str, str]
-    """Why a figure is not shown, by its name."""
 
     def of(
         self, of_figures: Sequence[str], of_tables: Sequence[str]
     ) -> tuple[list[Any], list[Any]]:
         """Those of these names that the study has, as the page shows them."""
-        drawn = [n for n in figures.catalogue.shown(self.study) if n not in self.left_out]
+        drawn = figures.catalogue.shown(self.study)
         made = tables.catalogue.shown(self.study)
         return (
             [_figure(self.folders.figures, name) for name in of_figures if name in drawn],
@@ -157,9 +154,8 @@ class Parts:
         for name, question, short, of_figures, of_tables in known:
             drawn, made = self.of(of_figures, of_tables)
             if drawn or made:
-                remarks = [self.left_out[n] for n in of_figures if n in self.left_out]
                 found.append({"name": name, "question": question, "short": short,
-                              "figures": drawn, "tables": made, "remarks": remarks})  # fmt: skip
+                              "figures": drawn, "tables": made})  # fmt: skip
         return found
 
 
