@@ -113,7 +113,7 @@ def run_logged(
 def fetch_sdist(work: Path, log: Path, environment: Mapping[str, str]) -> Path:
     """The verified source archive, from the cache or by pip; raises BuildError."""
     cached = cache_folder() / "wheels" / f"horovod-{VERSION}.tar.gz"
-    if cached.is_file() and _sha256(cached) == SDIST_SHA256:
+    if cached.is_file() and sha256_of(cached) == SDIST_SHA256:
         return cached
     # pip checks the hash before it runs any of the archive's code
     listing = work / "horovod.txt"
@@ -126,7 +126,7 @@ def fetch_sdist(work: Path, log: Path, environment: Mapping[str, str]) -> Path:
     if not run_logged(command, log, environment, label="downloading"):
         raise BuildError(f"horovod {VERSION} could not be downloaded: {last_error(log)}")
     fetched = work / cached.name
-    if _sha256(fetched) != SDIST_SHA256:
+    if sha256_of(fetched) != SDIST_SHA256:
         raise BuildError(f"{fetched.name} has another SHA-256 than {SDIST_SHA256}")
     os.replace(fetched, cached)
     return cached
@@ -193,11 +193,10 @@ def scratch_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def locked_cache() -> Iterator[None]:
-    """Let one process at a time use the cache; the kernel drops the lock of a killed one."""
-    base = cache_folder() / "wheels"
-    base.mkdir(parents=True, exist_ok=True)
-    with (base / ".lock").open("w") as stream:
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time work in `folder`; the kernel drops the lock of a killed one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
@@ -233,7 +232,7 @@ def ensure(environment: Mapping[str, str], *, retry: bool, compile_only: bool = 
     earlier = remembered_failure(reason_file, target)
     if earlier and not retry:
         raise BuildError(earlier, lasting=True)
-    with locked_cache():
+    with locked(cache_folder() / "wheels"):
         log.unlink(missing_ok=True)
         wheel = build_wheel(target, log, environment)
         if not compile_only:
@@ -260,7 +259,8 @@ def remember(reason_file: Path, error: BuildError, environment: Mapping[str, str
     os.replace(temporary, reason_file)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -18,7 +18,6 @@ in the image's history: a token belongs into a pip.conf or netrc that BUILD_OPTI
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import json
 import os
@@ -27,12 +26,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.build_horovod import stop
+from envs.build_horovod import locked, sha256_of, stop
 from envs.image.builders import (
     APPTAINER_BUILD,
     BUILDERS,
@@ -94,7 +92,7 @@ def inputs_digest(root: Path, *settings: str) -> str:
         top = root / name
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             if path.is_file() and "__pycache__" not in path.parts:
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
+                content = sha256_of(path)
                 digest.update(f"{path.relative_to(root)}\0{content}\0".encode())
     return f"sha256:{digest.hexdigest()}"
 
@@ -123,14 +121,8 @@ def is_current(folder: Path, inputs: str) -> bool:
     return (
         facts.get("inputs_sha256") == inputs
         and image.is_file()
-        and facts.get("file_sha256") == file_digest(image)
+        and facts.get("file_sha256") == f"sha256:{sha256_of(image)}"
     )
-
-
-def file_digest(path: Path) -> str:
-    """`sha256:<64 hex digits>` of a file's bytes."""
-    with path.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
 def make_file(builder: Builder, target: Path, recipe: Recipe) -> tuple[str | None, str]:
@@ -162,7 +154,7 @@ def build(folder: Path, builder: Builder, recipe: Recipe, inputs: str) -> dict[s
         facts = {
             "image_digest": builder.read(DIGEST_FILE).strip(),
             "oci_digest": oci_digest,
-            "file_sha256": file_digest(temporary[0]),
+            "file_sha256": f"sha256:{sha256_of(temporary[0])}",
             "file_bytes": temporary[0].stat().st_size,
             "format": form,
             "base_image": recipe.base_image,
@@ -180,15 +172,6 @@ def build(folder: Path, builder: Builder, recipe: Recipe, inputs: str) -> dict[s
         for path in temporary:
             path.unlink(missing_ok=True)
     return facts
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let one build at a time work in `folder`; the kernel drops the lock of a killed one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

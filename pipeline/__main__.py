@@ -88,8 +88,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _bug(argv: list[str], error: Exception) -> int:
-    said = f"{type(error).__name__}: {str(error)[:300]}"
-    _fail(f"{argv[:1]} has a bug ({said}); please report it with", _save(error))
+    what = f"{type(error).__name__}: {str(error)[:300]}"
+    _fail(f"{argv[:1]} has a bug ({what}); please report it with", _save(error))
     return BUG
 
 
@@ -123,12 +123,9 @@ def _run(argv: list[str]) -> int:
 def _fail(text: str, *further: str) -> int:
     # A path may hold a line end; an error is one line that can be read, whatever was given.
     words = " ".join([text, *further]).split()
-    print("error:", " ".join(map(_shortened, words)), file=sys.stderr)
+    short = (w if len(w) <= LONGEST_WORD else f"{w[:200]}...{w[-200:]}" for w in words)
+    print("error:", " ".join(short), file=sys.stderr)
     return 2
-
-
-def _shortened(word: str) -> str:
-    return word if len(word) <= LONGEST_WORD else f"{word[:200]}...{word[-200:]}"
 
 
 def _save(error: BaseException) -> str:

@@ -32,13 +32,8 @@ MAX_BYTES = 4 << 30
 MAX_FILES = 100_000
 """Ten times the files of a study of `pipeline.study.expansion.MAX_RUNS` runs, nearly."""
 
-_SOURCES = (
-    "Snakefile",
-    "from_archive.smk",
-    "workflow/rules/*.smk",
-    "workflow/schemas/*.yaml",
-    "paper/*.*",
-)
+_SOURCES = ("Snakefile", "from_archive.smk", "workflow/rules/*.smk", "workflow/schemas/*.yaml",
+            "paper/*.*")  # fmt: skip
 _RECORD = r"runs/[a-z0-9][a-z0-9-]*/n\d+/[rpt]\d+/(spec\.json|run\.json|steps\.jsonl)"
 _PRODUCT = (
     r"metrics/metrics\.parquet|claims/verdicts\.json|figures/\w+\.(pdf|svg|png)"

@@ -47,7 +47,15 @@ def choose(
     for world in _worlds(evidence, claim, parallel, where):
         if world in judged:
             continue
-        at = [_at(places, world) for places in found]
+        at = [
+            [
+                p
+                for p in places
+                # A single device is compared with every world.
+                if (p.nodes, p.ranks) == world or (p.selector.strategy == _SINGLE and p.ranks == 1)
+            ]
+            for places in found
+        ]
         absent = [s for s, places in zip(selectors, at, strict=True) if not places]
         if absent:
             reasons.append(f"the study has no cell of {absent[0]} on {world[1]} ranks")
@@ -67,15 +75,6 @@ def world_of(places: Sequence[Place]) -> World:
     return largest.nodes, largest.ranks, largest.link.text if largest.link else ""
 
 
-def _at(places: Sequence[Place], world: tuple[int, int]) -> list[Place]:
-    """The places of one selector in a world; a single device is compared with every world."""
-    return [
-        p
-        for p in places
-        if (p.nodes, p.ranks) == world or (p.selector.strategy == _SINGLE and p.ranks == 1)
-    ]
-
-
 def _worlds(
     evidence: Evidence, claim: Claim, places: Sequence[Place], where: str
 ) -> list[tuple[int, int]]:
@@ -85,16 +84,21 @@ def _worlds(
     several nodes.
     """
     made, several = claim.made_at, where == SEVERAL_NODES
+    many = [p for p in places if p.nodes > 1]
     if several:
-        _require_wire(places)
-        fit = [p for p in places if p.nodes > 1 and p.row["network"] in _WIRED]
+        fit = [p for p in many if p.row["network"] in _WIRED]
+        none = "the claim is about several nodes, and these cells ran on one only"
+        if many:
+            none = (
+                "the nodes here are processes of one machine over its loopback: they share its "
+                "cores and there is no wire between them"
+            )
     else:
         together = [p for p in places if p.nodes == 1 or p.row["network"] == "loopback"]
         fit = [p for p in together if p.ranks > 1]
-        if not fit:
-            raise NotTestableError(
-                "it is about several ranks on one machine, and here each has one"
-            )
+        none = "it is about several ranks on one machine, and here each has one"
+    if not fit:
+        raise NotTestableError(none)
     own = [p for p in fit if evidence.own_core_each(p)]
     if not own:
         cores = plural(int(evidence.fact("num_cores")), "core")
@@ -108,17 +112,6 @@ def _worlds(
         return abs(math.log2(factor)), world
 
     return sorted({(p.nodes, p.ranks) for p in own}, key=distance)
-
-
-def _require_wire(places: Sequence[Place]) -> None:
-    several = [p for p in places if p.nodes > 1]
-    if not several:
-        raise NotTestableError("the claim is about several nodes, and these cells ran on one only")
-    if not any(p.row["network"] in _WIRED for p in several):
-        raise NotTestableError(
-            "the nodes here are processes of one machine over its loopback: they share its cores "
-            "and there is no wire between them"
-        )
 
 
 def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:

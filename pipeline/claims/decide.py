@@ -32,7 +32,7 @@ from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
 from pipeline.metrics.ranks import ALPHA, holm, p_value_above
 from pipeline.metrics.select import plural
-from pipeline.metrics.statistics import MIN_REPEATS, Floats, Interval
+from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Floats, Interval
 from pipeline.metrics.verdicts import compared
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
@@ -116,8 +116,17 @@ TIMES = (RATE, "step_seconds", "seconds_to_loss", "model_flops_utilisation", "de
 
 def named(metric: str, places: Sequence[Place]) -> str:
     """A metric of a cell, or of one cell over another, for a reader."""
-    name = {RATE: "throughput", "step_seconds": "step time"}.get(metric, metric.replace("_", " "))
-    return f"{name} of {joined(places)}"
+    name, _, axis = metric.partition(":")
+    along = f" along the axis {axis}" if axis else ""
+    return f"{_WORDS.get(name, name.replace('_', ' '))}{along} of {joined(places)}"
+
+
+_WORDS = {
+    RATE: "throughput",
+    "step_seconds": "step time",
+    "sent_bytes": "bytes sent in a step",
+    "phase_bubble": "bubble",
+}
 
 
 def joined(places: Sequence[Place], join: str = " over ") -> str:
@@ -135,6 +144,8 @@ def settle(
     about = f"{found.what} is {effect_text(effect)}"
     claimed = f"claimed {region}"
     verdict = within(effect.low, effect.high, region)
+    if effect.how == COUNTED:
+        return verdict, f"{about}, {claimed}", None
     if effect.n < MIN_REPEATS:
         return UNDECIDED, f"{about} ({claimed})", None
     if verdict == UNDECIDED:
@@ -159,7 +170,9 @@ def within(low: float, high: float, region: Region) -> str:
 
 
 def effect_text(effect: Interval) -> str:
-    """The effect with its interval, which it has from six runs on."""
+    """The effect with its interval, which it has from six runs on, and needs where it has noise."""
+    if effect.how == COUNTED:
+        return f"{significant(effect.value)} (counted)"
     if effect.n < MIN_REPEATS:
         few = f"no interval: {effect.n} of the {MIN_REPEATS} runs it needs"
         return f"{significant(effect.value)} ({few})"
@@ -212,9 +225,10 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts of a study with Holm's correction for all of its tested claims.
 
     So the chance that noise between runs makes any decided verdict wrong is at most `ALPHA`. A
-    finding without an error rate (a run that broke, what fits) is not among them.
+    finding without an error rate (a run that broke, what fits, counted bytes) is not among them.
     """
-    tested = [one for one in verdicts if one.verdict in (*DECIDED, UNDECIDED) and one.effect]
+    noisy = [one for one in verdicts if one.effect is not None and one.effect.how != COUNTED]
+    tested = [one for one in noisy if one.verdict in (*DECIDED, UNDECIDED)]
     # What did not decide by itself cannot decide now; it counts among the tests all the same.
     p_values = [1.0 if one.p_value is None else one.p_value for one in tested]
     adjusted = dict(zip([one.claim.id for one in tested], holm(p_values), strict=True))

@@ -31,7 +31,7 @@ from pipeline.metrics.select import listed, pick, plural
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
 LOW_PRECISION_GAIN = 2.0
 # Neither of these depends on how fast a number format is.
-_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness")
+_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble")
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
@@ -149,7 +149,8 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
 
     By the peaks of matrix products that the ranks measured, each in the format of its run.
     """
-    timed = claim.test.get("metric") not in _ANY_SPEED and found.effect is not None
+    metric = str(claim.test.get("metric"))
+    timed = not metric.startswith((*_ANY_SPEED, "sent_bytes")) and found.effect is not None
     mixed = [p for p in found.places if p.selector.precision == "mixed"]
     if not timed or claim.kind == "memory_formula":
         return

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pipeline.claims.choose import ONE_MACHINE, SEVERAL_NODES, choose
 from pipeline.claims.decide import RATE, TIMES, Contrast, Found, extreme, joined, named
 from pipeline.claims.over_nodes import efficiency, explained, trend
-from pipeline.claims.quantities import measure, over_repeats, own, ratio, seconds_to_loss
+from pipeline.claims.quantities import (
+    by_formula,
+    measure,
+    over_repeats,
+    own,
+    ratio,
+    seconds_to_loss,
+)
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.claims.worlds import Evidence
 from pipeline.metrics.select import pick, plural
@@ -34,7 +41,10 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
     turned = {"step_seconds": places[::-1], RATE: places}.get(metric)
     speeds = [(turned[0], turned[1])] if turned else []
     effect = ratio(one.interval, other.interval)
-    contrasts = [Contrast(one.values, other.values)]
+    # Counted bytes have no noise, and bubbles the interval of their cell alone.
+    contrasts = (
+        [Contrast(one.values, other.values)] if len(one.values) and len(other.values) else []
+    )
     timed = int(metric in TIMES)
     return Found(places, named(metric, places), effect, contrasts, speeds=speeds, num_times=timed)
 
@@ -47,6 +57,15 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
     what = f"{named(test['metric'], places[:2])}, over the same of {joined(places[2:])}"
     timed = 2 * int(test["metric"] in TIMES)
     return Found(places, what, ratio(ratio(a, b), ratio(c, d)), num_times=timed)
+
+
+def formula(claim: Claim, evidence: Evidence) -> Found:
+    """Metric of `a` over what the formula of its strategy says, which is the publication's."""
+    test = claim.test
+    [place] = choose(evidence, claim, [test["a"]], test["where"])
+    measured, expected = (of(evidence, place, test["metric"]) for of in (measure, by_formula))
+    what = f"{named(test['metric'], [place])} over its formula"
+    return Found([place], what, ratio(measured.interval, expected.interval))
 
 
 def best(claim: Claim, evidence: Evidence) -> Found:
@@ -219,6 +238,7 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
 KINDS: Mapping[str, Callable[[Claim, Evidence], Found]] = {
     "ratio": ratio_of_two,
     "ratio_of_ratios": ratio_of_ratios,
+    "formula": formula,
     "best": best,
     "worst": worst,
     "robust": robust,

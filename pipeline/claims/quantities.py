@@ -9,6 +9,10 @@
                          profiled run without its exposed communication, in which a rank waits
     loss_roughness       root mean square of the loss's jumps from step to step after warm-up
     seconds_to_loss      training time from the first timed step until the loss reaches a target
+    sent_bytes           bytes of a step, of the rank that sends most; `sent_bytes:AXIS` along one
+                         axis of the mesh. Counted, so one profiled run has them exactly
+    phase_bubble         bubble of a pipeline over its computing, replayed from the passes of
+                         profiled runs (`pipeline.metrics.bubble`)
 
 Every run counts once. The interval of the median over the runs comes from interpolated order
 statistics (`pipeline.metrics.statistics.values_interval`), that of a ratio of two from both.
@@ -25,12 +29,16 @@ from pipeline.claims.types import NotTestableError, Quantity
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.runs import STEPS_FOR_P95
 from pipeline.metrics.select import pick
-from pipeline.metrics.statistics import Interval, interval_of_ratio, values_interval
+from pipeline.metrics.statistics import COUNTED, Interval, interval_of_ratio, values_interval
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
 
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""
+    if metric.startswith("sent_bytes"):
+        return _sent(evidence, place, metric)
+    if metric == "phase_bubble":
+        return _bubble(evidence, place)
     if metric in _DERIVED:
         return over_repeats(_DERIVED[metric](evidence, place))
     return over_repeats(_rows(evidence, place, "run", metric)["value"])
@@ -42,10 +50,44 @@ def over_repeats(values: Iterable[float]) -> Quantity:
     return Quantity(found, values_interval(list(found)))
 
 
+def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
+    """What the strategy's own formula says of `sent_bytes` or `phase_bubble` at a place."""
+    if metric.startswith("sent_bytes"):
+        return _sent(evidence, place, f"predicted_{metric}")
+    value = float(_rows(evidence, place, "cell", "phase_bubble_formula")["value"].iloc[0])
+    return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
+
+
+def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
+    """Bytes of a step, of the rank that sends most, along all axes or along the one named."""
+    name, _, axis = metric.partition(":")
+    rows = own(evidence.table[evidence.table["level"] == "profile"], place)
+    rows = rows[rows["metric"].str.match(f"{name}:{axis}" + ("$" if axis else ""))]
+    if rows.empty:
+        raise NotTestableError(f"the study has no profiled run of {place.label} that counted bytes")
+    most = rows.groupby(["run_id", "rank"])["value"].sum().groupby("run_id").max()
+    if most.nunique() > 1:
+        return over_repeats(most)
+    value = float(most.iloc[0])
+    return Quantity(np.empty(0), Interval(value, value, value, len(most), COUNTED))
+
+
+def _bubble(evidence: Evidence, place: Place) -> Quantity:
+    """Over the profiled runs, each of which counts once by the median of its steps."""
+    row = _rows(evidence, place, "cell", "phase_bubble").iloc[0]
+    status = own(pick(evidence.table, "profile", "status"), place)
+    runs = int((status["text"] == "ok").sum())
+    # Of few runs the table has no bounds, and nothing is decided by them.
+    value, low, high = row[["value", "low", "high"]].astype(float).fillna(float(row["value"]))
+    return Quantity(np.empty(0), Interval(value, low, high, runs, str(row["interval"])))
+
+
 def ratio(one: Interval, other: Interval) -> Interval:
     """One over the other, of independent runs; raises NotTestableError where a bound is zero."""
     if min(one.low, other.low) <= 0:
         raise NotTestableError("an interval includes zero, so a ratio has no bounds")
+    if other.how == COUNTED:
+        return one.times(1 / other.value)
     return interval_of_ratio(one, other)
 
 

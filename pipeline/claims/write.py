@@ -26,7 +26,7 @@ from pipeline.metrics.counts import run_counts
 from pipeline.metrics.headline import headline
 from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.select import plural
-from pipeline.metrics.statistics import MIN_REPEATS
+from pipeline.metrics.statistics import COUNTED, MIN_REPEATS
 from pipeline.schemas import validate
 from pipeline.text import markdown
 
@@ -172,13 +172,18 @@ def outcome(one: Mapping[str, Any]) -> str:
 
 def has_interval(one: Mapping[str, Any]) -> bool:
     """Whether the bounds of a verdict's effect are a 95 % interval: they are from six runs on."""
-    return one["effect"] is not None and one["effect"].get("repeats", MIN_REPEATS) >= MIN_REPEATS
+    effect = one["effect"]
+    if effect is None or effect.get("interval") == COUNTED:
+        return False
+    return bool(effect.get("repeats", MIN_REPEATS) >= MIN_REPEATS)
 
 
 def no_interval(one: Mapping[str, Any]) -> str:
     """What stands for the bounds of an effect that has no 95 % interval; empty where it has."""
     if has_interval(one):
         return ""
+    if one["effect"].get("interval") == COUNTED:
+        return "(counted)"
     return f"(no interval: {plural(one['effect']['repeats'], 'run')})"
 
 

@@ -23,6 +23,7 @@ from pipeline.machine.facts import cpu_model, usable_cores
 from pipeline.models import flops_per_token
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
+from pipeline.planner.ranking import Cluster, gigabits, rank, table
 from pipeline.planner.sizes import MOST_DEVICES, layouts, size_of, sizes
 from pipeline.planner.tables import align, best_of, parts_of, which_fit
 from pipeline.records.record import RUN_FILE
@@ -56,6 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--model-sizes", action="store_true", help="layouts of GPT-2 and GPT-3, 124 M to 175 B"
     )
+    what.add_argument(
+        "--model", metavar="SIZE",
+        help="layouts of GPT of this size (350M, 1.3B) on a cluster, by predicted step time",
+    )  # fmt: skip
+    parser.add_argument("--nodes", type=options.count(1, 128), help="with --model (default 1)")
+    parser.add_argument(
+        "--gpus-per-node", type=options.count(1, 16), help="with --model (default 8)"
+    )
+    parser.add_argument("--link", metavar="RATE", help="with --model: of a node, as 200gbit")
+    parser.add_argument(
+        "--batch", type=options.count(1, 100_000), help="with --model: sequences (default 512)"
+    )
     parser.add_argument(
         "--devices",
         type=options.count(1, MOST_DEVICES),
@@ -80,6 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs."""
     limit = _limit(args)
+    if args.model is not None:
+        return _ranking(args)
+    for option in ("nodes", "gpus_per_node", "link", "batch"):
+        if getattr(args, option) is not None:
+            name = option.replace("_", "-")
+            raise StudyError(f"--{name} belongs to --model; leave it out, or give --model")
     if args.model_sizes:
         return _model_sizes(args, limit)
     for option in ("devices", "precision", "size", "recompute"):
@@ -100,6 +119,25 @@ def run(args: argparse.Namespace) -> int:
     notes = [*_notes(plans, limit), _estimate(study, plans, args.device)]
     notes += [*_repeats_note(study), *_corpus_note(study)]
     print("\n" + "\n".join(notes))
+    return 0
+
+
+def _ranking(args: argparse.Namespace) -> int:
+    """Print layouts of a model on a cluster that is not here, by predicted step time."""
+    nodes = args.nodes or 1
+    if args.device is None or (nodes > 1 and args.link is None):
+        missing = "--device" if args.device is None else "--link"
+        raise StudyError(f"--model needs {missing}; give it, as --device a100-80 --link 200gbit")
+    if args.devices or args.size or args.recompute:
+        raise StudyError(
+            "--devices, --size and --recompute belong to --model-sizes; leave them out"
+        )
+    cluster = Cluster(
+        args.device, DEVICES[args.device], nodes, args.gpus_per_node or 8,
+        gigabits(args.link) if args.link else 0.0,
+    )  # fmt: skip
+    size = size_of(args.model)
+    print("\n".join(table(rank(size, cluster, args.batch or 512, args.precision or "bf16"))))
     return 0
 
 

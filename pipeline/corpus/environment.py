@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pipeline.errors import CorpusError
 
@@ -28,6 +31,8 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
         "HF_HUB_CACHE": str(work / "hub"),
         "HF_XET_CACHE": str(work / "xet"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        # What it says of each of its attempts; how they ended is in the error.
+        "HF_HUB_VERBOSITY": "error",
         # Threads train; processes encode. A fork after threads would otherwise warn on every call.
         "TOKENIZERS_PARALLELISM": "true" if num_proc > 1 else "false",
         "RAYON_NUM_THREADS": str(num_proc),
@@ -40,6 +45,24 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
             yield
     finally:
         tempfile.tempdir = temporary
+
+
+def check_hub() -> None:
+    """Raise CorpusError where the hub's name leads nowhere, which its library would try six times.
+
+    Behind a proxy no name is looked up here.
+    """
+    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+    if urllib.request.getproxies():
+        return
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError as error:
+        raise CorpusError(
+            f"the hub {host} cannot be reached from this machine ({error.strerror}); make the "
+            "tokens where there is a network, set HTTPS_PROXY if the site has a proxy, or name a "
+            "folder of this machine in corpus.name or tokenizer.name"
+        ) from None
 
 
 @contextmanager

@@ -105,10 +105,9 @@ class Manifest:
         for shard in self.shards:
             path = folder / shard.file
             expected = shard.num_tokens * self.file_dtype.itemsize
-            found = path.stat().st_size if path.is_file() else None
-            if found is None:
+            if not path.is_file():
                 raise CorpusError(f"{path} does not exist; expected {expected} bytes, {_AGAIN}")
-            if found != expected:
+            if (found := path.stat().st_size) != expected:
                 raise CorpusError(
                     f"{path} has {found} bytes; expected {expected} "
                     f"({shard.num_tokens} tokens of {self.dtype}), {_AGAIN}"
@@ -118,14 +117,17 @@ class Manifest:
         """Raise CorpusError for a file with another hash; one that was read before is not again."""
         expected = {shard.file: shard.sha256 for shard in self.shards}
         expected[TOKENIZER_FILE] = self.tokenizer["sha256"]
-        read_before, found = _verified(folder), dict[str, Any]({MANIFEST_FILE: self.sha256})
+        # Size, time of change (ns) and hash of the files that were read.
+        read_before, found = {}, dict[str, Any]({MANIFEST_FILE: self.sha256})
+        with contextlib.suppress(CorpusError):
+            read_before = read_made(folder / VERIFIED_FILE, "", CorpusError, "train")
         for name, sha256 in expected.items():
             path = folder / name
             if not path.is_file():
                 raise CorpusError(f"{path} does not exist; {_AGAIN}")
             state = path.stat()
             found[name] = [state.st_size, state.st_mtime_ns, sha256]
-            if read_before.get(name) == found[name]:
+            if isinstance(read_before, dict) and read_before.get(name) == found[name]:
                 continue
             actual = sha256_of_file(path)
             if actual != sha256:
@@ -168,15 +170,6 @@ class Manifest:
                     f"{folder / MANIFEST_FILE} at $.{name}: {getattr(self, name)} is not the "
                     f"{count} of the tokens beside it, so it was edited; {_AGAIN}"
                 )
-
-
-def _verified(folder: Path) -> dict[str, Any]:
-    """Size, time of change (ns) and hash of the files that were read; empty where none were."""
-    try:
-        content = read_made(folder / VERIFIED_FILE, "", CorpusError, "train")
-    except CorpusError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _validate(data: object, path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from pipeline.corpus import python_docs
+from pipeline.corpus.environment import check_hub
 from pipeline.corpus.texts import PIECE_CHARACTERS, open_text, read_strings, split_document
 from pipeline.errors import CorpusError
 
@@ -140,6 +141,8 @@ class Hub:
         """The rows' `column`, at most `max_documents` of them."""
         import datasets
 
+        if not self.is_local:
+            check_hub()
         try:
             rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(
                 unit, self.config, split=self.split, revision=self.revision, streaming=True

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pipeline.corpus.environment import check_hub
 from pipeline.corpus.text_store import Survey, TextStore
 from pipeline.documents import read_document
 from pipeline.errors import CorpusError
@@ -158,6 +159,7 @@ def _download(name: str, revision: str | None, cache: Path) -> tuple[Path, Path]
             f"tokenizer.name {name!r} is no folder here and tokenizer.revision is null; expected "
             "a folder that holds tokenizer.json, or the full commit hash of the hub repository"
         )
+    check_hub()
     try:
         file = Path(
             hf_hub_download(name, "tokenizer.json", revision=revision, cache_dir=str(cache))

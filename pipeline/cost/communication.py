@@ -86,8 +86,8 @@ class Network:
         """Seconds of a stage's send to the next one, `stride` ranks away."""
         of = self.device.constants
         if stride >= self.job.gpus_per_node or self.job.gpus > self.job.gpus_per_node:
-            # Every rank of the node sends to its peer over the same cards.
-            groups = min(self.job.gpus_per_node, self.job.gpus)
+            # Every rank of the stage that lies on the node sends to its peer over the same cards.
+            groups = min(self.job.gpus_per_node, stride)
             rate = 1e9 / 8 * self.job.node_net_gbps * of["network_share"] / groups
             return size / rate + 1e-6 * of["network_us"]
         return size / (0.5 * self.device.link_rate) + 1e-6 * of["link_us"]

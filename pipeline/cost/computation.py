@@ -57,7 +57,9 @@ def layer(job: Job, device: Device, profile: Profile) -> Passes:
     if job.recompute == "full":
         b += f
     elif job.recompute == "selective":
-        b += forward + profile["selective_products"] * products / profile["efficiency"]
+        b += forward
+        if job.flash:
+            b += profile["selective_products"] * products / profile["efficiency"]
     return Passes(f, b)
 
 

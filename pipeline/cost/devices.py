@@ -6,6 +6,7 @@ of them that kernels reach from `constants.json`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ def number_format(precision: str) -> str:
 def device_of(job: Job, constants: Constants) -> Device:
     """The device of a row's hardware; raises Refused for one that is not known."""
     known = content()["devices"]
-    names = [n for n in known if re.search(known[n]["pattern"], job.hardware, re.IGNORECASE)]
+    hardware = f"{job.hardware} {job.device_gib:.0f}GB"
+    names = [n for n in known if re.search(known[n]["pattern"], hardware, re.IGNORECASE)]
     if not names:
         raise Refused(f"hardware {job.hardware[:40]!r} is not known")
     of = constants.device(names[0])
@@ -51,12 +53,15 @@ def device_of(job: Job, constants: Constants) -> Device:
     peak = datasheet_peak(known[names[0]]["driver_name"], dtype)
     if peak is None:
         raise Refused(f"{names[0]} has no data sheet rate in {dtype}")
+    # All wait for the slowest of the devices, whose speeds differ a little: the expected largest
+    # of n normal deviates is near sqrt(2 ln n) (0.6 below it for few).
+    slowest = 1.0 + of["spread"] * max(0.0, math.sqrt(2 * math.log(job.gpus)) - 0.6)
     share = of["share_fp32"] if dtype == "float32" else of["share"]
     flops = peak.flops_per_second * of["clock"]
     return Device(
         peak=flops,
-        rate=flops * share,
-        memory_rate=1e9 * of["memory_gb_s"] * of["memory_share"],
+        rate=flops * share / slowest,
+        memory_rate=1e9 * of["memory_gb_s"] * of["memory_share"] / slowest,
         link_rate=1e9 * of["link_gb_s"] * of["link_share"],
         kernel_seconds=1e-6 * of["kernel_us"],
         constants=of,

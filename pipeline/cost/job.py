@@ -6,6 +6,7 @@ predicted raises Refused with the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,8 +19,17 @@ CONFIGURATION = (
 """Columns that are read; `note` for what the other columns have no place for (mesh of ZeRO)."""
 
 
+FRACTIONS = ("device_gib", "node_net_gbps", "accum", "global_batch", "params")
+MOST = 10_000_000
+"""Largest whole number of a column."""
+
+
 class Refused(Exception):
     """The row cannot be predicted; the text says why."""
+
+
+class Impossible(Refused):
+    """The configuration cannot run on any device; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,11 @@ class Job:
         return self.micro * self.seq
 
     @property
+    def autocast(self) -> bool:
+        """Whether products are narrow and weights are not, as precision or framework says."""
+        return re.search(r"\bamp\b", f"{self.precision} {self.framework}".lower()) is not None
+
+    @property
     def layer_parameters(self) -> float:
         """Weights of the products of one layer."""
         attention = 2 * self.hidden**2 + 2 * self.hidden * self.head_size * self.kv_heads
@@ -89,12 +104,16 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
     text = (row.get(name) or "").strip()
     if not text or text.lower() in ("nan", "none", "null"):
         return None
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
     try:
         value = float(text)
     except ValueError:
         raise Refused(f"{name} is {text[:40]!r}, not a number") from None
     if not 0 <= value < 1e15:
         raise Refused(f"{name} is {text[:40]}, outside of 0 to 1e15")
+    if name not in FRACTIONS and (value != int(value) or value > MOST):
+        raise Refused(f"{name} is {text[:40]}, not a whole number up to {MOST:,}")
     return value
 
 
@@ -127,7 +146,7 @@ def jobs_of(row: Mapping[str, str]) -> list[Job]:
     found = []
     for dp, tp, pp in _layouts(row, gpus, sizes):
         batch, accum = _number(row, "global_batch"), _number(row, "accum")
-        micros = [int(sizes["micro"] or 1)]
+        micros = [max(1, int(sizes["micro"] or 1))]
         if sizes["micro"] is None:
             if not batch:
                 raise Refused("neither the micro-batch nor the global batch is stated")
@@ -161,6 +180,8 @@ def _layouts(
         if known > gpus or gpus % known or (None not in stated and known != gpus):
             raise Refused(f"dp x tp x pp is {known}, which does not fill {gpus} GPUs")
         dp, tp, pp = (int(size) if size else gpus // known for size in stated)
+        if pp > _needed(row, "layers"):
+            raise Impossible(f"pp is {pp}, more stages than layers")
         return [(dp, tp, pp)]
     a_node = int(_number(row, "gpus_per_node") or 8)
     layers, heads = int(_needed(row, "layers")), int(_needed(row, "heads"))

@@ -48,10 +48,11 @@ def parameters_of(job: Job, count: int, stage: int) -> float:
     return (count * job.layer_parameters + held * table) / job.tp
 
 
-def layer_activations(job: Job, element: int) -> float:
+def layer_activations(job: Job, profile: Mapping[str, float], element: int) -> float:
     """Bytes that a layer keeps of a micro-batch for its backward pass."""
     h, t = job.hidden, job.tp
-    whole = 5 * h / (t if job.seq_parallel else 1)
+    # Sequence parallelism cuts what is whole, but for inputs that are kept as they were gathered.
+    whole = h * (5 / t + profile["gathered_inputs"] if job.seq_parallel else 5)
     kv = 2 * job.kv_heads * job.head_size
     inner = (2 * h + kv + job.ffn * (4 if job.gated else 2)) / t
     scores = 0.0 if job.flash or job.recompute == "selective" else 2.5 * job.heads * job.seq / t
@@ -60,17 +61,20 @@ def layer_activations(job: Job, element: int) -> float:
 
 def _stage(job: Job, profile: Mapping[str, float], count: int, stage: int, element: int) -> Memory:
     n = parameters_of(job, count, stage)
-    amp = "amp" in job.precision and profile["amp_masters"] > 0
+    amp = job.autocast and profile["amp_masters"] > 0
     weight, master = (4.0, 8.0) if amp or element == 4 else (2.0, 12.0)
     shards = [job.shard if job.zero >= level else 1 for level in (3, 2, 1)]
     flight = max(1.0, min(job.pp - stage, job.accum))
     if job.vpp > 1:
         flight *= 1 + (job.pp - 1) / (job.pp * job.vpp)
-    layer = layer_activations(job, element)
+    layer = layer_activations(job, profile, element)
     if job.recompute == "full":
         kept = job.tokens * job.hidden * element / (job.tp if job.seq_parallel else 1)
         activations = flight * count * kept + layer
     else:
+        if job.recompute == "selective" and job.flash:
+            # Attention keeps no scores; what is recomputed is every second product.
+            layer *= profile["selective_activations"]
         activations = flight * count * layer
     # One block is gathered whole while it is used, another one is on its way.
     gathered = 2 * 2 * job.layer_parameters / job.tp if job.zero == 3 else 0.0

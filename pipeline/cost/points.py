@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.cost.constants import Constants, content
-from pipeline.cost.job import CONFIGURATION, Job, Refused, jobs_of
+from pipeline.cost.job import CONFIGURATION, Impossible, Job, Refused, jobs_of
 from pipeline.cost.predict import Prediction, predict
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import ClaimError
@@ -47,7 +47,8 @@ def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:
     try:
         options = [(job, predict(job, constants)) for job in jobs_of(row)]
     except Refused as refused:
-        return dict.fromkeys(ADDED, "") | {"reason": str(refused)}
+        fits_nowhere = "false" if isinstance(refused, Impossible) else ""
+        return dict.fromkeys(ADDED, "") | {"reason": str(refused), "fits": fits_nowhere}
     return answer(options, constants)
 
 

@@ -65,7 +65,7 @@ class Model:
         self.network = Network(job, self.device)
         self.layer = computation.layer(job, self.device, self.profile)
         self.embedding, self.head = computation.ends(job, self.device, self.profile)
-        in_layers = self.head.both / self.layer.both
+        in_layers = job.vocab * job.hidden / job.layer_parameters
         self.counts = schedule.stages(
             job.layers, job.pp, in_layers, balance=self.profile["balances_head"] > 0
         )
@@ -136,7 +136,12 @@ class Model:
         job, profile = self.job, self.profile
         if job.dp < 2 or job.zero >= 2:
             return 0.0
-        wide = 4.0 if self.device.element == 4 else profile["reduce_bytes"]
+        # Autocast keeps weights in fp32, and so are their gradients.
+        autocast = job.autocast and profile["amp_masters"] > 0
+        wide = 4.0 if self.device.element == 4 or autocast else 2.0
+        if "bf16" in job.precision:
+            # Some sum bf16 gradients in fp32 and send them so.
+            wide = max(wide, profile["reduce_bytes"])
         group = Group.of(job.dp, job.tp, job.gpus_per_node)
         whole = self.network.all_reduce(group, parameters * wide)
         exposed = whole
@@ -161,13 +166,13 @@ class Model:
         kinds = {0, job.pp - 1, max(range(job.pp), key=lambda s: self.counts[s])}
         found = {stage: self.micro(stage) for stage in kinds}
         middle = found[max(kinds, key=lambda s: self.counts[s])]
-        per_layer = {
+        per_stage = {
             stage: found[stage].total
             if stage in found
             else middle.total * self.counts[stage] / max(self.counts)
             for stage in range(job.pp)
         }
-        seconds = schedule.one_forward_one_backward(list(per_layer.values()), job.accum, job.vpp)
+        seconds = schedule.one_forward_one_backward(list(per_stage.values()), job.accum, job.vpp)
         slowest = max(found.values(), key=lambda micro: micro.total)
         parameters = max(
             memory.parameters_of(job, self.counts[stage], stage) for stage in (0, job.pp - 1)

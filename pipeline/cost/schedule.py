@@ -1,17 +1,19 @@
-"""Layers of each stage, and the seconds of a pipeline's step by the exact form of 1F1B."""
+"""Layers of each stage, and the seconds of a pipeline's step by a closed form of 1F1B."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
 def stages(layers: int, pp: int, head_in_layers: float, balance: bool) -> list[int]:
-    """Layers of each stage: even, the rest to the middle; or the last has fewer for its head."""
+    """Layers of each stage: even, the rest to the middle; or by cost, the head in the last one."""
     if pp == 1:
         return [layers]
     if balance:
-        blocks = layers + head_in_layers
-        cuts = [min(layers, round(blocks * (i + 1) / pp)) for i in range(pp)]
+        # Each stage takes layers until it has its share of the cost, so the first have most.
+        share = (layers + head_in_layers) / pp
+        cuts = [min(layers, math.ceil(share * (stage + 1) - 1e-9)) for stage in range(pp)]
         return [b - a for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
     least, rest = divmod(layers, pp)
     first = (pp - rest) // 2

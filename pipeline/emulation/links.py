@@ -14,6 +14,8 @@ HEADER_BYTES, FRAME_BYTES = 52, 14
 SEGMENT_BYTES = 18_000
 """Largest packet that the kernel hands to a link at once; it must fit into the burst."""
 
+SIZE = f"gso_max_size {SEGMENT_BYTES}"
+
 LATE_SECONDS = 1.5e-4
 """How late the timer may let the next segment go: the burst covers what passes meanwhile, or the
 link never reaches its rate. Found by trial, from the rates that were reached."""
@@ -56,48 +58,38 @@ def port(copy: int, node: int) -> str:
 def switch_commands(copy: int, link: LinkSpec) -> list[str]:
     """For `ip -batch`: the switch of one copy, or the two with the uplink between them."""
     sides = (0,) if link.uplink_mbits is None else (0, 1)
-    names = [bridge(copy, side) for side in sides]
-    commands = [
-        text.format(name)
-        for name in names
-        for text in ("link add {} type bridge", "link set {} up")
-    ]
-    if len(sides) == 1:
-        return commands
-    ends = [uplink(copy, side) for side in sides]
-    commands.append(f"link add {ends[0]} mtu {MTU} type veth peer name {ends[1]} mtu {MTU}")
-    return commands + [
-        f"link set {end} master {name} gso_max_size {SEGMENT_BYTES} up"
-        for end, name in zip(ends, names, strict=True)
-    ]
+    commands = []
+    for name in (bridge(copy, side) for side in sides):
+        commands += [f"link add {name} type bridge", f"link set {name} up"]
+    if len(sides) == 2:
+        ends = [uplink(copy, side) for side in sides]
+        commands.append(f"link add {ends[0]} mtu {MTU} type veth peer name {ends[1]} mtu {MTU}")
+        commands += [f"link set {ends[n]} master {bridge(copy, n)} {SIZE} up" for n in sides]
+    return commands
 
 
 def uplink_commands(copy: int, link: LinkSpec, factor: float) -> list[str]:
     """For `tc -batch`: the uplink is shaped both ways, where there is one; it adds no delay."""
     if link.uplink_mbits is None:
         return []
-    return [
-        f"qdisc add dev {uplink(copy, side)} root handle 1: tbf {_shape(link.uplink_mbits, factor)}"
-        for side in (0, 1)
-    ]
+    shape = _shape(link.uplink_mbits, factor)
+    return [f"qdisc add dev {uplink(copy, n)} root handle 1: tbf {shape}" for n in (0, 1)]
 
 
 def plug_commands(copy: int, node: int, keeper: int) -> list[str]:
     """For `ip -batch` within the node: its interface, whose other end goes to process `keeper`."""
-    size = f"gso_max_size {SEGMENT_BYTES}"
     return [
         f"link add {INTERFACE} mtu {MTU} type veth "
         f"peer name {port(copy, node)} mtu {MTU} netns {keeper}",
         f"addr add {address(copy, node)}/24 dev {INTERFACE}",
-        f"link set {INTERFACE} {size} up",
+        f"link set {INTERFACE} {SIZE} up",
         "link set lo up",
     ]
 
 
 def port_commands(copy: int, node: int, side: int = 0) -> list[str]:
     """For `ip -batch` at the switch: the node's port."""
-    size = f"gso_max_size {SEGMENT_BYTES}"
-    return [f"link set {port(copy, node)} master {bridge(copy, side)} {size} up"]
+    return [f"link set {port(copy, node)} master {bridge(copy, side)} {SIZE} up"]
 
 
 def sending_commands(link: LinkSpec, factor: float) -> list[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pipeline.emulation import links, probes
@@ -65,6 +66,7 @@ def measure(
     assert link is not None and width is not None
     same = json.dumps([link.to_dict(), nodes.count, width, shares.places, asdict(dilation)])
     before = session.recall(same, RATES_SECONDS) if nodes.count > 1 else None
+    least_share = width * (REAL_TIME_SHARE if spec.world.real_time else LEAST_SHARE)
 
     def rates() -> list[float]:
         if nodes.count == 1:
@@ -75,21 +77,12 @@ def measure(
         late = [shares.places[node] for node, share in enumerate(had) if share < least_share]
         return busy_programs(PAUSE_SECONDS, (core for place in late for core in place))
 
-    least_share = width * (REAL_TIME_SHARE if spec.world.real_time else LEAST_SHARE)
-    least_rates = _least_rates(link, nodes.count)
     in_vain = session.recall("busy", BUSY_SECONDS)
     patience = IMPATIENCE_SECONDS if in_vain else min(PATIENCE_SECONDS, spec.timeout_seconds / 2)
-    cores, reached, disturber = _when_quiet(
-        lambda: _cores(width, nodes, shares, dilation),
-        rates,
-        least_share,
-        least_rates,
-        patience,
-        wait,
-        tell,
-    )
+    look = partial(_cores, width, nodes, shares, dilation)
+    cores, reached, disturber = _when_quiet(look, rates, least_share, link, patience, wait, tell)
     session.keep("busy", disturber is not None)
-    if before is None and reached and _reached(reached, least_rates):
+    if before is None and reached and _reached(reached, link):
         session.keep(same, {"rates": reached, "run": spec.run_id})
     return {
         "dilation": dilation.factor,
@@ -110,7 +103,7 @@ def _when_quiet(
     cores: Callable[[], list[float]],
     rates: Callable[[], list[float]],
     least_cores: float,
-    least_rates: Sequence[float],
+    link: LinkSpec,
     patience: float,
     wait: Callable[[Sequence[float]], str],
     tell: Callable[[str], None],
@@ -126,9 +119,9 @@ def _when_quiet(
         had = cores()
         if min(had) >= least_cores:
             reached = rates()
-            if not _reached(reached, least_rates):
+            if not _reached(reached, link):
                 attempts += min(cores()) >= least_cores
-            if attempts == ATTEMPTS or _reached(reached, least_rates):
+            if attempts == ATTEMPTS or _reached(reached, link):
                 if disturber:
                     tell("the machine is quiet again")
                 return had, reached, None
@@ -167,7 +160,7 @@ def check_cores(measured: dict[str, Any]) -> None:
 def check_rates(measured: dict[str, Any]) -> None:
     """Raise UnsupportedError where this machine cannot carry what the links are set to."""
     link, rates = LinkSpec(**measured["link"]), measured["measured_mbits"]
-    if not rates or _reached(rates, _least_rates(link, len(rates))):
+    if not rates or _reached(rates, link):
         return
     expected = links.reachable_mbits(link, len(rates))
     rate, want = min(zip(rates, expected, strict=True), key=lambda pair: pair[0] / pair[1])
@@ -178,14 +171,10 @@ def check_rates(measured: dict[str, Any]) -> None:
     )
 
 
-def _least_rates(link: LinkSpec, count: int) -> list[float]:
-    """Mbit/s into each node below which its link is not what it was set to."""
-    return [LEAST_RATE * mbits for mbits in links.reachable_mbits(link, count)]
-
-
-def _reached(rates: Sequence[float], least: Sequence[float]) -> bool:
-    """Whether every node got its rate; one node has none."""
-    return not rates or all(rate >= low for rate, low in zip(rates, least, strict=True))
+def _reached(rates: Sequence[float], link: LinkSpec) -> bool:
+    """Whether every node got its rate, in Mbit/s; of one node none is measured."""
+    expected = links.reachable_mbits(link, len(rates))
+    return all(rate >= LEAST_RATE * mbits for rate, mbits in zip(rates, expected, strict=True))
 
 
 def _cores(width: int, nodes: Nodes, shares: Shares, dilation: Dilation) -> list[float]:
@@ -221,8 +210,8 @@ def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: Dilation) -> 
             )
             for copy, node in places
         ]
-        found = probes.measure(ring, inside)[: nodes.count]
-        rates = [bits * dilation.factor / 1e6 for bits in found]
-        if _reached(rates, _least_rates(link, nodes.count)):
+        bits = probes.measure(ring, inside)[: nodes.count]
+        rates = [rate * dilation.factor / 1e6 for rate in bits]
+        if _reached(rates, link):
             break
     return rates

@@ -123,23 +123,22 @@ class Nodes:
         _batch("tc", queues)
 
     def _new_network(self) -> int:
-        _check(_libc.unshare(CLONE_NEWNET), "make a network namespace")
+        if _libc.unshare(CLONE_NEWNET) != 0:
+            raise LaunchError(f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}")
         made = _open_own()
         _set(self._home)
         return made
 
 
 def _open_own() -> int:
+    """A descriptor of the network that this thread is in."""
     return os.open(OWN_NETWORK, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _set(network: int) -> None:
-    _check(_libc.setns(network, CLONE_NEWNET), "enter a network namespace")
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        raise LaunchError(f"cannot {what}: {os.strerror(ctypes.get_errno())}")
+    """Move this thread into a network."""
+    if _libc.setns(network, CLONE_NEWNET) != 0:
+        raise LaunchError(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")
 
 
 def _start_keeper() -> int:
@@ -157,17 +156,17 @@ def _batch(name: str, commands: Sequence[str]) -> None:
     """Run commands of one program; raises LaunchError with the program's own first line."""
     if not commands:
         return
-    found = program(name)
-    if found is None:
+    path = program(name)
+    if path is None:
         raise LaunchError(
             f"there is no {name}; install iproute2 or set cluster.network to loopback"
         )
     done = subprocess.run(
-        [found, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True
+        [path, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True
     )
     if done.returncode != 0:
-        said = next(iter(done.stderr.strip().splitlines()), "it failed")
-        raise LaunchError(f"{name} could not make the emulated network: {said}")
+        reason = next(iter(done.stderr.strip().splitlines()), "it failed")
+        raise LaunchError(f"{name} could not make the emulated network: {reason}")
 
 
 PLAIN = LinkSpec("trial", 1000)

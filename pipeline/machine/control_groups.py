@@ -79,13 +79,13 @@ def _hierarchies() -> Iterator[tuple[int, Path, Path]]:
 
 def _mounts() -> dict[int, tuple[PurePosixPath, Path]]:
     """What is mounted of the hierarchies that can hold a CPU quota, and where, by version."""
-    found: dict[int, tuple[PurePosixPath, Path]] = {}
+    mounts: dict[int, tuple[PurePosixPath, Path]] = {}
     for line in MOUNTS.read_text(encoding="utf-8").splitlines():
         left, _, right = line.partition(" - ")
         kind, _, options = right.split(" ", 2)
         root, point = PurePosixPath(left.split(" ")[3]), Path(left.split(" ")[4])
         if kind == "cgroup2":
-            found.setdefault(2, (root, point))
+            mounts.setdefault(2, (root, point))
         elif kind == "cgroup" and "cpu" in re.split("[, ]", options):
-            found.setdefault(1, (root, point))
-    return found
+            mounts.setdefault(1, (root, point))
+    return mounts

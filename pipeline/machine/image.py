@@ -82,16 +82,16 @@ def _facts(image: Path) -> dict[str, Any]:
 
 def check_inside(required: str | None) -> None:
     """Raise LaunchError unless this process is inside the required image."""
-    found = digest_from_within()
-    if required in (None, found):
+    inside = digest_from_within()
+    if required in (None, inside):
         return
-    if found is None:
+    if inside is None:
         raise LaunchError(
             f"the run must be inside image {required}, this process is on the host; start it with "
             "`--use-singularity` or a profile that sets it"
         )
     raise LaunchError(
-        f"the run must be inside image {required}, this one is {found}; {BUILD} or change the "
+        f"the run must be inside image {required}, this one is {inside}; {BUILD} or change the "
         "study's image_digest"
     )
 

@@ -24,8 +24,8 @@ def begin() -> None:
 
 def recall(key: str, seconds: float) -> Any:
     """What was kept under the key in the last so many seconds, None where nothing was."""
-    found = {} if _handle is None else _read(_handle)
-    kept_at, value = found.get(key, (-seconds, None))
+    kept = {} if _handle is None else _read(_handle)
+    kept_at, value = kept.get(key, (-seconds, None))
     return value if time.monotonic() - kept_at < seconds else None
 
 

@@ -32,6 +32,9 @@ _SEED = 20220613
 _PERCENT = f"{100 * CONFIDENCE:g} %"
 NO_INTERVAL = f"no interval: under {MIN_REPEATS} runs"
 
+COUNTED = "counted, the same in every step and run"
+"""How a value came about that has no noise, such as bytes: one run has it exactly."""
+
 
 @dataclass(frozen=True)
 class Interval:

@@ -79,11 +79,11 @@ class Initial:
     def _followers(self) -> list[Write | None]:
         """For each write the next one to the same parameter."""
         latest: dict[int, Write] = {}
-        found: list[Write | None] = []
+        followers: list[Write | None] = []
         for write in reversed(self.writes):
-            found.append(latest.get(id(write.parameter)))
+            followers.append(latest.get(id(write.parameter)))
             latest[id(write.parameter)] = write
-        return found[::-1]
+        return followers[::-1]
 
 
 def deferred_model(spec: ModelSpec, seed: int) -> tuple[nn.Module, Initial]:

@@ -7,7 +7,7 @@ import hashlib
 import html
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pipeline.claims.write import OUTCOMES, count, no_interval, outcome
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
 from pipeline.metrics.format import NONE, significant, with_interval
-from pipeline.metrics.select import fact, repeats, setting
+from pipeline.metrics.select import fact, plural, repeats, setting
 from pipeline.page.runs import LOG_LINES, groups_of, run_rows
 from pipeline.paper.claim_facts import by_reason
 from pipeline.paper.numbers import collect
@@ -82,10 +82,27 @@ def render(
     rows = run_rows(study, table, folders.runs)
     counts = Counter(row.status for row in rows)
     numbers = collect(study, table, verdicts)
-    told = [_verdict(one) for one in sorted(verdicts, key=_interest)]
-    tested = [one for one in told if one["verdict"] != NOT_TESTABLE]
+    # Decided claims come first, then what was measured and left open, then the rest.
+    interest = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
+    shown = [_verdict(one) for one in sorted(verdicts, key=lambda one: interest[outcome(one)])]
     columns = [(key, name) for key, name in _OPTIONAL if len({getattr(r, key) for r in rows}) > 1]
-    parts = Parts(study, folders)
+    drawn = figures.catalogue.shown(study)
+    made = tables.catalogue.shown(study)
+
+    def figures_of(names: Iterable[str]) -> list[Any]:
+        return [_figure(folders.figures, name) for name in names if name in drawn]
+
+    def tables_of(names: Iterable[str]) -> list[Any]:
+        return [_table(folders.tables, name) for name in names if name in made]
+
+    sections = [
+        {"name": name, "question": question, "short": short, "figures": figures_of(of_figures),
+         "tables": tables_of(of_tables)}
+        for name, question, short, of_figures, of_tables
+        in [*_SECTIONS, ("more", "What else is there?", "More", *_unnamed())]
+    ]  # fmt: skip
+    status_is_empty = not numbers["runs"]["exceptions"]
+    runs = table[table["level"] == "run"]
     return environment.get_template("page.html.j2").render(
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -93,21 +110,23 @@ def render(
         numbers=numbers,
         setting=setting(table),
         repeats=repeats(table),
-        provenance=_provenance(table),
+        # In full; the table of the environment shortens the hashes.
+        provenance=[
+            ("Git commit", fact(runs, "git_commit")),
+            ("Image digest", fact(runs, "image_digest")),
+            ("Token manifest SHA-256", ", ".join(sorted(runs["data"].dropna().unique())) or NONE),
+            ("Samestep", fact(runs, "version:samestep")),
+        ],
         over_tcp=over_tcp(table),
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
-        verdicts=told,
-        tested=tested,
-        untested=by_reason([one for one in told if one["verdict"] == NOT_TESTABLE]),
+        verdicts=shown,
+        tested=[one for one in shown if one["verdict"] != NOT_TESTABLE],
+        untested=by_reason([one for one in shown if one["verdict"] == NOT_TESTABLE]),
         verdict_counts=list(count(verdicts).items()),
-        result=dict(zip(("figures", "tables"), parts.of(*_RESULT), strict=True)),
-        published=parts.of(_PUBLISHED, ())[0],
-        sections=parts.sections(),
-        run_tables=[
-            one
-            for one in parts.of((), _RUN_TABLES)[1]
-            if one["name"] != "status" or numbers["runs"]["exceptions"]
-        ],
+        result={"figures": figures_of(_RESULT[0]), "tables": tables_of(_RESULT[1])},
+        published=figures_of(_PUBLISHED),
+        sections=[one for one in sections if one["figures"] or one["tables"]],
+        run_tables=tables_of(n for n in _RUN_TABLES if n != "status" or not status_is_empty),
         environment=_table(folders.tables, "environment"),
         groups=groups_of(rows),
         records=folders.records,
@@ -126,37 +145,7 @@ def render(
 def over_tcp(table: pd.DataFrame) -> str:
     """The number of runs in which NCCL sent over TCP sockets, in words; empty where it did not."""
     number = int((table["metric"] == "nccl_tcp").sum())
-    return f"{number} run{'s' if number > 1 else ''}" if number else ""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The figures and tables that a study has, by the sections of the page."""
-
-    study: Study
-    folders: Folders
-
-    def of(
-        self, of_figures: Sequence[str], of_tables: Sequence[str]
-    ) -> tuple[list[Any], list[Any]]:
-        """Those of these names that the study has, as the page shows them."""
-        drawn = figures.catalogue.shown(self.study)
-        made = tables.catalogue.shown(self.study)
-        return (
-            [_figure(self.folders.figures, name) for name in of_figures if name in drawn],
-            [_table(self.folders.tables, name) for name in of_tables if name in made],
-        )
-
-    def sections(self) -> list[dict[str, Any]]:
-        """All sections that have a figure or a table; what no section names comes last."""
-        known = [*_SECTIONS, ("more", "What else is there?", "More", *_unnamed())]
-        found = []
-        for name, question, short, of_figures, of_tables in known:
-            drawn, made = self.of(of_figures, of_tables)
-            if drawn or made:
-                found.append({"name": name, "question": question, "short": short,
-                              "figures": drawn, "tables": made})  # fmt: skip
-        return found
+    return plural(number, "run") if number else ""
 
 
 def _unnamed() -> tuple[list[str], list[str]]:
@@ -170,15 +159,19 @@ def _unnamed() -> tuple[list[str], list[str]]:
     )
 
 
+def _made(folder: Path, kind: str, name: str, suffix: str) -> Path:
+    path = folder / f"{name}.{suffix}"
+    if not path.is_file():
+        raise SamestepError(f"{path} does not exist; run `python -m pipeline {kind} {name}` first")
+    return path
+
+
 def _figure(folder: Path, name: str) -> dict[str, Any]:
     """A figure as a data URI, with its words; in an image it runs no script and shows no title.
 
     The points are those that the file itself names (`pipeline.figures.points.Point`).
     """
-    path = folder / f"{name}.svg"
-    if not path.is_file():
-        raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
-    drawing = path.read_bytes()
+    drawing = _made(folder, "figure", name, "svg").read_bytes()
     caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
@@ -195,15 +188,11 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
 
 def _table(folder: Path, name: str) -> dict[str, Any]:
     """Caption and content of a page that the stage `table` wrote, which escapes every cell."""
-    path = folder / f"{name}.html"
-    if not path.is_file():
-        raise SamestepError(f"{path} does not exist; run `python -m pipeline table {name}` first")
+    path = _made(folder, "table", name, "html")
     parts = _TABLE.findall(read_text(path, "table", SamestepError, max_bytes=MAX_MADE_BYTES))
     if len(parts) != 1:
-        raise SamestepError(
-            f"{path} holds {len(parts)} tables, not one; "
-            f"run `python -m pipeline table {name}` again"
-        )
+        again = f"run `python -m pipeline table {name}` again"
+        raise SamestepError(f"{path} holds {len(parts)} tables, not one; {again}")
     [(caption, content)] = parts
     return {
         "name": name,
@@ -213,36 +202,18 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _interest(one: Mapping[str, Any]) -> int:
-    """Decided claims come first, then what was measured and left open, then the rest."""
-    return (0, 0, 1, 2)[OUTCOMES.index(outcome(one))]
-
-
 def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
     """A verdict with its numbers as texts."""
     effect, published, claimed = one["effect"], one["published"], one["claimed"]
+    measured = NONE
+    if effect is not None and (without := no_interval(one)):
+        measured = f"{significant(effect['value'])} {without}"
+    elif effect is not None:
+        measured = with_interval(effect["value"], effect["low"], effect["high"])
     return {
         **one,
         "verdict": outcome(one),
-        "measured": NONE if effect is None else _effect(one),
+        "measured": measured,
         "claimed": NONE if claimed is None else claimed["text"],
         "published": NONE if published is None else significant(published["value"]),
     }
-
-
-def _effect(one: Mapping[str, Any]) -> str:
-    effect = one["effect"]
-    if without := no_interval(one):
-        return f"{significant(effect['value'])} {without}"
-    return with_interval(effect["value"], effect["low"], effect["high"])
-
-
-def _provenance(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Where the numbers are from, in full; the table of the environment shortens the hashes."""
-    runs = table[table["level"] == "run"]
-    return [
-        ("Git commit", fact(runs, "git_commit")),
-        ("Image digest", fact(runs, "image_digest")),
-        ("Token manifest SHA-256", ", ".join(sorted(runs["data"].dropna().unique())) or NONE),
-        ("Samestep", fact(runs, "version:samestep")),
-    ]

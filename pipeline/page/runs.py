@@ -98,22 +98,20 @@ def groups_of(rows: Sequence[RunRow]) -> list[RunGroup]:
     found: dict[tuple[str, int], list[RunRow]] = {}
     for row in rows:
         found.setdefault((row.label, row.nodes), []).append(row)
-    groups = [_group(label, nodes, runs) for (label, nodes), runs in found.items()]
+    groups = []
+    for (label, nodes), runs in found.items():
+        times = [run.seconds for run in runs if run.seconds is not None]
+        seconds = median(times) if times else None
+        groups.append(RunGroup(
+            label=label,
+            nodes=nodes,
+            counts=list(Counter(run.status for run in runs).items()),
+            seconds=seconds,
+            milliseconds="" if seconds is None else significant(1000 * seconds),
+            exceptions=any(run.status != "ok" for run in runs),
+            runs=sorted(runs, key=lambda run: run.status == "ok"),
+        ))  # fmt: skip
     return sorted(groups, key=lambda group: not group.exceptions)
-
-
-def _group(label: str, nodes: int, runs: list[RunRow]) -> RunGroup:
-    times = [run.seconds for run in runs if run.seconds is not None]
-    seconds = median(times) if times else None
-    return RunGroup(
-        label=label,
-        nodes=nodes,
-        counts=list(Counter(run.status for run in runs).items()),
-        seconds=seconds,
-        milliseconds="" if seconds is None else significant(1000 * seconds),
-        exceptions=any(run.status != "ok" for run in runs),
-        runs=sorted(runs, key=lambda run: run.status == "ok"),
-    )
 
 
 def _row(
@@ -134,7 +132,8 @@ def _row(
         resumed=_resumed(execution.get("resumed_from_step")),
         hosts=str(execution.get("num_hosts", NONE)),
         as_root={True: "yes", False: "no", None: NONE}[execution.get("as_root")],
-        image=_digest(record.run["provenance"]["image_digest"]),
+        # The first 12 characters of a digest, without the name of its algorithm.
+        image=(record.run["provenance"]["image_digest"] or "none").removeprefix("sha256:")[:12],
         log=lines,
         log_note=note,
         has_steps=bool(record.steps),
@@ -145,11 +144,6 @@ def _resumed(step: int | None) -> str:
     if step is None:
         return NONE
     return f"from step {step}" if step else "no"
-
-
-def _digest(digest: str | None) -> str:
-    """The first 12 characters of a digest, without the name of its algorithm."""
-    return "none" if digest is None else digest.removeprefix("sha256:")[:12]
 
 
 def log_end(path: Path) -> tuple[tuple[str, ...], str]:

@@ -24,9 +24,7 @@ _DATA_LICENCES = {
 
 
 def appendix(
-    study: Study,
-    table: pd.DataFrame,
-    manifest: Mapping[str, Any] | None,
+    study: Study, table: pd.DataFrame, manifest: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The facts as JSON types; `manifest` is that of the token shards, None where it is not given.
 
@@ -37,6 +35,15 @@ def appendix(
     of_every = {name: pd.concat([pick(table, level, name) for level in LEVELS])
                 for name in ("started_at", "ended_at", "record_bytes")}  # fmt: skip
     spans = pd.to_datetime([*of_every["started_at"]["text"], *of_every["ended_at"]["text"]])
+    worlds = pick(table, "run", "status")
+    memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
+    sizes = sorted(pick(table, "run", "memory_bytes")["value"].dropna().unique())
+    tokens = {} if manifest is None else {
+        "count": f"{manifest['num_tokens']:,}",
+        "documents": f"{manifest['num_documents']:,}",
+        "size": size(manifest["num_tokens"] * {"uint16": 2, "uint32": 4}[manifest["dtype"]]),
+        "sha256": str(manifest["text_sha256"])[:12],
+    }  # fmt: skip
     return {
         "licence": LICENCE,
         "data_licence": _DATA_LICENCES[study.corpus["source"]],
@@ -44,9 +51,15 @@ def appendix(
         "profiled": "" if profiled.empty else duration(profiled["seconds"].sum()),
         "real_time": "" if real.empty else duration(real["seconds"].sum()),
         "elapsed": duration((spans.max() - spans.min()).total_seconds()),
-        "hardware": _hardware(table),
+        # What the runs were on, and the most that one of them asked for at once.
+        "hardware": {
+            "memory": listed(f"{value / 2**30:.1f} GiB" for value in sizes),
+            "ranks": plural(int(worlds["world_size"].max()), "rank"),
+            "nodes": plural(int(worlds["nodes"].max()), "node"),
+            "peak": "" if memory.empty else size(memory.max()),
+        },
         "records": size(of_every["record_bytes"]["value"].sum()),
-        "tokens": {} if manifest is None else _tokens(manifest),
+        "tokens": tokens,
         "image": fact(table, "image_digest"),
         "kick": _kick(study, runs),
     }
@@ -66,30 +79,6 @@ def size(num_bytes: float) -> str:
         if num_bytes >= length:
             return f"{significant(num_bytes / length, 2)} {unit}"
     return f"{significant(num_bytes / 1e3, 2)} kB"
-
-
-def _hardware(table: pd.DataFrame) -> dict[str, Any]:
-    """What the runs were on, and the most that one of them asked for at once."""
-    runs = pick(table, "run", "status")
-    memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
-    sizes = sorted(pick(table, "run", "memory_bytes")["value"].dropna().unique())
-    return {
-        "memory": listed(f"{value / 2**30:.1f} GiB" for value in sizes),
-        "ranks": plural(int(runs["world_size"].max()), "rank"),
-        "nodes": plural(int(runs["nodes"].max()), "node"),
-        "peak": "" if memory.empty else size(memory.max()),
-    }
-
-
-def _tokens(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    count = int(manifest["num_tokens"])
-    width = {"uint16": 2, "uint32": 4}[manifest["dtype"]]
-    return {
-        "count": f"{count:,}",
-        "documents": f"{manifest['num_documents']:,}",
-        "size": size(count * width),
-        "sha256": str(manifest["text_sha256"])[:12],
-    }
 
 
 def _kick(study: Study, runs: pd.DataFrame) -> dict[str, Any]:

@@ -17,7 +17,10 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {}
     number = count(verdicts)
     tested = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
-    elsewhere = [one for one in tested if not _at_its_scale(one)]
+    elsewhere = [one for one in tested if "tested at that scale" not in str(one["scale"])]
+    # `2 came out as reproduced and 1 as undecided`: what was found at least once.
+    known = [w for w in (REPRODUCED, NOT_REPRODUCED, UNDECIDED) if number[w]]
+    words = [f"{number[w]} {'as' if i else 'came out as'} {w}" for i, w in enumerate(known)]
     return {
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
         "total": total(verdicts),
@@ -26,9 +29,7 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "not_reproduced": number[NOT_REPRODUCED],
         "undecided": number[UNDECIDED],
         "untested": number[NOT_TESTABLE],
-        "outcome": _outcome(
-            {word: number[word] for word in (REPRODUCED, NOT_REPRODUCED, UNDECIDED)}
-        ),
+        "outcome": listed(words) if words else "none could be tested",
         "all_elsewhere": bool(tested) and len(elsewhere) == len(tested),
         "some_elsewhere": len(elsewhere),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),
@@ -41,44 +42,25 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _outcome(number: Mapping[str, int]) -> str:
-    """`2 came out as reproduced and 1 as undecided`: what was found at least once."""
-    found = [(word, count) for word, count in number.items() if count]
-    if not found:
-        return "none could be tested"
-    return listed(f"{n} {'as' if i else 'came out as'} {word}" for i, (word, n) in enumerate(found))
-
-
 def reasons(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Why claims are not testable here, the most frequent reason first, with how many have it.
 
     `parts` are the details of a reason that several details share, as in `needs a GPU: <detail>`.
     """
-    untested = [one for one in verdicts if outcome(one) == NOT_TESTABLE]
-    return [
-        {"why": why, "count": len(group), "parts": _parts(why, group)}
-        for why, group in by_reason(untested)
-    ]
+    found = []
+    for why, group in by_reason([one for one in verdicts if outcome(one) == NOT_TESTABLE]):
+        details = Counter(one["why"].partition(": ")[2] for one in group if one["why"] != why)
+        parts = [{"why": text, "count": number} for text, number in details.most_common()]
+        found.append({"why": why, "count": len(group), "parts": parts})
+    return found
 
 
 def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """These claims by why they are not testable, what is before a colon where several share it."""
-    heads = Counter(head for head, colon, _ in {_split(one["why"]) for one in untested} if colon)
+    texts = {one["why"] for one in untested}
+    heads = Counter(text.partition(": ")[0] for text in texts if ": " in text)
     found: dict[str, list[Mapping[str, Any]]] = {}
     for one in untested:
-        head, colon, _ = _split(one["why"])
-        found.setdefault(head if colon and heads[head] > 1 else one["why"], []).append(one)
+        head = one["why"].partition(": ")[0]
+        found.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
     return sorted(found.items(), key=lambda item: -len(item[1]))
-
-
-def _split(why: str) -> tuple[str, str, str]:
-    return why.partition(": ")
-
-
-def _parts(why: str, group: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    details = Counter(_split(one["why"])[2] for one in group if one["why"] != why)
-    return [{"why": text, "count": number} for text, number in details.most_common()]
-
-
-def _at_its_scale(one: dict[str, Any]) -> bool:
-    return "tested at that scale" in str(one["scale"])

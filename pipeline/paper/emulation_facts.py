@@ -23,12 +23,24 @@ METRICS = ("shares", "copies", "cores_per_node", "mtu", "measured_cores", "measu
 
 def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
     """Facts of the runs on emulated nodes; `any` is false where there are none. JSON types only."""
-    dilation, fell_back = pick(table, "run", "dilation"), _fell_back(table)
+    dilation, reasons = pick(table, "run", "dilation"), pick(table, "run", "network_reason")
+    # Runs that were to be emulated and were made on the loopback, and why.
+    fell_back = {} if reasons.empty else {
+        "runs": plural(len(reasons), "timed run"),
+        "all": len(reasons) == len(pick(table, "run", "status")),
+        "reasons": "; ".join(reasons["text"].unique()),
+    }  # fmt: skip
     if dilation.empty:
         return {"any": False, "fell_back": fell_back}
     found = {name: pick(table, "run", name) for name in METRICS}
-    cores, rates = found["measured_cores"], found["measured_mbits"]
-    share = cores["value"].to_numpy() / found["cores_per_node"]["value"].to_numpy()
+    share = (
+        found["measured_cores"]["value"].to_numpy() / found["cores_per_node"]["value"].to_numpy()
+    )
+    # The lowest rate that any node of any run got, for each link.
+    lowest = found["measured_mbits"].groupby("link", sort=False)["value"].min()
+    # The machine's speed in the runs, in percent of the yardstick's.
+    speeds = 100 * pick(table, "run", "machine_speed")["value"]
+    real = pick(table, "real_time", "status")
     return {
         "any": True,
         "fell_back": fell_back,
@@ -39,53 +51,22 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
         "dilation": f"{dilation['value'].max():g}",
         "horovod": bool(dilation["strategy"].eq("horovod").any()),
         "shares": sorted(found["shares"]["text"].unique()),
-        "yardstick": _yardstick(table),
+        "yardstick": {} if speeds.empty else {"least": f"{speeds.min():.0f}",
+                                              "most": f"{speeds.max():.0f}"},
         "copies": f"{found['copies']['value'].max():g}",
         "least_share": significant(float(share.min()), 2),
         "runs_short": int((share < FULL_SHARE).sum()),
         "runs": len(share),
         "full_share": f"{FULL_SHARE:g}",
-        "least_rates": _least_rates(rates),
+        "least_rates": listed(f"{rate:.0f} Mbit/s at {link}" for link, rate in lowest.items()),
         "tcp": _tcp(table, len(share)),
         "stalled": _stalled(table),
-        "accuracy": _accuracy(table),
-    }
-
-
-def _accuracy(table: pd.DataFrame) -> dict[str, Any]:
-    """Results of the runs in real time; `reasons` are those of runs that did not finish."""
-    status = pick(table, "real_time", "status")
-    return {
-        "measured": bias_of(table) is not None,
-        "runs": plural(len(status), "run"),
-        "reasons": "; ".join(status["reason"].dropna().unique()),
-    }
-
-
-def _fell_back(table: pd.DataFrame) -> dict[str, Any]:
-    """How many runs were to be emulated and were made on the loopback, and why; empty for none."""
-    reasons = pick(table, "run", "network_reason")
-    if reasons.empty:
-        return {}
-    return {
-        "runs": plural(len(reasons), "timed run"),
-        "all": len(reasons) == len(pick(table, "run", "status")),
-        "reasons": "; ".join(reasons["text"].unique()),
-    }
-
-
-def _yardstick(table: pd.DataFrame) -> dict[str, str]:
-    """The machine's speed in the runs, in percent of the yardstick's; empty without one."""
-    speeds = pick(table, "run", "machine_speed")["value"]
-    if speeds.empty:
-        return {}
-    return {"least": f"{100 * speeds.min():.0f}", "most": f"{100 * speeds.max():.0f}"}
-
-
-def _least_rates(rates: pd.DataFrame) -> str:
-    """`948 Mbit/s of 1 Gbit/s`: the lowest that any node of any run got, for each link."""
-    lowest = rates.groupby("link", sort=False)["value"].min()
-    return listed(f"{value:.0f} Mbit/s at {link}" for link, value in lowest.items())
+        "accuracy": {
+            "measured": bias_of(table) is not None,
+            "runs": plural(len(real), "run"),
+            "reasons": "; ".join(real["reason"].dropna().unique()),
+        },
+    }  # fmt: skip
 
 
 def _tcp(table: pd.DataFrame, runs: int) -> dict[str, Any]:

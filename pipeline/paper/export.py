@@ -64,14 +64,20 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
             options.append(f"--variable=short-table:{name}")
     _pandoc(generated / PRINTED, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
-    compiler = typst.Compiler(
-        root=str(generated),
-        ignore_system_fonts=True,
-        font_paths=[str(path.parent) for path in files()],
-    )
+    folders = [str(path.parent) for path in files()]
+    compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True, font_paths=folders)
+    given: dict[str, Any] = {"input": str(source), "format": "pdf", "timestamp": noon}
     try:
-        # typst refuses what it can see to break PDF/UA-1, such as a figure without a text.
-        pdf = _compiled(compiler, source, noon, ["ua-1"])
+        try:
+            # typst refuses what it can see to break PDF/UA-1, such as a figure without a text.
+            pdf = compiler.compile(**given, pdf_standards=["ua-1"])
+        except typst.TypstError as error:
+            # A mark may have a glyph and none on its letter.
+            if "could not be displayed with font" not in str(error):
+                raise
+            reason = f"as a character has no glyph: {' '.join(str(error).split())[:160]}"
+            print(f"note: the PDF is no PDF/UA-1, {reason}", file=sys.stderr)
+            pdf = compiler.compile(**given)
     except typst.TypstError as error:
         message = " ".join(str(error).split())[:300]
         raise SamestepError(
@@ -80,24 +86,6 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
         ) from error
     with atomic_path(final) as temporary:
         temporary.write_bytes(pdf if isinstance(pdf, bytes) else b"".join(pdf or []))
-
-
-def _compiled(compiler: Any, source: Path, noon: datetime, standards: list[str]) -> Any:
-    """The PDF, which claims no standard where a character has no glyph after all; that is said.
-
-    A mark may have one and none on its letter. Raises TypstError for all else.
-    """
-    import typst
-
-    given = {"input": str(source), "format": "pdf", "timestamp": noon}
-    try:
-        return compiler.compile(**given, pdf_standards=standards)
-    except typst.TypstError as error:
-        if "could not be displayed with font" not in str(error):
-            raise
-        told = " ".join(str(error).split())[:160]
-        print(f"note: the PDF is no PDF/UA-1, as a character has no glyph: {told}", file=sys.stderr)
-        return compiler.compile(**given)
 
 
 def write_latex(generated: Path, final: Path, figures: Path) -> None:

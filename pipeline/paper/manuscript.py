@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
             **numbers,
             figure=lambda name: _Markdown(_figure(name)),
             table=lambda name: _Markdown(_table(name, table_folder)),
-            caption=lambda name, text: _Markdown(_caption(name, text)),
+            # It makes the table above it a numbered one.
+            caption=lambda name, text: _Markdown(f": {text} {{#tbl:{name}}}\n"),
             see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
             see_table=lambda name: f"Table {_place(order['table'], name)}",
         )
@@ -99,24 +100,26 @@ def _escaped(value: object) -> str:
     return value if isinstance(value, _Markdown) else markdown(str(value))
 
 
+def _known(names: Collection[str], name: str, what: str) -> str:
+    if name not in names:
+        raise SamestepError(f"paper/manuscript.md {what}; use one of {', '.join(names)}")
+    return name
+
+
 def _place(order: list[str], name: str) -> int:
-    if name not in order:
-        raise SamestepError(
-            f"paper/manuscript.md refers to {name!r}, which it does not show; use one of "
-            + ", ".join(order)
-        )
-    return order.index(name) + 1
+    return order.index(_known(order, name, f"refers to {name!r}, which it does not show")) + 1
 
 
 def _figure(name: str) -> str:
-    caption = _known(figures.captions(), name, "figure")
+    captions = figures.captions()
+    caption = captions[_known(captions, name, f"shows figure {name!r}, which does not exist")]
     title = name.replace("_", " ").capitalize()
     read_aloud = f"{title}: {caption.split('. ')[0]}".replace("\\", "\\\\").replace('"', '\\"')
     return f'![{prose(caption)}](figures/{name}){{#fig:{name} alt="{read_aloud}"}}\n'
 
 
 def _table(name: str, folder: Path) -> str:
-    _known(tables.captions(), name, "table")
+    _known(tables.captions(), name, f"shows table {name!r}, which does not exist")
     # It ends with its caption, which says what was left out; the name is what refers to it.
     return f"{read_table(folder / f'{name}.md').rstrip()} {{#tbl:{name}}}\n"
 
@@ -128,17 +131,3 @@ def read_table(path: Path) -> str:
     if not any(line.startswith("|") for line in text.splitlines()):
         raise SamestepError(f"{path} holds no table; {again}")
     return text
-
-
-def _caption(name: str, text: str) -> str:
-    """What makes the table above it a numbered one."""
-    return f": {text} {{#tbl:{name}}}\n"
-
-
-def _known(captions: Mapping[str, str], name: str, kind: str) -> str:
-    if name not in captions:
-        raise SamestepError(
-            f"paper/manuscript.md shows {kind} {name!r}, which does not exist; use one of "
-            + ", ".join(captions)
-        )
-    return captions[name]

@@ -17,6 +17,11 @@ from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
 
 def measurement(table: pd.DataFrame) -> dict[str, Any]:
     """Facts for the section on measurement; JSON types only."""
+    # Runs of the former kind of clock of a step.
+    former = int((pick(table, "run", "clock")["text"] == FORMER_CLOCK).sum())
+    runs = table.loc[table["level"] == "run", "run_id"].nunique()
+    share = pick(table, "run", "timer_overhead_share")
+    seconds = pick(table, "run", "timer_overhead_seconds")["value"]
     return {
         "percent": f"{100 * CONFIDENCE:g}",
         "min_repeats": MIN_REPEATS,
@@ -25,8 +30,18 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "sizing": _sizing(table),
         "order": fact(table, "order_kept"),
         "drift": _drift(table),
-        "timer": _timer(table),
-        "clock": _clock(table),
+        "timer": {
+            "measured": len(share) > 0,
+            "microseconds": significant(1e6 * float(seconds.max()), 2) if len(share) else "",
+            "percent": probability(100 * float(share["value"].max())) if len(share) else "",
+            "limit": f"{100 * TIMER_SHARE:g}",
+            "over": listed(share.loc[share["value"] > TIMER_SHARE, "run_id"]),
+        },
+        "clock": {
+            "all_former": former == runs,
+            "some_former": 0 < former < runs,
+            "former": plural(former, "run"),
+        },
     }
 
 
@@ -58,31 +73,6 @@ def _drift(table: pd.DataFrame) -> dict[str, Any]:
         "order_tested": str(order["text"]) != NOT_TESTED,
         "order_drifted": str(order["text"]) == DRIFT,
         "order_share": "" if pd.isna(order["value"]) else f"{100 * order['value']:+.1f} %",
-    }
-
-
-def _clock(table: pd.DataFrame) -> dict[str, Any]:
-    """Where the clock of a step starts and stops, and how many runs are of the former kind."""
-    former = pick(table, "run", "clock")
-    former = former[former["text"] == FORMER_CLOCK]
-    runs = table.loc[table["level"] == "run", "run_id"].nunique()
-    return {
-        "all_former": len(former) == runs,
-        "some_former": 0 < len(former) < runs,
-        "former": plural(len(former), "run"),
-    }
-
-
-def _timer(table: pd.DataFrame) -> dict[str, Any]:
-    share = pick(table, "run", "timer_overhead_share")
-    seconds = pick(table, "run", "timer_overhead_seconds")["value"]
-    over = share[share["value"] > TIMER_SHARE]
-    return {
-        "measured": len(share) > 0,
-        "microseconds": significant(1e6 * float(seconds.max()), 2) if len(share) else "",
-        "percent": probability(100 * float(share["value"].max())) if len(share) else "",
-        "limit": f"{100 * TIMER_SHARE:g}",
-        "over": listed(over["run_id"]),
     }
 
 

@@ -45,6 +45,7 @@ _CONFIG = Path("workflow") / "config"
 _MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
+VERSIONS = ("python", "torch", "horovod", "samestep")
 
 
 def collect(
@@ -57,6 +58,10 @@ def collect(
 
     `manifest` is that of the token shards.
     """
+    runs, counts = table[table["level"] == "run"], run_counts(table)
+    # The day on which the last run ended: the one date that the records themselves fix.
+    day = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])[:10]
+    year, month, number = map(int, day.split("-"))
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -65,17 +70,30 @@ def collect(
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
         "emulation": emulation_facts(table),
-        "runs": _runs(table),
+        "runs": {
+            "mixed": mixed_notes(table),
+            "planned": counts.text,
+            "finished": counts.finished,
+            "any_finished": counts.ok["timed"] > 0,
+            "all_finished": counts.ok == counts.planned,
+            "exceptions": len(status.show(status.build(table))),
+            "missing": missing_notes(table),
+        },
         "measurement": measurement(table),
-        "environment": _environment(table),
+        "environment": {
+            "cpu": fact(runs, "cpu_model"),
+            "gpus": fact(runs, "gpus"),
+            **{name: fact(runs, f"version:{name}", "") for name in VERSIONS},
+        },
         "parity": parity_facts(table),
         "loss": loss(table),
         "split": split(spoken(table)),
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, manifest),
-        "date": _date(table),
+        "date": {"iso": day, "text": f"{number} {_MONTHS[month - 1]} {year}",
+                 "year": year, "month": month, "day": number},
         "headline": headline(table),
-    }
+    }  # fmt: skip
 
 
 def _plain(value: object) -> str:
@@ -204,37 +222,3 @@ def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
             sorted({int(t) for t in pick(table, "run", "threads_per_rank")["value"].dropna()})
         ),
     }
-
-
-def _runs(table: pd.DataFrame) -> dict[str, Any]:
-    counts = run_counts(table)
-    return {
-        "mixed": mixed_notes(table),
-        "planned": counts.text,
-        "finished": counts.finished,
-        "any_finished": counts.ok["timed"] > 0,
-        "all_finished": counts.ok == counts.planned,
-        "exceptions": len(status.show(status.build(table))),
-        "missing": missing_notes(table),
-    }
-
-
-def _environment(table: pd.DataFrame) -> dict[str, Any]:
-    runs = table[table["level"] == "run"]
-    names = ("python", "torch", "horovod", "samestep")
-    return {
-        "cpu": fact(runs, "cpu_model"),
-        "gpus": fact(runs, "gpus"),
-        **{name: fact(runs, f"version:{name}", "") for name in names},
-    }
-
-
-def _date(table: pd.DataFrame) -> dict[str, Any]:
-    """The day on which the last run ended: the one date that the records themselves fix."""
-    last = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])
-    year, month, day = (int(part) for part in last[:10].split("-"))
-    return {
-        "iso": last[:10],
-        "text": f"{day} {_MONTHS[month - 1]} {year}",
-        "year": year, "month": month, "day": day,
-    }  # fmt: skip

@@ -27,7 +27,7 @@ from pipeline.parallel.mesh import Layout
 from pipeline.parallel.wire import RECEIVE, SEND, SHARES, Call, axis_of, tallied
 
 ENTRIES_VARIABLE, ENTRIES = "TORCH_FR_BUFFER_SIZE", 20_000
-"""How many collectives the flight recorder keeps; torch's default are 2,000."""
+"""Number of collectives that the flight recorder keeps; torch's default is 2,000."""
 
 ITEM_BYTES = {
     "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
@@ -60,7 +60,7 @@ class Counted:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """What is sent within this context belongs to one step."""
+        """Count what is sent within this context as one step's."""
         step = _Step(time.time_ns())
         self._steps.append(step)
         yield
@@ -85,7 +85,7 @@ class Counted:
         self._steps[-1].communication.append((start_ns, stop_ns))
 
     def summary(self) -> dict[str, Any] | None:
-        """What the last step sent, and how many steps sent something else; JSON types.
+        """Tally of the last step, and the number of steps that sent something else; JSON types.
 
         None where the recorder is off. Collective nowhere, but the groups must still be there.
         Raises LaunchError where a collective of that step was no phase of its own: its time would
@@ -117,10 +117,10 @@ class Counted:
             for s in steps
         ]
         differing = sum(_sorted(one) != _sorted(tallies[-1]) for one in tallies)
-        found = {"steps": len(tallies), "differing_steps": differing, "collectives": tallies[-1]}
+        summary = {"steps": len(tallies), "differing_steps": differing, "collectives": tallies[-1]}
         if self._interface is not None and len(steps) == len(self._steps):
-            found["interface_bytes"] = (tcp.sent_bytes() or 0) - self._interface
-        return found
+            summary["interface_bytes"] = (tcp.sent_bytes() or 0) - self._interface
+        return summary
 
     def _calls(
         self, trace: Iterable[Mapping[str, Any]]

@@ -1,16 +1,26 @@
-"""How one rank's part of a weight was cut, so that the whole can be put together again.
+"""A rank's part of a tensor: its cut, its boxes of the whole, and putting the whole together.
 
 A cut parameter is an ordinary one that holds this rank's part and carries its `Cut`; the optimiser
-needs to know nothing of it. The shards of FSDP2 are torch's DTensors, which know it themselves.
+needs to know nothing of it. The shards of FSDP2 are torch's DTensors, which know it themselves. A
+tensor may be cut twice: a tensor axis gives a rank its part (`Cut`), and ZeRO's stage 1 cuts the
+rows of that part over the data axis (`Rows`). Both cuts are exact for lengths that the ranks do
+not divide, where some ranks have one row less, or none. By boxes a checkpoint knows no layout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from pipeline.parallel.mesh import DATA, TENSOR
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import Placement
 
 NAME, ROWS_NAME = "samestep_cut", "samestep_rows"
 
@@ -49,7 +59,8 @@ class Cut:
         lengths = [
             sum(run[rank].shape[self.dim] for run in pieces) for rank in range(self.ranks.size())
         ]
-        padded = part.new_zeros([max(lengths), *_others(part, self.dim)])
+        others = shape[: self.dim] + shape[self.dim + 1 :]
+        padded = part.new_zeros(max(lengths), *others)
         padded[: part.shape[self.dim]] = part.movedim(self.dim, 0)
         gathered = [torch.empty_like(padded) for _ in lengths]
         dist.all_gather(gathered, padded, self.ranks)
@@ -74,10 +85,6 @@ class Cut:
         return [run.tensor_split(size, self.dim) for run in whole.chunk(self.runs, self.dim)]
 
 
-def _others(tensor: Tensor, dim: int) -> list[int]:
-    return [length for place, length in enumerate(tensor.shape) if place != dim]
-
-
 def cut(parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup) -> nn.Parameter:
     """This rank's part of a parameter, as a parameter that knows how it was cut."""
     made = Cut(dim, parameter.shape[dim], runs, ranks)
@@ -88,11 +95,105 @@ def cut(parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup) -> nn.
 
 def rows_of(tensor: Tensor) -> Rows | None:
     """The rows of a parameter that these are; None for all of them."""
-    found: Rows | None = getattr(tensor, ROWS_NAME, None)
-    return found
+    rows: Rows | None = getattr(tensor, ROWS_NAME, None)
+    return rows
 
 
 def cut_of(tensor: Tensor) -> Cut | None:
-    """How a parameter was cut; None for a whole one."""
-    found: Cut | None = getattr(tensor, NAME, None)
-    return found
+    """The cut of a parameter; None for a whole one."""
+    made: Cut | None = getattr(tensor, NAME, None)
+    return made
+
+
+@dataclass(frozen=True)
+class Box:
+    """`shape` numbers along each dim: from `offsets` on in the whole, from `at` on in a part."""
+
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    at: tuple[int, ...]
+
+    def of(self, part: Tensor) -> Tensor:
+        """A view of the box in the part."""
+        return part[tuple(slice(a, a + n) for a, n in zip(self.at, self.shape, strict=True))]
+
+
+@dataclass(frozen=True)
+class Held:
+    """This rank's `part` of a tensor, which lies in the whole of this `shape` as `boxes` say.
+
+    `axes` are those of the mesh that cut it: along all others every rank holds the same.
+    """
+
+    part: Tensor
+    shape: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    axes: frozenset[str]
+
+
+def held(tensor: Tensor, like: Tensor) -> Held:
+    """This rank's part of a tensor that is cut as `like` is. Nothing is sent.
+
+    A scalar, such as AdamW's step counter, belongs to the optimiser and is never cut.
+    """
+    part, shape, offsets = tensor.detach(), tuple(tensor.shape), (0,) * tensor.dim()
+    axes = set[str]()
+    if hasattr(tensor, "full_tensor"):
+        shards: Any = tensor
+        mesh, part = shards.device_mesh, shards.detach().to_local()
+        offsets, own = span(shape, shards.placements, mesh.shape, mesh.get_coordinate())
+        assert own == tuple(part.shape), f"a part of {tuple(part.shape)}, expected {own}"
+        placed = zip(mesh.mesh_dim_names, shards.placements, strict=True)
+        axes |= {name for name, placement in placed if placement.is_shard()}
+    if shape and (rows := rows_of(like)) is not None:
+        axes.add(DATA)
+        offsets, shape = (rows.start, *offsets[1:]), rows.shape
+    boxes = [Box(offsets, tuple(part.shape), (0,) * part.dim())]
+    cut = cut_of(like)
+    if cut is not None and shape:
+        axes.add(TENSOR)
+        boxes = list(_uncut(boxes[0], cut))
+        shape = (*shape[: cut.dim], cut.length, *shape[cut.dim + 1 :])
+    return Held(part, shape, tuple(box for box in boxes if 0 not in box.shape), frozenset(axes))
+
+
+def span(
+    shape: Sequence[int], placements: Sequence[Placement], mesh: Sequence[int], place: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and shape of a DTensor's part at this `place` of a mesh of these sizes.
+
+    Axes cut in their order, each what the ones before it left: into equal runs of rows, of which
+    the last may be shorter or empty. Raises TypeError for another cut than that.
+    """
+    from torch.distributed.tensor import Replicate, Shard  # slow, and seldom needed
+
+    offsets, own = [0] * len(shape), list(shape)
+    for placement, size, at in zip(placements, mesh, place, strict=True):
+        if type(placement) is Replicate:
+            continue
+        if type(placement) is not Shard:
+            raise TypeError(f"{placement} is no cut into boxes; expected Shard or Replicate")
+        each = -(-own[placement.dim] // size)
+        start = min(at * each, own[placement.dim])
+        offsets[placement.dim] += start
+        own[placement.dim] = min(each, own[placement.dim] - start)
+    return tuple(offsets), tuple(own)
+
+
+def _uncut(box: Box, cut: Cut) -> Iterator[Box]:
+    """A box of a cut tensor as boxes of the whole, one for each run that it meets."""
+    first, last = box.offsets[cut.dim], box.offsets[cut.dim] + box.shape[cut.dim]
+    before = 0  # of this rank's part, what earlier runs take
+    for start, length in cut.spans():
+        low, high = max(first, before), min(last, before + length)
+        if low < high:
+            yield Box(
+                _with(box.offsets, cut.dim, start + low - before),
+                _with(box.shape, cut.dim, high - low),
+                _with(box.at, cut.dim, low - first),
+            )
+        before += length
+
+
+def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
+    return (*values[:dim], value, *values[dim + 1 :])

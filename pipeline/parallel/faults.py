@@ -1,4 +1,4 @@
-"""What the study's first code did in some of its arms only, as options that are off by default.
+"""Faults of the study's first code, in some of its arms only, as options that are off by default.
 
 They exist so that their effect can be measured (study `bai2022-as-published`).
 """

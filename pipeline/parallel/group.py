@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,12 +24,34 @@ PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Group:
-    """This process's place among `layout.num_processes` ranks."""
+class Ranks:
+    """This process's place among the ranks of a run, which is alone here.
 
-    rank: int
-    size: int
-    owned: bool
+    What joins several has their collectives, by torch (`Group`) or by a library of its own.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean of a tensor over all ranks; `value` may be overwritten. Collective."""
+        return value
+
+    def barrier(self) -> None:
+        """Return when every rank has come here. Collective."""
+
+    def leave(self) -> None:
+        """Part from the other ranks. Collective."""
+
+
+ALONE = Ranks()
+
+
+@dataclass(frozen=True)
+class Group(Ranks):
+    """The ranks of torch's default process group."""
+
+    owned: bool = False
 
     @classmethod
     def join(cls, layout: Layout, backend: str | None = None) -> Group:
@@ -66,16 +88,6 @@ class Group:
         """The mean of a tensor over all ranks."""
         dist.all_reduce(value)
         return value / self.size
-
-    def all_data_parallel(self) -> dict[str, Any]:
-        """What the shared step is told of ranks that are all on the data axis."""
-        return {
-            "data_parallel": self.size,
-            "rank": self.rank,
-            "mean_over_ranks": self.mean,
-            "barrier": self.barrier,
-            "leave": self.leave,
-        }
 
     def leave(self) -> None:
         """Barrier first: without it Gloo can abort when a peer's socket closes early.
@@ -117,6 +129,18 @@ def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
             sent.wait()
         total = incoming.add_(pieces[(rank - 2 - step) % size])
     return total
+
+
+def flattened(tensors: Sequence[Tensor]) -> Tensor:
+    """A copy of their numbers, one tensor after the other: one message."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Copy the numbers back into the tensors."""
+    pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view_as(tensor))
 
 
 def buckets(tensors: Iterable[T]) -> Iterator[list[T]]:

@@ -1,4 +1,4 @@
-"""How ranks, devices and the global batch are laid out: pure arithmetic, no torch."""
+"""Layout of ranks, devices and the global batch: pure arithmetic, no torch."""
 
 from __future__ import annotations
 

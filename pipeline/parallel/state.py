@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import StudyError
-from pipeline.parallel.cut import NAME, cut_of
-from pipeline.parallel.pieces import held
+from pipeline.parallel.cut import NAME, cut_of, held
 from pipeline.parallel.types import SLOTS, Piece, SavedState, Shards, slot_name, weight_name
 from pipeline.precision import Precision
 
@@ -83,13 +82,13 @@ def restore(
 
 def slots_of(state: SavedState) -> dict[str, list[str]]:
     """The names of the slots of each parameter."""
-    found: dict[str, list[str]] = {}
+    slots: dict[str, list[str]] = {}
     for name in state.wholes:
         kind, _, rest = name.partition("/")
         if kind == SLOTS:
             parameter, _, slot = rest.rpartition("/")
-            found.setdefault(parameter, []).append(slot)
-    return found
+            slots.setdefault(parameter, []).append(slot)
+    return slots
 
 
 def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
@@ -108,7 +107,7 @@ def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
 
 
 def of_another_model(error: KeyError) -> StudyError:
-    """What to raise where a checkpoint lacks a name."""
+    """The error for a checkpoint that lacks a name."""
     return StudyError(
         f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
     )
@@ -201,7 +200,7 @@ def placed_as(like: Tensor, value: Tensor) -> Tensor:
 
 
 def _is_master(owner: Tensor, weight: Tensor) -> bool:
-    """Whether the optimiser's own tensor is a wider copy of the weight, and not just rows of it."""
+    """True where the optimiser's own tensor is a wider copy of the weight, not just rows of it."""
     return owner is not weight and owner.dtype != weight.dtype
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.faults import NO_FAULTS, Faults
+from pipeline.parallel.group import ALONE, Ranks
 from pipeline.parallel.state import capture, restore, weights_sha256
 from pipeline.parallel.types import Batch, Prepared, SavedState, Shards, StepResult
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
@@ -28,33 +29,28 @@ def nothing() -> None:
 class Stepper:
     """A `Trainable` for one process or for data parallelism with an all-reduce.
 
-    `rank` is this one's number in the layout. `mean_over_ranks` turns a scalar tensor into its mean
-    over the ranks, None where there is one rank alone; `barrier` waits for all ranks; `leave` is
-    run by `close`. Where `forward` is a DistributedDataParallel, micro-batches before the last run
-    under its `no_sync`, and what follows the last gradient of that one is communication.
+    `group` are all ranks of the layout. Where `forward` is a DistributedDataParallel, micro-batches
+    before the last run under its `no_sync`, and what follows the last gradient of that one is
+    communication.
     """
 
     def __init__(
         self,
         parts: Prepared,
+        group: Ranks = ALONE,
         *,
         forward: Callable[[Tensor, Tensor], Tensor] | None = None,
-        data_parallel: int = 1,
-        rank: int = 0,
         reduce: Callable[[], None] = nothing,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
-        mean_over_ranks: Callable[[Tensor], Tensor] | None = None,
-        barrier: Callable[[], None] = nothing,
-        leave: Callable[[], None] = nothing,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.model, self.optimiser = parts.model, parts.optimiser
         self.precision, self.max_grad_norm = parts.precision, parts.max_grad_norm
         self.forward = self.model if forward is None else forward
-        self.data_parallel, self.is_root = data_parallel, rank == 0
-        self.place = parts.layout.coordinate(rank)
+        self.group, self.is_root = group, group.rank == 0
+        self.data_parallel = parts.layout.data_parallel
+        self.place = parts.layout.coordinate(group.rank)
         self.reduce, self.accumulating = reduce, accumulating
-        self.mean_over_ranks, self.barrier, self.leave = mean_over_ranks, barrier, leave
         self.faults, self.phases = faults, parts.phases
         self.after_gradients: str | None = None
         if isinstance(forward, DistributedDataParallel):
@@ -63,6 +59,10 @@ class Stepper:
         faults.check(parts.layout.device, self.precision.info)
         self.loss = self.norm = torch.zeros(())
         self.tokens = 0
+
+    def barrier(self) -> None:
+        """Return when every rank has come here. Collective."""
+        self.group.barrier()
 
     def step(self, microbatches: Sequence[Batch]) -> None:
         """Accumulate over the micro-batches, reduce, clip by the global norm, step."""
@@ -75,10 +75,12 @@ class Stepper:
 
     def report(self) -> StepResult:
         """The mean loss over all ranks, and the norm that every rank has."""
-        loss = self.loss
-        if self.mean_over_ranks is not None:
-            loss = self.mean_over_ranks(loss.clone())
-        return StepResult(float(loss), float(self.norm), self.tokens)
+        loss = float(self.mean(self.loss.clone()))
+        return StepResult(loss, float(self.norm), self.tokens)
+
+    def mean(self, part: Tensor) -> Tensor:
+        """The mean over the global batch of the parts of all ranks, such as their losses."""
+        return self.group.mean(part)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
@@ -108,10 +110,7 @@ class Stepper:
         the weights are. Where nothing has a weight the sums are zero, and one is as good.
         """
         weight = torch.stack([weights.sum() for _, _, weights in microbatches]).sum()
-        if self.mean_over_ranks is not None:
-            with self.phases.during(COMMUNICATION):
-                weight = self.mean_over_ranks(weight)
-        return weight.clamp(min=1 / self.data_parallel)
+        return self.mean(weight).clamp(min=1 / self.data_parallel)
 
     def reduced(self) -> None:
         """Reduce; what the precision does afterwards prepares the update."""
@@ -129,19 +128,26 @@ class Stepper:
         """Clip the gradients in place by their global L2 norm; returns it."""
         return torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
 
+    def clip_by(self, norm: Tensor, parameters: list[Tensor]) -> Tensor:
+        """Clip parts of the gradients by the norm of the whole, and return it.
+
+        Where a rank alone has an infinity, the norm is infinite on all, which skip the step then.
+        """
+        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
+        self.precision.overflowed(self.optimiser, norm)
+        return norm
+
     def agree(self, good: bool) -> bool:
-        """Whether it is so on every rank. Collective."""
-        if self.mean_over_ranks is None:
-            return good
+        """True where it is so on every rank. Collective."""
         bad = torch.full((), float(not good), device=self.loss.device)
-        return float(self.mean_over_ranks(bad)) == 0.0
+        return float(self.group.mean(bad)) == 0.0
 
     def shards(self) -> Shards:
-        """What this rank is the first to hold of weights and optimiser slots; nothing is sent."""
+        """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""
         return capture(self.model, self.optimiser, self.precision, self.is_first_with)
 
     def is_first_with(self, name: str, axes: Collection[str]) -> bool:
-        """Whether no rank before this one holds its part of a parameter, which `axes` cut."""
+        """True where no rank before this one holds its part of a parameter, which `axes` cut."""
         return not any(at for axis, at in self.place.items() if axis not in axes)
 
     def load(self, state: SavedState) -> None:
@@ -151,7 +157,7 @@ class Stepper:
     def close(self) -> str:
         """Hash the final weights and leave the group of ranks."""
         digest = weights_sha256(self.model)
-        self.leave()
+        self.group.leave()
         return digest
 
 

@@ -1,10 +1,10 @@
-"""What the training loop hands to a strategy, and what it sees of it (no torch at import)."""
+"""Types between the training loop and a strategy (no torch at import)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.parallel.mesh import Layout
@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shards:
-    """What one rank gives to a checkpoint; the pieces of all ranks cover each tensor once.
+    """One rank's share of a checkpoint; the pieces of all ranks cover each tensor once.
 
     `scalars` are the loss scaler's numbers, the same on every rank.
     """
@@ -100,7 +100,7 @@ def slot_name(parameter: str, slot: str) -> str:
 
 
 class Phases:
-    """What a step tells of what it is doing; in a timed run, as here, nobody listens.
+    """The listener of a step, told of each phase; in a timed run, as here, nobody listens.
 
     The names are `MARKED` and `REST` of `pipeline.study.profiling`. A strategy without marks works
     too: its step is then communication, which `collectives` marks, and `rest`.
@@ -150,7 +150,7 @@ def already() -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a strategy gets to spread over ranks.
+    """The parts of a training that a strategy spreads over ranks.
 
     `model` holds the same whole weights on every rank, or, for a strategy that `cuts_weights`, none
     yet: it cuts the model, then calls `materialise`, which gives each parameter memory and this
@@ -175,8 +175,7 @@ class Parts:
 
     def prepared(self, optimiser: Optimizer) -> Prepared:
         """The parts with this optimiser."""
-        kept = {part.name: getattr(self, part.name) for part in fields(Parts)}
-        return Prepared(**kept, optimiser=optimiser)
+        return Prepared(**vars(self), optimiser=optimiser)
 
 
 @dataclass(frozen=True)
@@ -201,10 +200,10 @@ class Trainable(Protocol):
         """One optimiser step over this rank's micro-batches of the global batch. It is timed."""
 
     def report(self) -> StepResult:
-        """What the last step was, the same on every rank. It comes after the clock."""
+        """Loss and norm of the last step, the same on every rank. It comes after the clock."""
 
     def agree(self, good: bool) -> bool:
-        """Whether `good` is true on every rank; outside of the clock."""
+        """True where `good` is true on every rank; outside of the clock."""
 
     def shards(self) -> Shards:
         """This rank's pieces of the state after the last step: no rank holds all of it.

@@ -54,7 +54,7 @@ class Call:
 
     @property
     def wire_bytes(self) -> float | None:
-        """What this rank sends; None for a kind whose algorithm is not known here."""
+        """Bytes that this rank sends; None for a kind whose algorithm is not known here."""
         if self.kind in (SEND, RECEIVE):
             return float(self.payload_bytes if self.kind == SEND else 0)
         share = SHARES.get(self.kind)
@@ -77,9 +77,9 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
 
     Each is `kind`, `axis`, `ranks`, `count`, `payload_bytes` and `wire_bytes`, JSON types.
     """
-    found: dict[tuple[str, str, int], list[Call]] = {}
+    alike: dict[tuple[str, str, int], list[Call]] = {}
     for call in calls:
-        found.setdefault((call.kind, call.axis, call.ranks), []).append(call)
+        alike.setdefault((call.kind, call.axis, call.ranks), []).append(call)
     return [
         {
             "kind": kind,
@@ -89,7 +89,7 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
             "payload_bytes": sum(call.payload_bytes for call in same),
             "wire_bytes": _total([call.wire_bytes for call in same]),
         }
-        for (kind, axis, ranks), same in found.items()
+        for (kind, axis, ranks), same in alike.items()
     ]
 
 

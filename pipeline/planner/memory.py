@@ -44,8 +44,8 @@ in mixed precision, which takes other kernels.
 CUDA_BASE = 1024 * MEBIBYTE
 """On a GPU besides torch's allocator: CUDA context, NCCL, cuBLAS. Assumed, not measured here."""
 
-FORMULA_VALUES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
-"""n of formula 24: weight and gradient, one slot of momentum, two of Adam."""
+FORMULA_VALUES = 4
+"""n of formula 24 with Adam: weight, gradient and two slots."""
 
 _NARROW_WEIGHTS = ("amp_o2", "apex_o2")
 _FULL = ("fp32", "tf32")
@@ -147,7 +147,7 @@ def formula_24(spec: RunSpec) -> int:
     ids and targets of 8 bytes.
     """
     model, batch = spec.model, sequences_at_once(spec, resolve(spec).layout)
-    values = FORMULA_VALUES[spec.optimiser.name] * models.num_parameters(model)
+    values = FORMULA_VALUES * models.num_parameters(model)
     outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_size)
     return FP32 * (values + batch * outputs) + 2 * INT64 * batch * model.context
 

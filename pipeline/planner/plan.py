@@ -62,9 +62,7 @@ def plan_study(runs: Sequence[RunSpec]) -> list[CellPlan]:
 def _plan(runs: Sequence[RunSpec]) -> CellPlan:
     spec = runs[0]
     run = resolve(spec)
-    layout = run.layout
-    layout.check_batch(spec)
-    memories = [predict(spec, rank) for rank in range(layout.num_processes)]
+    memories = [predict(spec, rank) for rank in range(run.layout.num_processes)]
     largest = max(memories, key=lambda memory: memory.peak)
     shared = sum(memory.peak for memory in memories[: run.ranks_per_machine])
     return CellPlan(

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pipeline import reference, strategies
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import num_parameters
 from pipeline.planner.plan import CellPlan, plan_study
-from pipeline.strategies.base import Strategy
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 
 DEVICES_OF_A_NODE = 8
@@ -41,29 +39,27 @@ class Size:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to lay a model out, what its strategy is called with, and what a rank needs."""
+    """One way to lay a model out, as a run, and what a rank of it needs."""
 
     size: Size
-    strategy: str
-    options: Mapping[str, Any]
-    axes: tuple[tuple[str, int], ...]
+    run: ResolvedRun
     plan: CellPlan
 
     @property
     def name(self) -> str:
         """`sharded stage=3`: knobs that are set and by which settings differ; `mesh` has sizes."""
-        strategy = strategies.load(self.strategy, self.options)
-        axes = {name for name, _ in self.axes} | {"ranks", "axes"}
+        strategy = self.run.strategy
+        axes = {name for name, _ in self.run.layout.axes} | {"ranks", "axes"}
         varied = dict.fromkeys(k for options in strategy.settings(MOST_DEVICES) for k in options)
         knobs = {k: getattr(strategy, k) for k in varied if k not in axes}
-        return " ".join(
-            [self.strategy, *(k if v is True else f"{k}={v}" for k, v in knobs.items() if v)]
-        )
+        words = (k if v is True else f"{k}={v}" for k, v in knobs.items() if v)
+        return " ".join([self.run.spec.strategy, *words])
 
     @property
     def mesh(self) -> str:
         """`data 4 x tensor 2`, without axes of one rank."""
-        return " x ".join(f"{n} {size}" for n, size in self.axes if size > 1) or "one device"
+        axes = self.run.layout.axes
+        return " x ".join(f"{n} {size}" for n, size in axes if size > 1) or "one device"
 
 
 @cache
@@ -71,14 +67,14 @@ def sizes(part: str = "models") -> tuple[Size, ...]:
     """The published sizes of the table, or those `further` ones beside it, the smallest first."""
     path = Path(reference.__file__).with_name("models.json")
     content = json.loads(path.read_text(encoding="utf-8"))
-    found = []
+    published = []
     for entry in content[part]:
         shape = {k: v for k, v in entry.items() if k not in ("id", "document", "note")}
         source = content["documents"][entry["document"]]
-        found.append(
+        published.append(
             Size(entry["id"], ModelSpec("gpt2", **shape), f"{source['title']}, {source['where']}")
         )
-    return tuple(found)
+    return tuple(published)
 
 
 def size_of(name: str) -> Size:
@@ -138,56 +134,44 @@ def layouts(
     """Every layout of a model that exists on so many devices, in the order of the strategies.
 
     One sequence is a micro-batch, and each device has one in a step. A strategy of one device is
-    planned on one. What cannot train in the precision, or recompute activations where asked to, is
-    left out, and of several settings with one name and mesh all but the first.
+    planned on one. What cannot train in the precision, recompute activations where asked to, or cut
+    the model, as a pipeline of more stages than layers, is left out, and of several settings with
+    one name and mesh all but the first.
     """
-    found: dict[tuple[str, str], Candidate] = {}
-    for name in strategies.names():
-        for options in strategies.load(name, {}).settings(devices):
-            strategy = strategies.load(name, options)
-            spec = _spec(size, strategy, name, options, devices, precision, recompute)
-            if spec is not None:
-                (plan,) = plan_study([spec])
-                one = Candidate(size, name, options, strategy.layout(spec.world).axes, plan)
-                found.setdefault((one.name, one.mesh), one)
-    return list(found.values())
-
-
-def _spec(
-    size: Size,
-    strategy: Strategy,
-    name: str,
-    options: Mapping[str, Any],
-    devices: int,
-    precision: str,
-    recompute: bool,
-) -> RunSpec | None:
-    """The run on all devices, or on one where the strategy has no layout on several.
-
-    None where the strategy refuses the model, as a pipeline of more stages than layers.
-    """
-    world = world_of(devices)
-    try:
-        strategy.layout(world)
-    except StudyError:
-        world = world_of(1)
-    spec = RunSpec(
-        study="sizes",
-        cell=f"{size.id}-{name}",
-        strategy=name,
-        precision=precision,
-        world=world,
-        model=size.model,
-        optimiser=ADAMW,
-        workload=WorkloadSpec(world.size, 1, 2, 1, "strong", 0, recompute),
-        repeat=0,
-        seed=0,
-        options=options,
-    )
-    try:
-        strategy.check_precision(precision)
-        strategy.check_spec(spec)
-    except (StudyError, UnsupportedError):
-        return None
-    pieces = world.size // strategy.layout(world).data_parallel
-    return replace(spec, workload=replace(spec.workload, accumulation_steps=pieces))
+    candidates: dict[tuple[str, str], Candidate] = {}
+    settings = [
+        (name, options)
+        for name in strategies.names()
+        for options in strategies.load(name, {}).settings(devices)
+    ]
+    for name, options in settings:
+        spec = RunSpec(
+            study="sizes",
+            cell=f"{size.id}-{name}",
+            strategy=name,
+            precision=precision,
+            world=world_of(devices),
+            model=size.model,
+            optimiser=ADAMW,
+            workload=WorkloadSpec(devices, 1, 2, 1, "strong", 0, recompute),
+            repeat=0,
+            seed=0,
+            options=options,
+        )
+        try:
+            run = resolve(spec)
+        except StudyError:  # it has no layout on several devices
+            work = replace(spec.workload, global_batch=1)
+            run = resolve(replace(spec, world=world_of(1), workload=work))
+        try:
+            run.strategy.check_precision(precision)
+            run.strategy.check_spec(run.spec)
+        except (StudyError, UnsupportedError):
+            continue
+        pieces = run.spec.world.size // run.layout.data_parallel
+        work = replace(run.spec.workload, accumulation_steps=pieces)
+        run = replace(run, spec=replace(run.spec, workload=work))
+        (plan,) = plan_study([run.spec])
+        one = Candidate(size, run, plan)
+        candidates.setdefault((one.name, one.mesh), one)
+    return list(candidates.values())

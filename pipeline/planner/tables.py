@@ -16,16 +16,16 @@ _PARTS = (
 _WORDS = ("cell", "layout", "axes", "verdict")
 
 
-def which_fit(found: dict[Size, list[Candidate]], limit: int | None) -> list[str]:
+def which_fit(layouts: dict[Size, list[Candidate]], limit: int | None) -> list[str]:
     """A row for each layout, a column for each size: the peak in GiB, and whether it fits."""
     rows: dict[tuple[str, str], dict[Size, str]] = {}
-    for size, candidates in found.items():
+    for size, candidates in layouts.items():
         for one in candidates:
             peak = f"{one.plan.memory.peak / GIBIBYTE:,.1f}"
             word = "" if limit is None else f" {SHORT[one.plan.verdict(limit)]:5}"
             rows.setdefault((one.name, one.mesh), {})[size] = peak + word
-    table = [[*layout, *(row.get(size, "-") for size in found)] for layout, row in rows.items()]
-    return align([["layout", "axes", *(size.id for size in found)], *sorted(table)])
+    table = [[*layout, *(row.get(size, "-") for size in layouts)] for layout, row in rows.items()]
+    return align([["layout", "axes", *(size.id for size in layouts)], *sorted(table)])
 
 
 def parts_of(candidates: Sequence[Candidate], limit: int | None) -> list[str]:
@@ -33,9 +33,9 @@ def parts_of(candidates: Sequence[Candidate], limit: int | None) -> list[str]:
     return align([_PARTS, *(_parts(one, limit) for one in candidates)])
 
 
-def best_of(found: dict[Size, list[Candidate]], limit: int | None) -> Iterator[str]:
+def best_of(layouts: dict[Size, list[Candidate]], limit: int | None) -> Iterator[str]:
     """A line for each size: parameters, how many layouts fit, which needs least, and its source."""
-    for size, candidates in found.items():
+    for size, candidates in layouts.items():
         least = min(candidates, key=lambda one: one.plan.memory.peak)
         fit = sum(limit is not None and one.plan.verdict(limit) == "fits" for one in candidates)
         count = "" if limit is None else f"{fit} of {len(candidates)} layouts fit; "

@@ -28,8 +28,6 @@ class Native(Precision):
             "amp_o1": amp_dtype,
             "amp_o2": amp_dtype,
         }
-        if name not in dtypes:
-            raise UnsupportedError(f"precision {name!r} is not one of {', '.join(dtypes)}")
         if name == "tf32" and device != "cuda":
             raise UnsupportedError("precision tf32 needs a CUDA device; use fp32 on a CPU")
         self.device, self.dtype = device, dtypes[name]
@@ -89,8 +87,8 @@ class Native(Precision):
     def overflowed(self, optimiser: Optimizer, norm: Tensor) -> None:
         """Tell the scaler, which has checked this rank's gradients alone."""
         if self.scaler is not None:
-            found = self.scaler._found_inf_per_device(_stepped(optimiser))
-            for flag in found.values():
+            flags = self.scaler._found_inf_per_device(_stepped(optimiser))
+            for flag in flags.values():
                 flag.logical_or_(~norm.isfinite())
 
     def scalars(self) -> dict[str, float]:

@@ -58,7 +58,6 @@ ALWAYS: tuple[Rule, ...] = (
     step_rules.steps_of_the_spec,
 )
 FINISHED: tuple[Rule, ...] = (
-    run_rules.described,
     run_rules.precision,
     run_rules.model,
     run_rules.network,

@@ -61,7 +61,7 @@ def spec(record: RunRecord) -> Iterator[str]:
         yield f"run.json at $.spec: {error}"
         return
     layout, work = run["execution"]["layout"], asked.workload
-    parts = layout.get("data_parallel", 1) * layout.get("devices_per_process", 1)
+    parts = layout["data_parallel"] * layout.get("devices_per_process", 1)
     if work.global_batch % (pieces := parts * work.accumulation_steps):
         yield (
             f"run.json at $.spec: {pieces} micro-batches of a step do not divide global_batch "
@@ -107,13 +107,6 @@ def world(record: RunRecord) -> Iterator[str]:
     for name, had, expected in pairs:
         if had != expected:
             yield f"run.json at $.{name}: {had!r}, the spec says {expected!r}"
-
-
-def described(record: RunRecord) -> Iterator[str]:
-    """A run that finished says in which precision it ran and which model it trained."""
-    for name in ("precision", "model"):
-        if record.run[name] is None:
-            yield f"run.json at $.{name}: null, which no run that ended `ok` has"
 
 
 def precision(record: RunRecord) -> Iterator[str]:
@@ -186,7 +179,7 @@ def ranks(record: RunRecord) -> Iterator[str]:
         yield f"run.json at $.ranks: ranks {some}, the layout has 0 to {count - 1} once"
     if count * layout.get("devices_per_process", 1) != asked.size:
         yield f"run.json at $.execution.layout: not the {asked.size} devices of the spec"
-    if asked.size % layout.get("data_parallel", 1):
+    if asked.size % layout["data_parallel"]:
         part = f"{layout['data_parallel']}, which is no part of {asked.size} devices"
         yield f"run.json at $.execution.layout.data_parallel: {part}"
     per_node = layout.get("processes_per_node", asked.ranks_per_node)

@@ -59,15 +59,15 @@ def sent_table() -> str:
     rows = ["| strategy | what is split | sent by a rank in a step | when to use it |"]
     rows.append("|---|---|---|---|")
     for name in names():
-        told: set[tuple[str, str]] = set()
+        seen: set[tuple[str, str]] = set()
         for options in ({}, *load(name, {}).variants):
             strategy, spec = load(name, options), _example(name, options)
             sent = strategy.sends_unstated
             if not sent:
                 axes = strategy.sends(spec, strategy.layout(spec.world), 0, 1)
                 sent = "; ".join(f"{one.axis}: {one.formula}" for one in axes) or "nothing"
-            if (strategy.split, sent) not in told:
-                told.add((strategy.split, sent))
+            if (strategy.split, sent) not in seen:
+                seen.add((strategy.split, sent))
                 knobs = ", ".join(
                     f"`{key}`" if isinstance(value, dict) else f"`{key}` {value}"
                     for key, value in options.items()

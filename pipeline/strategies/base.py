@@ -1,7 +1,8 @@
 """The interface of a strategy (no torch at import).
 
-A strategy is one file in this folder: a frozen dataclass of its knobs that derives from `Strategy`.
-The file's stem is its name; `pipeline.strategies.load` and the parity tests find it by themselves.
+A strategy is a frozen dataclass of its knobs that derives from `Strategy`: one file in this folder,
+or `plan.py` in a folder of its own.
+The stem of either is its name; `pipeline.strategies.load` and the parity tests find it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pipeline.study.spec import RunSpec, WorldSpec
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a strategy makes of the memory of one rank.
+    """Memory of one rank, as a strategy changes it.
 
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
@@ -57,7 +58,7 @@ SYMBOLS = {
     "m": "micro-batches",
     "R": "bytes of the gradients of layer norms, biases and positions, which no axis cuts",
 }
-"""What the formulas of `Strategy.sends` are made of."""
+"""Symbols of the formulas of `Strategy.sends`."""
 
 
 def along(layout: Layout, axis: str, formula: str, payload: float) -> tuple[Sends, ...]:
@@ -77,13 +78,13 @@ class Strategy(ABC):
     """
 
     install: ClassVar[str] = "run `make setup`"
-    """How to get what is missing, as `doctor` says it."""
+    """Command that installs what is missing, for `doctor`."""
 
     modules: ClassVar[tuple[str, ...]] = ()
     """Modules that `build` imports and that start no thread; loaded before ranks are forked."""
 
     lost_peer: ClassVar[tuple[str, ...]] = ()
-    """What its backend says, in lower case, on a rank whose peer is gone."""
+    """Words of its backend's error, in lower case, on a rank whose peer is gone."""
 
     launcher: ClassVar[str] = "torchrun"
 
@@ -113,20 +114,20 @@ class Strategy(ABC):
     """Settings of its knobs, besides the defaults, with which it must take the same step."""
 
     whole_forward: ClassVar[bool] = False
-    """Whether each forward pass is that of the whole model, without waiting for another rank: then
+    """True where each forward pass is that of the whole model and waits for no other rank: then
     its CPU seconds tell how fast the machine is (`pipeline.launch.emulated.yardstick`)."""
 
     use: ClassVar[str] = ""
-    """When to choose it: a clause for the table of strategies."""
+    """Reason to choose it: a clause for the table of strategies."""
 
     @property
     def sends_unstated(self) -> str:
-        """Why there is no formula of what it sends, for the table; `sends` is then empty."""
+        """Reason for having no formula of what it sends; `sends` is then empty."""
         return ""
 
     @property
     def cuts_weights(self) -> bool:
-        """Whether `build` cuts a model without memory and then calls `Parts.materialise`.
+        """True where `build` cuts a model without memory and then calls `Parts.materialise`.
 
         The whole model then never exists on a rank.
         """
@@ -134,7 +135,7 @@ class Strategy(ABC):
 
     @property
     def split(self) -> str:
-        """What of the training a rank has a part of, besides its share of the batch."""
+        """Parts of the training that are cut over ranks, besides the batch."""
         return "nothing"
 
     def layout(self, world: WorldSpec) -> Layout:
@@ -149,7 +150,7 @@ class Strategy(ABC):
         return Footprint(gradients)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """What `rank` sends in a step along each axis, where the gradients are `gradients` bytes.
+        """Bytes that `rank` sends in a step along each axis, for gradients of `gradients` bytes.
 
         One all-reduce of the gradients over the data axis, unless overridden; what it adds up in
         single numbers is left out. Arithmetic: no torch is loaded. Symbols: see `SYMBOLS`.

@@ -7,7 +7,6 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import Parts, Trainable
@@ -24,8 +23,8 @@ class Ddp(Strategy):
     `empty_cache`: see `parallel.faults`.
     """
 
-    whole_forward: ClassVar[bool] = True
-    use: ClassVar[str] = "the model and its optimiser fit one device"
+    whole_forward = True
+    use = "the model and its optimiser fit one device"
 
     bucket_cap_mb: float = 25.0
     empty_cache: bool = False
@@ -52,9 +51,4 @@ class Ddp(Strategy):
         )
         # Buffers are constants here, such as the frequencies of rotary positions.
         wrapped.broadcast_buffers = False
-        return Stepper(
-            prepared,
-            forward=wrapped,
-            faults=Faults(self.empty_cache),
-            **group.all_data_parallel(),
-        )
+        return Stepper(prepared, group, forward=wrapped, faults=Faults(self.empty_cache))

@@ -8,7 +8,7 @@ axis, over which ZeRO's stage 1 may shard the optimiser's state.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError
@@ -31,14 +31,14 @@ class Hybrid(Pipelined):
     parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
     """
 
-    cuts: ClassVar[str] = "end_parameters"
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+    cuts = "end_parameters"
+    variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
         {"sequence": True},
     )
 
-    use: ClassVar[str] = "no single axis makes the model fit: tensor within a node, stages between"
+    use = "no single axis makes the model fit: tensor within a node, stages between"
 
     pipeline: int = 2
     tensor: int = 2

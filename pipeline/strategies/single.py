@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Layout
@@ -17,8 +16,8 @@ from pipeline.study.spec import RunSpec, WorldSpec
 class Single(Strategy):
     """The study's 'Single GPU'."""
 
-    whole_forward: ClassVar[bool] = True
-    use: ClassVar[str] = "the reference of every other"
+    whole_forward = True
+    use = "the reference of every other"
 
     def layout(self, world: WorldSpec) -> Layout:
         """One rank; raises StudyError for a larger world."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -51,12 +52,10 @@ def expand(study: Study) -> list[RunSpec]:
 def _check_names(study: Study, names: list[str]) -> None:
     """Every cell has a name of its own, also where it falls back to the loopback; so has a link."""
     several = {"cell name": names, "link name": [link.name for link in study.cluster.links]}
-    for what, found in several.items():
-        for name in found:
-            if found.count(name) > 1:
-                raise StudyError(
-                    f"{what} {name!r} stands {found.count(name)} times; make it unique"
-                )
+    for what, given in several.items():
+        for name, count in Counter(given).items():
+            if count > 1:
+                raise StudyError(f"{what} {name!r} stands {count} times; make it unique")
     if any(link.name == FALLBACK for link in study.cluster.links):
         raise StudyError(f"link name {FALLBACK!r} is that of no link; give it another name")
     for arm in study.arms if study.cluster.links else ():
@@ -108,18 +107,18 @@ def cells_of(study: Study) -> list[Cell]:
     link stands in its spec.
     """
     links = study.cluster.links
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for arm in study.arms:
         if len(links) < 2:
-            found += [replace(arm, link=link) for link in links] or [arm]
+            cells += [replace(arm, link=link) for link in links] or [arm]
             continue
         if 1 in arm.nodes:
-            found.append(replace(arm, link=links[0], nodes=(1,)))
+            cells.append(replace(arm, link=links[0], nodes=(1,)))
         if several := tuple(count for count in arm.nodes if count > 1):
-            found += [
+            cells += [
                 replace(arm, link=x, nodes=several, name=f"{arm.name}-{x.name}") for x in links
             ]
-    return found
+    return cells
 
 
 def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpec:

@@ -28,7 +28,7 @@ RESOLVED = "study.json"
 """Name of a study in full, which the workflow writes: its paths are from the working folder."""
 MAX_EXTENDS = 20
 """Studies in a chain; the longest shipped one has three."""
-_TOLD = 5
+_NAMED = 5
 
 
 def load_study(path: Path) -> Study:
@@ -244,10 +244,10 @@ def font_warning(study: Study) -> str | None:
         shown = {study.title: printed(study.title), **shown}
     if not shown:
         return None
-    told = [f"{one_line(text)!r} as {name!r}" for text, name in shown.items()]
-    if len(told) > _TOLD:
-        told[_TOLD:] = [f"{len(told) - _TOLD} more"]
+    replaced = [f"{one_line(text)!r} as {name!r}" for text, name in shown.items()]
+    if len(replaced) > _NAMED:
+        replaced[_NAMED:] = [f"{len(replaced) - _NAMED} more"]
     return (
         f"warning: no font here has {' '.join(missing(shown))}; figures, PDF and LaTeX show "
-        f"{', '.join(told)}; HTML shows them as they are"
+        f"{', '.join(replaced)}; HTML shows them as they are"
     )

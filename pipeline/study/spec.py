@@ -271,11 +271,6 @@ class RunSpec:
                 f"{self.run_id}: untimed_steps {work.untimed_steps} leaves none of {work.steps} "
                 "steps to time; lower workload.untimed_steps or raise workload.steps"
             )
-        if self.precision not in PRECISIONS:
-            raise StudyError(
-                f"{self.run_id}: precision {self.precision!r} is unknown; use one of "
-                + ", ".join(PRECISIONS)
-            )
 
 
 def _check_world(spec: RunSpec) -> None:

@@ -58,7 +58,6 @@ class Loop:
         self.strategy = strategy
         self.device = device = clock.device
         self.layout = strategy.layout(spec.world)
-        self.layout.check_batch(spec)
         strategy.check_precision(spec.precision)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)

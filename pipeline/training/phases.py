@@ -134,7 +134,7 @@ class PhaseTimer(Paced):
         strategy named a pass.
         """
         starts = [at for *_, at in self._passes]
-        found = []
+        passes = []
         for (*about, start), stop in zip(self._passes, [*starts[1:], None], strict=False):
             marks = self._marks[start : None if stop is None else stop + 1]
             seconds = sum(
@@ -142,8 +142,8 @@ class PhaseTimer(Paced):
                 for (phase, begun, _), (_, ended, _) in pairwise(marks)
                 if phase in (FORWARD, BACKWARD)
             )
-            found.append([*about, seconds])
-        return found or None
+            passes.append([*about, seconds])
+        return passes or None
 
     def split_cpu(self, cpu_seconds: float) -> dict[str, float]:
         """CPU seconds of each phase of the last step, of `cpu_seconds` in all; none of the data."""
@@ -151,13 +151,13 @@ class PhaseTimer(Paced):
         return self._sums([stop - start for start, stop in pairwise(times)], cpu_seconds)
 
     def _sums(self, durations: list[float], whole: float) -> dict[str, float]:
-        found = dict.fromkeys(MARKED, 0.0)
+        sums = dict.fromkeys(MARKED, 0.0)
         for (phase, _, _), duration in zip(self._marks, durations, strict=False):
             if phase != REST:
-                found[phase] += duration
+                sums[phase] += duration
         # Stamps of a GPU tick in half microseconds, so the parts may exceed the whole by a little.
-        found[REST] = max(0.0, whole - sum(found.values()))
-        return found
+        sums[REST] = max(0.0, whole - sum(sums.values()))
+        return sums
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends, and mark the beginning of the next."""

@@ -61,15 +61,15 @@ def gather(folder: Path, num_ranks: int) -> dict[str, Any]:
     for rank in range(num_ranks):
         path = folder / f"rank{rank}.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            left = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise SamestepError(
                 f"rank {rank} left no {path} that rank 0 sees; all nodes must share the results "
                 "folder"
             ) from None
         path.unlink()
-        files |= found["files"]
-        for name, entry in found["tensors"].items():
+        files |= left["files"]
+        for name, entry in left["tensors"].items():
             known = tensors.setdefault(name, entry)
             if known is not entry:
                 known["pieces"] += entry["pieces"]

@@ -34,8 +34,9 @@ from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
 from pipeline.parallel import counted, state
 from pipeline.parallel.cut import cut as real_cut
+from pipeline.parallel.cut import held
+from pipeline.parallel.group import ALONE
 from pipeline.parallel.mesh import Layout
-from pipeline.parallel.pieces import held
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import SavedState, Trainable
@@ -328,7 +329,7 @@ def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) 
 
 def own_weight(self: Stepper, microbatches: Any) -> torch.Tensor:
     """The count of this rank, before the all-reduce: a mean of means over the ranks."""
-    with mock.patch.object(self, "mean_over_ranks", None):
+    with mock.patch.object(self, "group", ALONE):
         return real_weight(self, microbatches)
 
 

@@ -31,6 +31,9 @@ from pipeline.strategies.base import Strategy
 
 SILENT = """
 class Slow(Stepper):
+    def barrier(self):
+        pass
+
     def shards(self):
         if self.is_root:
             time.sleep(1)
@@ -48,14 +51,7 @@ class Silent(Strategy):
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= group.size
 
-        return Slow(
-            parts,
-            data_parallel=group.size,
-            rank=group.rank,
-            reduce=reduce,
-            mean_over_ranks=group.mean,
-            leave=group.leave,
-        )
+        return Slow(parts, group, reduce=reduce)
 """
 """It trains as it should; `build` and `close` exchange nothing, and its root is slow to save."""
 
@@ -74,7 +70,7 @@ class Broken(Strategy):
                 raise ValueError("wrong on purpose")
             dist.barrier()
 
-        return Stepper(parts, data_parallel=group.size, reduce=reduce)
+        return Stepper(parts, group, reduce=reduce)
 """
 
 FEWER = """

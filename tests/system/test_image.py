@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.build_image import file_digest, git_commit
+from envs.build_horovod import sha256_of
+from envs.build_image import git_commit
 from envs.image.builders import Buildah, Recipe
 from pipeline.schemas import validate
 from tests.parity.cases import Case
@@ -40,7 +41,7 @@ def in_namespace(image: Image, *command: str) -> str:
 
 def test_the_facts_are_those_of_the_file(image: Image) -> None:
     validate(image.facts, "image", "samestep.json")
-    assert image.facts["file_sha256"] == file_digest(image.file)
+    assert image.facts["file_sha256"] == f"sha256:{sha256_of(image.file)}"
     assert image.facts["file_bytes"] == image.file.stat().st_size
     versions = image.facts["versions"]
     assert versions["torch"].partition("+")[0] == "2.13.0"

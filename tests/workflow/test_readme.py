@@ -49,6 +49,9 @@ ELSEWHERE = {
     "make setup": "Makefile",
     "make archive": "tests/workflow/test_archive.py::archive",
     "make paper FROM=archives/smoke.zip": "tests/workflow/test_archive.py::rebuilt",
+    "python -m pipeline predict --points points.csv --out predicted.csv": (
+        "tests/unit/cost/test_points.py::test_a_file_keeps_its_columns_and_gains_ours"
+    ),
     "make paper FROM=docs/example/smoke.zip": (
         "tests/system/test_sample.py::test_the_shipped_archive_is_rebuilt_to_the_byte"
     ),
@@ -59,6 +62,14 @@ ELSEWHERE = {
     "snakemake --cores all --use-singularity": "tests/system/test_in_container.py::snakemake",
     f"{ON_SLURM} workflow/config/cluster-check/study.yaml": (
         "tests/system/test_slurm_in_image.py::test_the_cluster_check_inside_the_image_equals_the_local_run"
+    ),
+    **dict.fromkeys(
+        (
+            f"sbatch --nodes={count} workflow/profiles/allocation/job.sh runs_on_{count} "
+            "--configfile workflow/config/cluster-check/study.yaml"
+            for count in (1, 2)
+        ),
+        "tests/system/test_slurm.py::test_runs_of_a_preempted_allocation_go_on_in_the_next",
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.

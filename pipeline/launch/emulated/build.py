@@ -23,7 +23,6 @@ from pipeline.emulation.cores import Shares, awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.measured import check_cores, check_quota, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
-from pipeline.errors import LaunchError
 from pipeline.files import write_text
 from pipeline.launch.emulated import yardstick
 from pipeline.launch.emulated.ranks import EmulatedRun, follow, stay_with
@@ -49,8 +48,7 @@ def run_here() -> int:
 def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     """Build the nodes, measure what they get, fork the ranks and follow them to their end."""
     spec, world, link = run.spec, run.spec.world, run.link
-    if link is None or world.cores_per_node is None:
-        raise LaunchError(f"{spec.run_id}: an emulated network needs a link and cores_per_node")
+    assert link is not None and world.cores_per_node is not None  # of an emulated network
     cores = control_groups.usable_cores()
     forward_seconds = yardstick.forward_seconds(args.yardstick, run)
     dilation = dilate(world, len(cores))

@@ -38,23 +38,23 @@ def send_again(executor: Any) -> None:
 
 def settled(query: Query) -> Query:
     """As `query`, with states that the executor takes for an end; each is logged once."""
-    told: set[str] = set()
+    logged: set[str] = set()
 
-    def tell(about: str, text: str, logger: Logger) -> None:
-        if about not in told:
-            told.add(about)
+    def log_once(about: str, text: str, logger: Logger) -> None:
+        if about not in logged:
+            logged.add(about)
             logger.warning(text)
 
     async def ask(command: str, logger: Logger) -> tuple[States, float | None]:
         states, seconds = await query(command, logger)
         if states is None:
-            tell("query", f"{command.split()[0]} {NO_ANSWER}", logger)
+            log_once("query", f"{command.split()[0]} {NO_ANSWER}", logger)
             return None, seconds
         # sacct adds who cancelled a job
         short = {job: state.partition(" ")[0] for job, state in states.items()}
         for job, state in short.items():
             if state in ENDED:
-                tell(job, f"SLURM job {job} ended with {state}: {AGAIN}", logger)
+                log_once(job, f"SLURM job {job} ended with {state}: {AGAIN}", logger)
         return {job: ENDED.get(state, state) for job, state in short.items()}, seconds
 
     return ask

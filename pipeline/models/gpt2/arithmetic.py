@@ -109,15 +109,15 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
         "mlp.c_fc": (hidden, width),
         "mlp.c_proj": (width, hidden),
     }
-    found: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "wte.weight": (model.vocab_size, width),
         "wpe.weight": (model.context, width),
     }
     for block in range(model.num_layers):
         for name, shape in layers.items():
-            found[f"h.{block}.{name}.weight"] = shape
-            found[f"h.{block}.{name}.bias"] = shape[:1]
-    return found | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+            shapes[f"h.{block}.{name}.weight"] = shape
+            shapes[f"h.{block}.{name}.bias"] = shape[:1]
+    return shapes | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
 
 
 def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
@@ -125,11 +125,11 @@ def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
     widths = {"ln_1": 1, "attn.c_attn": 3, "attn.c_proj": 1, "attn": 1, "ln_2": 1}
     widths |= {"mlp.c_fc": 4, "mlp.c_proj": 1, "mlp": 1, "": 1}
     tokens = (None, model.context)
-    found: dict[str, tuple[int | None, ...]] = {
+    shapes: dict[str, tuple[int | None, ...]] = {
         "wte": (*tokens, model.width),
         "wpe": (model.context, model.width),
     }
     for block in range(model.num_layers):
         for name, times in widths.items():
-            found[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
-    return found | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_size)}
+            shapes[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
+    return shapes | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_size)}

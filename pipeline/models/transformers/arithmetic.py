@@ -98,15 +98,15 @@ def _counted(model: str) -> dict[str, Any]:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     file = Path(os.environ.get("SAMESTEP_CACHE") or Path(base, "samestep"), "models", f"{key}.json")
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = _count(model)
+        facts = _count(model)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(file, json.dumps(found))
+            write_text(file, json.dumps(facts))
         except OSError:
             pass  # counted again by the next process
-    return found
+    return facts
 
 
 def _count(model: str) -> dict[str, Any]:
@@ -116,5 +116,5 @@ def _count(model: str) -> dict[str, Any]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no word of it"])[-1]
         raise StudyError(last.partition("StudyError: ")[2] or f"the model cannot be built: {last}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts

@@ -70,8 +70,8 @@ class LanguageModel(nn.Module):
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Token ids (batch, context) -> logits (batch, context, vocab_size)."""
-        found: Tensor = self.model(input_ids=inputs, use_cache=False).logits
-        return found
+        logits: Tensor = self.model(input_ids=inputs, use_cache=False).logits
+        return logits
 
     def forward(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Cross-entropy in nats, a scalar in fp32; ids and weights are (batch, context).

@@ -36,28 +36,28 @@ def mesh_axes(axes: Mapping[str, Any], world_size: int) -> tuple[tuple[str, int]
                 "whole number of ranks, or 0 for what the other axes leave"
             )
     sizes = {DATA: 1} | dict(sorted(axes.items()))
-    told = math.prod(size for size in sizes.values() if size)
+    stated = math.prod(size for size in sizes.values() if size)
     rest = [name for name, size in sizes.items() if not size]
-    if len(rest) > 1 or len(sizes) > MAX_AXES or world_size % told:
+    if len(rest) > 1 or len(sizes) > MAX_AXES or world_size % stated:
         raise StudyError(_do_not_fit(sizes, world_size))
     if rest:
-        sizes[rest[0]] = world_size // told
-    elif told != world_size:
+        sizes[rest[0]] = world_size // stated
+    elif stated != world_size:
         raise StudyError(_do_not_fit(sizes, world_size))
     return tuple(sizes.items())
 
 
 def _do_not_fit(sizes: Mapping[str, int], world_size: int) -> str:
     factors = " x ".join(f"{name} {size}" for name, size in sizes.items())
-    said = f"axes {factors} do not make {world_size} ranks"
+    error = f"axes {factors} do not make {world_size} ranks"
     if len(sizes) > MAX_AXES or list(sizes.values()).count(0) > 1:
-        return f"{said}; name at most {MAX_AXES}, one of them of size 0 for what the others leave"
+        return f"{error}; name at most {MAX_AXES}, one of them of size 0 for what the others leave"
     left, fitting = world_size, dict(sizes)
     for name in sorted(sizes, key=lambda name: name == DATA):  # data gets what the others leave
         fitting[name] = left if name == DATA else nearest(max(1, sizes[name]), left)
         left //= fitting[name]
     near = " x ".join(f"{name} {size}" for name, size in fitting.items())
-    return f"{said}; the nearest layout is {near}, or set data to 0 for what the others leave"
+    return f"{error}; the nearest layout is {near}, or set data to 0 for what the others leave"
 
 
 def check_annotations(annotations: Mapping[str, Any], axes: Sequence[tuple[str, int]]) -> None:
@@ -94,7 +94,7 @@ def resolve(
     its axis does not divide.
     """
     check_annotations(annotations, axes)
-    sizes, found = dict(axes), dict[str, Annotation]()
+    sizes, chosen = dict(axes), dict[str, Annotation]()
     for pattern, annotation in sorted(annotations.items()):
         names = [name for name in shapes if fnmatchcase(name, pattern)]
         if not names:
@@ -102,13 +102,13 @@ def resolve(
                 f"annotation of {pattern}: no such tensor; {_nearest(pattern, shapes)}"
             )
         for name in names:
-            if found.setdefault(name, tuple(annotation)) != tuple(annotation):
+            if chosen.setdefault(name, tuple(annotation)) != tuple(annotation):
                 raise StudyError(
                     f"annotation of {pattern} contradicts an earlier one of {name} "
-                    f"({_text(found[name])}); annotate each tensor once"
+                    f"({_text(chosen[name])}); annotate each tensor once"
                 )
             _check_shape(name, shapes[name], tuple(annotation), sizes)
-    return found
+    return chosen
 
 
 def _check_shape(name: str, shape: Shape, annotation: Annotation, sizes: Mapping[str, int]) -> None:
@@ -147,8 +147,8 @@ def alike(placements: Mapping[str, list[str]]) -> dict[str, list[str]]:
     groups: dict[str, dict[str, list[str]]] = {}
     for name, words in placements.items():
         groups.setdefault(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name), {})[name] = words
-    found: dict[str, list[str]] = {}
+    merged: dict[str, list[str]] = {}
     for pattern, members in groups.items():
         same = len({tuple(words) for words in members.values()}) == 1
-        found |= {pattern: next(iter(members.values()))} if same else members
-    return found
+        merged |= {pattern: next(iter(members.values()))} if same else members
+    return merged

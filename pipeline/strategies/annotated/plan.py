@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from pipeline import models
 from pipeline.parallel.mesh import Layout
@@ -28,13 +28,13 @@ class Annotated(Strategy):
     or null, by names or patterns. Sequences are cut over the axis `data`.
     """
 
-    cuts: ClassVar[str] = "boundary_shapes"
-    modules: ClassVar[tuple[str, ...]] = (
+    cuts = "boundary_shapes"
+    modules = (
         "torch.distributed.tensor",
         "torch.distributed.tensor.experimental",
     )
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    variants = (
         {
             "axes": {"data": 0, "model": 2},
             "annotations": {
@@ -48,7 +48,7 @@ class Annotated(Strategy):
         },
     )
 
-    use: ClassVar[str] = "to try a layout without writing one"
+    use = "to try a layout without writing one"
 
     axes: dict[str, int] = field(default_factory=lambda: {"data": 0})
     annotations: dict[str, list[str | None]] = field(default_factory=dict)

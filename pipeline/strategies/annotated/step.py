@@ -18,11 +18,10 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.experimental import implicit_replication, register_sharding
 
 from pipeline import models
-from pipeline.errors import UnsupportedError
 from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts
+from pipeline.parallel.types import Batch, Parts, Prepared
 from pipeline.strategies.annotated.annotations import Annotation, resolve
 
 Groups = dict[tuple[str, ...], dist.ProcessGroup]
@@ -31,27 +30,12 @@ Groups = dict[tuple[str, ...], dist.ProcessGroup]
 
 def build(parts: Parts, annotations: Mapping[str, Sequence[str | None]]) -> AnnotatedStepper:
     """Place the parameters of the model on the mesh. Collective."""
-    spec = getattr(parts.model, "spec", None)
-    if spec is None:
-        raise UnsupportedError(
-            f"{type(parts.model).__name__} has no spec; let its family keep the ModelSpec"
-        )
+    any_model: Any = parts.model
     group = Group.join(parts.layout)
     mesh, groups = make_mesh(parts.layout)
-    chosen = resolve(annotations, parts.layout.axes, models.tensor_shapes(spec))
+    chosen = resolve(annotations, parts.layout.axes, models.tensor_shapes(any_model.spec))
     boundaries = place(parts.model, mesh, chosen)
-    forward = Forward(parts.model, mesh)
-    return AnnotatedStepper(
-        parts.prepare(),
-        groups=groups,
-        boundaries=boundaries,
-        forward=forward,
-        data_parallel=parts.layout.data_parallel,
-        rank=group.rank,
-        mean_over_ranks=forward.mean_over_ranks,
-        barrier=group.barrier,
-        leave=group.leave,
-    )
+    return AnnotatedStepper(parts.prepare(), group, mesh, groups, boundaries)
 
 
 def make_mesh(layout: Layout) -> tuple[DeviceMesh, Groups]:
@@ -92,23 +76,23 @@ def place(
                     distribute_tensor(parameter.detach(), mesh, wanted, src_data_rank=None)
                 )
             module.register_parameter(name, made[parameter])
-    found: dict[str, list[str]] = {}
+    placed: dict[str, list[str]] = {}
     for name, module in model.named_modules():
         if name in annotations:
             module.register_forward_hook(_redistributed(placements(annotations[name], mesh)))
         if name:
-            module.register_forward_hook(_noted(name, found))
-    return found
+            module.register_forward_hook(_noted(name, placed))
+    return placed
 
 
 def _redistributed(wanted: Sequence[Placement]) -> Any:
     return lambda module, inputs, output: output.redistribute(placements=wanted)
 
 
-def _noted(name: str, found: dict[str, list[str]]) -> Any:
+def _noted(name: str, placed: dict[str, list[str]]) -> Any:
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
-        if name not in found and isinstance(output, DTensor):
-            found[name] = words(output)
+        if name not in placed and isinstance(output, DTensor):
+            placed[name] = words(output)
 
     return note
 
@@ -122,42 +106,40 @@ def words(tensor: DTensor) -> list[str]:
     ]  # fmt: skip
 
 
-class Forward:
-    """The model's forward pass over this rank's sequences; gives its part of the mean loss.
+class AnnotatedStepper(Stepper):
+    """The shared step over DTensors; `boundaries` are what `place` returned.
 
     Sequences are cut over the data axis; along every other axis all ranks have the same ones.
     """
 
-    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
-        self.model, self.mesh = model, mesh
-        self.cut = placements((DATA,), mesh)
+    def __init__(
+        self,
+        parts: Prepared,
+        group: Group,
+        mesh: DeviceMesh,
+        groups: Groups,
+        boundaries: dict[str, list[str]],
+    ) -> None:
+        super().__init__(parts, group, forward=self.part_of_loss, reduce=self.reduce_gradients)
+        self.mesh, self.groups, self.boundaries = mesh, groups, boundaries
+        self.sequences = placements((DATA,), mesh)
         self.placed: Sequence[Placement] = ()
-        """How the loss of the last pass is placed: partial, or the same on all ranks of an axis."""
+        """Placement of the last loss: partial, or the same on all ranks of an axis."""
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Token ids and targets (this rank's sequences, context) -> a scalar.
+    def part_of_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Token ids and targets (this rank's sequences, context) -> its part of the mean loss.
 
         The parts are not put together here: that would make all ranks wait for one another between
         the two passes. The backward pass starts from the whole loss all the same.
         """
-        batch = [DTensor.from_local(ids, self.mesh, self.cut) for ids in (inputs, targets)]
+        batch = [DTensor.from_local(ids, self.mesh, self.sequences) for ids in (inputs, targets)]
         loss: DTensor = self.model(*batch)
         self.placed = loss.placements
         return loss.to_local(grad_placements=[Replicate()] * self.mesh.ndim)
 
-    def mean_over_ranks(self, part: Tensor) -> Tensor:
-        """The mean loss of all ranks from the part of each. Collective."""
+    def mean(self, part: Tensor) -> Tensor:
+        """The whole loss from the part of each rank. Collective."""
         return DTensor.from_local(part, self.mesh, self.placed).full_tensor()
-
-
-class AnnotatedStepper(Stepper):
-    """The shared step over DTensors; `boundaries` are what `place` returned."""
-
-    def __init__(
-        self, *given: Any, groups: Groups, boundaries: dict[str, list[str]], **options: Any
-    ) -> None:
-        super().__init__(*given, reduce=self.reduce_gradients, **options)
-        self.groups, self.boundaries = groups, boundaries
 
     def step(self, microbatches: Sequence[Batch]) -> None:
         """One step; a plain tensor that meets a DTensor counts as replicated."""
@@ -167,7 +149,7 @@ class AnnotatedStepper(Stepper):
     def propagate(self, batch: Batch) -> None:
         """The passes of one micro-batch, so that all has its placement; no update follows."""
         with implicit_replication(), self.precision.autocast():
-            self.forward(*batch).backward()
+            torch.autograd.backward(self.forward(*batch))
 
     def reduce_gradients(self) -> None:
         """Add up the gradients, which are partial over the axes that cut what they come from.
@@ -207,19 +189,13 @@ class AnnotatedStepper(Stepper):
         self.precision.overflowed(self.optimiser, norm)
         return norm
 
-    def agree(self, good: bool) -> bool:
-        """Whether it is so on every rank. Collective."""
-        bad = torch.full((), float(not good), device=self.loss.device)
-        dist.all_reduce(bad, group=self.groups[tuple(self.place)])
-        return float(bad) == 0.0
-
     def add(self, tensor: Tensor, axes: tuple[str, ...]) -> None:
         """All-reduce in place over these axes of the mesh."""
         dist.all_reduce(tensor, group=self.groups[axes])
 
     @property
     def placements(self) -> dict[str, dict[str, list[str]]]:
-        """How each parameter, and after a step each module's output, is placed on the axes."""
+        """Placement on the axes of each parameter and, after a step, of each module's output."""
         parameters = {
             n: words(p) for n, p in self.model.named_parameters() if isinstance(p, DTensor)
         }

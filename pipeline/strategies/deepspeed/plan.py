@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
@@ -48,19 +47,19 @@ class Deepspeed(Strategy):
     rule of its own.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("deepspeed",)
-    install: ClassVar[str] = INSTALL
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16")
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
-    weighs: ClassVar[bool] = False
+    requires = ("deepspeed",)
+    install = INSTALL
+    precisions = ("fp32", "tf32", "bf16")
+    variants = ({"stage": 1}, {"stage": 2})
+    weighs = False
 
-    use: ClassVar[str] = "to hold `sharded` against other code"
+    use = "to hold `sharded` against other code"
 
     stage: int = 3
 
     @property
     def split(self) -> str:
-        """What its stage shards."""
+        """The parts that its stage shards."""
         return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
@@ -126,11 +125,11 @@ class Deepspeed(Strategy):
 def why_unusable() -> str | None:
     """None where a version that is known to be right is installed, else the reason."""
     try:
-        found = importlib.metadata.version("deepspeed")
+        version = importlib.metadata.version("deepspeed")
     except importlib.metadata.PackageNotFoundError:
         return "not installed, an optional extra (docs/strategies.md)"
-    numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
     if numbers < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        return f"version {found}, older than {oldest}, which reads weights before they are there"
+        return f"version {version}, older than {oldest}, which reads weights before they are there"
     return None

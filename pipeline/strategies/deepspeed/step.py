@@ -28,7 +28,7 @@ from pipeline.parallel.types import (
 from pipeline.study.profiling import BACKWARD, FORWARD, OPTIMISER
 
 SLOTS = ("exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each weight, besides the step count."""
+"""Tensors that AdamW keeps of each weight, besides the step count."""
 
 
 def build(parts: Parts, stage: int) -> DeepSpeedStepper:
@@ -90,8 +90,8 @@ class DeepSpeedStepper(Stepper):
     """The engine reduces, clips and steps; loss, order and checkpoints are the shared ones."""
 
     def __init__(self, deepspeed: Any, parts: Prepared, group: Group, stage: int) -> None:
-        super().__init__(parts, **group.all_data_parallel())
-        self.deepspeed, self.stage, self.rank = deepspeed, stage, group.rank
+        super().__init__(parts, group)
+        self.deepspeed, self.stage = deepspeed, stage
         self.engine = make_engine(deepspeed, parts, stage)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
@@ -119,7 +119,7 @@ class DeepSpeedStepper(Stepper):
         DeepSpeed cuts one flat tensor of many parameters, and what it documents gives a whole slot.
         So tensors are put together one after the other, and each rank keeps its rows.
         """
-        return Shards([piece for found in self._wholes() for piece in self._own(*found)], {})
+        return Shards([piece for whole in self._wholes() for piece in self._own(*whole)], {})
 
     def _wholes(self) -> Iterator[tuple[str, Tensor]]:
         """Names and whole tensors of the state, one after the other. Collective."""
@@ -137,7 +137,7 @@ class DeepSpeedStepper(Stepper):
         """A copy, on the host, of this rank's rows of a whole tensor; a scalar is the root's."""
         shape, start, rows = tuple(whole.shape), 0, whole.detach()
         if shape:
-            before = rows.tensor_split(self.data_parallel)[: self.rank + 1]
+            before = rows.tensor_split(self.data_parallel)[: self.group.rank + 1]
             rows, start = before[-1], sum(len(part) for part in before[:-1])
         if rows.numel() and (shape or self.is_root):
             offsets = (start, *(0 for _ in shape[1:])) if shape else ()
@@ -183,7 +183,7 @@ class DeepSpeedStepper(Stepper):
             length = held.ds_tensor.numel()
             flat = value.new_zeros(length * self.data_parallel)
             flat[: value.numel()] = value.flatten()
-            own = flat.chunk(self.data_parallel)[self.rank]
+            own = flat.chunk(self.data_parallel)[self.group.rank]
             if slot is None:
                 utils.safe_set_local_fp32_param(parameter, own)
                 held.ds_tensor.copy_(own)
@@ -200,10 +200,10 @@ class DeepSpeedStepper(Stepper):
         """Leave the whole final weights in the model, hash them, and leave the ranks."""
         wholes = [self._whole(parameter).clone() for parameter in self.model.parameters()]
         self.engine.destroy()
-        for parameter, found in zip(self.model.parameters(), wholes, strict=True):
-            parameter.data = found
+        for parameter, whole in zip(self.model.parameters(), wholes, strict=True):
+            parameter.data = whole
         digest = weights_sha256(self.model)
-        self.leave()
+        self.group.leave()
         return digest
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:

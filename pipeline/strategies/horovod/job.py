@@ -1,4 +1,4 @@
-"""Horovod among ranks that torchrun started: joining the job, and leaving it.
+"""Horovod among ranks that torchrun started: joining its job.
 
 torchrun knows nothing of Horovod, and `hvd.init()` alone would quietly make each rank a job of
 size 1. So rank 0 starts Horovod's own rendezvous server, tells the others its address through the
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from pipeline.errors import LaunchError
 from pipeline.machine import addresses
@@ -20,49 +21,32 @@ from pipeline.parallel.mesh import Layout
 TIMEOUT_SECONDS = "300"
 """Patience of a collective. Horovod's 30 s is less than the start of several ranks on few cores."""
 
+HOST = "node{}"
+"""Name of a node: several may share one machine, whose own name does not tell them apart."""
 
 QUEUE = 1024
 """Ranks that may wait at the rendezvous server."""
 
 
-@dataclass(frozen=True)
-class Membership:
-    """This process's place in the Horovod job of `size` ranks.
+def join(layout: Layout, settings: Mapping[str, str]) -> None:
+    """Initialise Horovod with `settings`; raises LaunchError unless all ranks came up as one.
 
-    A process joins once: Horovod 0.28 can crash when it is initialised again after a shutdown. So
-    leaving only waits for the others, a later `join` finds the job as it is, and Horovod's own exit
-    handler shuts it down.
+    A process joins once: Horovod 0.28 can crash when it is initialised again after a shutdown. So a
+    later `join` finds the job as it is, and Horovod's own exit handler shuts it down. Collective.
     """
+    import horovod.torch as hvd
 
-    rank: int
-    size: int
-
-    @classmethod
-    def join(cls, layout: Layout, settings: Mapping[str, str]) -> Membership:
-        """Initialise Horovod with `settings`; raises LaunchError unless all ranks came up as one.
-
-        Collective: every rank of the layout calls it.
-        """
-        import horovod.torch as hvd
-
-        if hvd.is_initialized():
-            _check_settings(settings)
-        else:
-            _check_size(layout)
-            _set_variables(layout, settings)
-            hvd.init()
-        if hvd.size() != layout.num_processes:
-            raise LaunchError(
-                f"Horovod came up with {hvd.size()} ranks, the spec says "
-                f"{layout.num_processes}; check nodes and ranks_per_node against the launcher"
-            )
-        return cls(hvd.rank(), hvd.size())
-
-    def leave(self) -> None:
-        """Wait until every rank is done. Collective."""
-        import horovod.torch as hvd
-
-        hvd.barrier()
+    if hvd.is_initialized():
+        _check_settings(settings)
+    else:
+        _check_size(layout)
+        _set_variables(layout, settings)
+        hvd.init()
+    if hvd.size() != layout.num_processes:
+        raise LaunchError(
+            f"Horovod came up with {hvd.size()} ranks, the spec says "
+            f"{layout.num_processes}; check nodes and ranks_per_node against the launcher"
+        )
 
 
 def _check_settings(settings: Mapping[str, str]) -> None:
@@ -103,12 +87,14 @@ def _meet() -> dict[str, str]:
     """Agree through torchrun's store on a rendezvous server, which rank 0 starts."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    blackboard = _Blackboard.of_launcher()
-    address = _own_address(blackboard, rank, size)
+    launcher_store, _, _ = next(iter(rendezvous("env://")))
+    store = PrefixStore("samestep/horovod", launcher_store)
+    address = _own_address(store, rank, size)
     if rank == 0:
         port = _start_server(size // local_size, local_size)
-        blackboard.write("server", f"{address} {port}")
-    server_address, server_port = blackboard.read("server").split()
+        store.set("server", f"{address} {port}")
+    # `get` waits until a rank has written the value.
+    server_address, server_port = store.get("server").decode().split()
     variables = {
         "HOROVOD_RANK": rank,
         "HOROVOD_SIZE": size,
@@ -116,17 +102,12 @@ def _meet() -> dict[str, str]:
         "HOROVOD_LOCAL_SIZE": local_size,
         "HOROVOD_CROSS_RANK": rank // local_size,
         "HOROVOD_CROSS_SIZE": size // local_size,
-        "HOROVOD_HOSTNAME": _host_name(rank // local_size),
+        "HOROVOD_HOSTNAME": HOST.format(rank // local_size),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": server_address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": server_port,
         "HOROVOD_GLOO_IFACE": _interface(address),
     }
     return {key: str(value) for key, value in variables.items()}
-
-
-def _host_name(node: int) -> str:
-    # several nodes may share one machine, so the machine's own name does not tell them apart
-    return f"node{node}"
 
 
 def _start_server(num_nodes: int, ranks_per_node: int) -> int:
@@ -136,44 +117,22 @@ def _start_server(num_nodes: int, ranks_per_node: int) -> int:
 
     # Of more than five who call at once the kernel drops one, which then waits for a second.
     RendezvousHTTPServer.request_queue_size = QUEUE
-    hosts = ",".join(f"{_host_name(node)}:{ranks_per_node}" for node in range(num_nodes))
+    hosts = ",".join(f"{HOST.format(node)}:{ranks_per_node}" for node in range(num_nodes))
     server = RendezvousServer()
     port = server.start()
     server.init(get_host_assignments(parse_hosts(hosts), num_nodes * ranks_per_node))
     return int(port)
 
 
-@dataclass(frozen=True)
-class _Blackboard:
-    """A corner of the launcher's key-value store."""
-
-    store: Any
-    corner: str
-
-    @classmethod
-    def of_launcher(cls) -> _Blackboard:
-        from torch.distributed.rendezvous import rendezvous
-
-        store, _, _ = next(iter(rendezvous("env://")))
-        return cls(store, "samestep/horovod")
-
-    def write(self, key: str, value: str) -> None:
-        self.store.set(f"{self.corner}/{key}", value)
-
-    def read(self, key: str) -> str:
-        """The value, as soon as a rank has written it."""
-        return str(self.store.get(f"{self.corner}/{key}").decode())
-
-
-def _own_address(blackboard: _Blackboard, rank: int, size: int) -> str:
+def _own_address(store: PrefixStore, rank: int, size: int) -> str:
     """The address of this rank that the others reach.
 
     It is the source address of the way to MASTER_ADDR. On the master's own node that way may lead
     over the loopback; then the way to a rank elsewhere decides.
     """
     own = addresses.source_address(os.environ["MASTER_ADDR"])
-    blackboard.write(f"address{rank}", own)
-    all_addresses = [blackboard.read(f"address{other}") for other in range(size)]
+    store.set(f"address{rank}", own)
+    all_addresses = [store.get(f"address{other}").decode() for other in range(size)]
     elsewhere = [address for address in all_addresses if not addresses.is_loopback(address)]
     if addresses.is_loopback(own) and elsewhere:
         return addresses.source_address(elsewhere[0])

@@ -13,7 +13,6 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from pipeline.emulation import pacing
 from pipeline.errors import StudyError, UnsupportedError
@@ -40,19 +39,19 @@ class Horovod(Strategy):
     MiB. The last three are faults of the study's first code, off by default: see `parallel.faults`.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ("horovod",)
-    install: ClassVar[str] = "python -m envs.build_horovod --retry"
-    modules: ClassVar[tuple[str, ...]] = ("horovod.torch",)
-    whole_forward: ClassVar[bool] = True
-    use: ClassVar[str] = "as `ddp`, by another library"
-    lost_peer: ClassVar[tuple[str, ...]] = ("horovodinternalerror",)
+    requires = ("horovod",)
+    install = "python -m envs.build_horovod --retry"
+    modules = ("horovod.torch",)
+    whole_forward = True
+    use = "as `ddp`, by another library"
+    lost_peer = ("horovodinternalerror",)
 
-    changes_the_step: ClassVar[tuple[str, ...]] = (
+    changes_the_step = (
         "clip_before_synchronise",
         "compression",
         "optimiser_steps",
     )
-    lossy_wire: ClassVar[tuple[str, ...]] = ("compression",)
+    lossy_wire = ("compression",)
 
     compression: str = "none"
     fusion_threshold_mb: int = 128
@@ -78,7 +77,7 @@ class Horovod(Strategy):
         return super().layout(world)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """What travels, where it is of another type, and the fusion buffer, no larger than that."""
+        """A copy that travels, where of another type, and the fusion buffer, at most as large."""
         travels = self._travels(spec, gradients)
         copy = 0 if travels == gradients else travels
         return Footprint(copy + min(self.fusion_threshold_mb * 2**20, travels))
@@ -147,7 +146,7 @@ def _torch_version() -> str:
     package = importlib.util.find_spec("torch")
     if package is not None and package.origin is not None:
         text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
-        found = re.search(r"__version__\s*=\s*'([^']+)'", text)
-        if found:
-            return found.group(1)
+        version = re.search(r"__version__\s*=\s*'([^']+)'", text)
+        if version:
+            return version.group(1)
     return importlib.metadata.version("torch")

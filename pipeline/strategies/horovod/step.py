@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,12 @@ from torch.optim import Optimizer
 
 from pipeline.emulation import pacing
 from pipeline.errors import UnsupportedError
+from pipeline.parallel.collectives import collective
 from pipeline.parallel.faults import Faults
+from pipeline.parallel.group import Ranks
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts, Prepared, SavedState
-from pipeline.strategies.horovod.job import Membership
+from pipeline.strategies.horovod import job
 from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
@@ -27,7 +30,7 @@ class WireBfloat16:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """What travels, and the type to come back to."""
+        """The tensor that travels, and the type to come back to."""
         wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return wide, tensor.dtype
 
@@ -52,10 +55,10 @@ def build(
             "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
             "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
         )
-    member = Membership.join(parts.layout, settings)
+    job.join(parts.layout, settings)
     broadcast_weights(parts.model)
     parts.phases.watch(parts.model)  # its hooks come before Horovod's
-    return HorovodStepper(distribute(parts, compression), member, faults, compression)
+    return HorovodStepper(distribute(parts, compression), faults, compression)
 
 
 def distribute(parts: Parts, compression: str) -> Prepared:
@@ -97,22 +100,32 @@ def _bits(tensor: Tensor) -> Tensor:
     return plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
 
 
+@dataclass(frozen=True)
+class Job(Ranks):
+    """The ranks of the Horovod job."""
+
+    @collective
+    def mean(self, value: Tensor, name: str = "mean_over_ranks") -> Tensor:
+        """The mean of a tensor over all ranks. Collective; `name` tells one kind from others."""
+        handle = hvd.allreduce_async(value, name=name, op=hvd.Average)
+        wait_asleep([handle])
+        mean: Tensor = hvd.synchronize(handle)
+        return mean
+
+    def barrier(self) -> None:
+        """Return when every rank has come here. Collective; `hvd.barrier` would spin."""
+        self.mean(torch.zeros(()), "barrier")
+
+    def leave(self) -> None:
+        """Wait until every rank is done. Collective."""
+        hvd.barrier()
+
+
 class HorovodStepper(Stepper):
     """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
 
-    def __init__(
-        self, parts: Prepared, member: Membership, faults: Faults, compression: str
-    ) -> None:
-        super().__init__(
-            parts,
-            data_parallel=member.size,
-            rank=member.rank,
-            reduce=self.synchronise,
-            mean_over_ranks=mean_over_ranks,
-            barrier=barrier,
-            leave=member.leave,
-            faults=faults,
-        )
+    def __init__(self, parts: Prepared, faults: Faults, compression: str) -> None:
+        super().__init__(parts, Job(hvd.rank(), hvd.size()), reduce=self.synchronise, faults=faults)
         self.distributed: Any = parts.optimiser
         self.compression = COMPRESSIONS[compression]
 
@@ -152,19 +165,6 @@ class HorovodStepper(Stepper):
         """
         super().load(state)
         broadcast_weights(self.model)
-
-
-def mean_over_ranks(value: Tensor, name: str = "mean_over_ranks") -> Tensor:
-    """The mean of a tensor over all ranks. Collective; `name` tells one kind from others."""
-    handle = hvd.allreduce_async(value, name=name, op=hvd.Average)
-    wait_asleep([handle])
-    mean: Tensor = hvd.synchronize(handle)
-    return mean
-
-
-def barrier() -> None:
-    """Return when every rank has come here. Collective; `hvd.barrier` would spin."""
-    mean_over_ranks(torch.zeros(()), "barrier")
 
 
 def wait_asleep(handles: Iterable[int | None]) -> None:

@@ -8,7 +8,6 @@ root also computes a replica's share, as nn.DataParallel's first device does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pipeline.errors import StudyError
 from pipeline.parallel.faults import Faults
@@ -29,8 +28,8 @@ class ParameterServer(Strategy):
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
     """
 
-    whole_forward: ClassVar[bool] = True
-    use: ClassVar[str] = "to compare with: the root's link carries everything"
+    whole_forward = True
+    use = "to compare with: the root's link carries everything"
 
     engine: str = "process_group"
     empty_cache: bool = False

@@ -12,7 +12,7 @@ from torch.nn import DataParallel
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.faults import Faults
-from pipeline.parallel.group import Group
+from pipeline.parallel.group import Group, flattened, unflatten
 from pipeline.parallel.step import Stepper, within
 from pipeline.parallel.types import Batch, Parts, Prepared, StepResult
 
@@ -32,8 +32,7 @@ class Star(Stepper):
     """
 
     def __init__(self, parts: Prepared, group: Group, faults: Faults) -> None:
-        super().__init__(parts, reduce=self.push, faults=faults, **group.all_data_parallel())
-        self.group = group
+        super().__init__(parts, group, reduce=self.push, faults=faults)
 
     def step(self, microbatches: Sequence[Batch]) -> None:
         """Pull the parameters, then the shared step."""
@@ -45,20 +44,20 @@ class Star(Stepper):
     def pull(self) -> None:
         """Every worker receives the root's parameters."""
         for bucket in _by_dtype(self.model.parameters()):
-            flat = torch.cat([parameter.reshape(-1) for parameter in bucket])
+            flat = flattened(bucket)
             if self.is_root:
                 for rank in range(1, self.group.size):
                     dist.send(flat, rank)
             else:
                 dist.recv(flat, ROOT)
-                _unflatten(flat, bucket)
+                unflatten(flat, bucket)
 
     @collective
     def push(self) -> None:
         """The root receives every worker's gradients and keeps their mean."""
         for bucket in _by_dtype(p.grad for p in self.model.parameters() if p.grad is not None):
             # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket]) / self.group.size
+            flat = flattened(bucket) / self.group.size
             if not self.is_root:
                 dist.send(flat, ROOT)
                 continue
@@ -66,7 +65,7 @@ class Star(Stepper):
             for rank in range(1, self.group.size):
                 dist.recv(incoming, rank)
                 flat += incoming
-            _unflatten(flat, bucket)
+            unflatten(flat, bucket)
 
     def update(self) -> Tensor:
         """Clip and step on the root, which tells the others its loss scale where it has one."""
@@ -98,12 +97,6 @@ def _by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     for tensor in tensors:
         buckets.setdefault(tensor.dtype, []).append(tensor)
     return list(buckets.values())
-
-
-def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    sizes = [tensor.numel() for tensor in tensors]
-    for part, tensor in zip(torch.split(flat, sizes), tensors, strict=True):
-        tensor.copy_(part.view_as(tensor))
 
 
 def data_parallel(parts: Parts, faults: Faults) -> Stepper:

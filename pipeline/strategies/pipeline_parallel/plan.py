@@ -9,7 +9,6 @@ chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError
@@ -32,11 +31,11 @@ class Pipelined(Strategy):
     many that a step has one for each pipeline rank.
     """
 
-    modules: ClassVar[tuple[str, ...]] = (
+    modules = (
         "torch.distributed.pipelining",
         "torch.distributed.tensor",
     )
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
 
     schedule: str = "1f1b"
     chunks: int = 0
@@ -134,7 +133,7 @@ class Pipelined(Strategy):
     def sends_between_stages(
         self, spec: RunSpec, layout: Layout, rank: int, tied: float, parts: int = 1
     ) -> tuple[Sends, ...]:
-        """What a rank sends along the pipeline; nothing where it has one rank alone.
+        """Bytes that a rank sends along the pipeline; nothing where it has one rank alone.
 
         The first and the last rank add up the gradients of the tied embedding, `tied` bytes.
         `parts`: ranks over which sequences are cut, each of which sends its own tokens.
@@ -161,14 +160,14 @@ class Pipelined(Strategy):
 class PipelineParallel(Pipelined):
     """`ranks`: size of the pipeline axis, 0 for all ranks; the rest are data-parallel."""
 
-    cuts: ClassVar[str] = "end_parameters"
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+    cuts = "end_parameters"
+    variants = (
         {"ranks": 2, "schedule": "gpipe"},
         {"ranks": 2, "schedule": "interleaved"},
         {"schedule": "zero_bubble"},
     )
 
-    use: ClassVar[str] = "layers do not fit one device, and links are slow"
+    use = "layers do not fit one device, and links are slow"
 
     ranks: int = 0
 

@@ -1,4 +1,4 @@
-"""Which rank of a pipeline holds which layers, and in which order micro-batches pass (no torch).
+"""Layers of each rank of a pipeline, and the order in which micro-batches pass (no torch).
 
 Schedules: `gpipe` runs all forward passes, then all backward passes (Huang et al. 2019, arXiv
 1811.06965); `1f1b` alternates them, so that fewer activations are kept; `interleaved` gives each

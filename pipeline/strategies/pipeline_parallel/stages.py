@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from pipeline.errors import UnsupportedError
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.state import whole
 from pipeline.parallel.types import Phases
@@ -42,10 +41,6 @@ class StagedModel:
 
     def __init__(self, model: nn.Module, stages: Stages, rank: int) -> None:
         any_model: Any = model
-        if not hasattr(model, "stage_cuts"):
-            raise UnsupportedError(
-                f"{type(model).__name__} names no stage_cuts; add them to its family"
-            )
         self.model, self.stages, self.rank = any_model, stages, rank
         cuts, blocks = any_model.stage_cuts, any_model.blocks
         first, last = stages.rank_of(0), stages.rank_of(stages.count - 1)
@@ -79,7 +74,7 @@ class StagedModel:
         return Stage(self.model, self.stages, number, autocast)
 
     def owned(self, name: str) -> bool:
-        """Whether this rank holds a parameter, and is the one that counts and saves it."""
+        """True where this rank holds a parameter, and is the one that counts and saves it."""
         return self.entries[name].owner == self.rank
 
     def weights(

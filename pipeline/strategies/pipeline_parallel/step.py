@@ -23,14 +23,13 @@ from torch.distributed.pipelining import (
 
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
-from pipeline.parallel.group import Group, buckets, mesh_of
+from pipeline.parallel.group import Group, buckets, flattened, mesh_of, unflatten
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts, Prepared
-from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
-from pipeline.strategies.pipeline_parallel.schedule import ONE_STAGE, Stages
+from pipeline.strategies.pipeline_parallel.schedule import ONE_STAGE, Stages, check_name, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 from pipeline.strategies.tensor.step import TensorAxis, cut_layers
@@ -58,9 +57,8 @@ def build(
         cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence)
         cut_layers(parts.model, cut_over)
     any_model: Any = parts.model
-    chunks = schedules.check_name(knobs.schedule, knobs.chunks)
+    chunks = check_name(knobs.schedule, knobs.chunks)
     stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks))
-    stages.check("this run")
     staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
     if zero_stage and layout.data_parallel > 1:
         parts.materialise()
@@ -70,13 +68,7 @@ def build(
     else:
         prepared = parts.prepare()
     return PipelineStepper(
-        prepared,
-        staged=staged,
-        axes=Axes.of(layout, group.rank, mesh),
-        cut_over=cut_over,
-        schedule=knobs.schedule,
-        microbatches=knobs.microbatches,
-        group=group,
+        prepared, group, knobs, staged, Axes.of(layout, group.rank, mesh), cut_over
     )
 
 
@@ -89,28 +81,19 @@ class Axes:
 
     pipeline: dist.ProcessGroup
     data: dist.ProcessGroup | None
-    tensor: dist.ProcessGroup | None
     ends: dist.ProcessGroup | None
 
     @classmethod
     def of(cls, layout: Layout, rank: int, mesh: Any) -> Axes:
         """Make the groups, `mesh` being the layout's. Collective."""
-        sizes = dict(layout.axes)
-        groups = {
-            name: mesh[name].get_group() if size > 1 else None for name, size in sizes.items()
-        }
         ends = None
         for other in range(layout.num_processes):
             line = layout.along(PIPELINE, other)
             if line[0] == other and len(line) > 1:
                 made = dist.new_group([line[0], line[-1]])  # all ranks make all of them
                 ends = made if rank in (line[0], line[-1]) else ends
-        return cls(
-            pipeline=mesh[PIPELINE].get_group(),
-            data=groups.get("data"),
-            tensor=groups.get(TENSOR),
-            ends=ends,
-        )
+        data = mesh[DATA].get_group() if layout.data_parallel > 1 else None
+        return cls(mesh[PIPELINE].get_group(), data, ends)
 
 
 class PipelineStepper(Stepper):
@@ -119,25 +102,14 @@ class PipelineStepper(Stepper):
     def __init__(
         self,
         parts: Prepared,
-        *,
+        group: Group,
+        knobs: Pipelined,
         staged: StagedModel,
         axes: Axes,
         cut_over: TensorAxis | None,
-        schedule: str,
-        microbatches: int,
-        group: Group,
     ) -> None:
-        super().__init__(
-            parts,
-            data_parallel=parts.layout.data_parallel,
-            rank=group.rank,
-            reduce=self.average,
-            mean_over_ranks=self._mean_loss,
-            barrier=group.barrier,
-            leave=group.leave,
-        )
-        self.staged, self.axes, self.cut_over = staged, axes, cut_over
-        self.schedule, self.asked = schedule, microbatches
+        super().__init__(parts, group, reduce=self.average)
+        self.knobs, self.staged, self.axes, self.cut_over = knobs, staged, axes, cut_over
         self.device = next(self.model.parameters()).device
         self.waits = Waits(self.phases)
         optimiser = parts.optimiser
@@ -171,15 +143,9 @@ class PipelineStepper(Stepper):
         """torch's schedule, made when the size of a micro-batch is known."""
         stages = self.staged.stages
         sequences, context = microbatches[0][0].shape
-        count = schedules.make(
-            "this run",
-            self.schedule,
-            stages,
-            asked=self.asked,
-            sequences=sequences,
-            accumulation=len(microbatches),
-        ).microbatches
-        size = sequences * len(microbatches) // count
+        given = len(microbatches)
+        count = given * pieces(self.knobs.microbatches, sequences, given, stages.ranks)
+        size = sequences * given // count
         made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
         any_model: Any = self.model
 
@@ -190,9 +156,9 @@ class PipelineStepper(Stepper):
             scaled: Tensor = share * self._scale
             return scaled
 
-        kind = SCHEDULES[self.schedule]
-        given = made[0] if self.schedule in ONE_STAGE else made
-        return kind(given, count, loss_fn=loss, scale_grads=False)
+        kind = SCHEDULES[self.knobs.schedule]
+        held = made[0] if self.knobs.schedule in ONE_STAGE else made
+        return kind(held, count, loss_fn=loss, scale_grads=False)
 
     def _stage(self, number: int, sequences: int, context: int) -> MarkedStage:
         any_model: Any = self.model
@@ -237,28 +203,22 @@ class PipelineStepper(Stepper):
                     dist.all_reduce(gradient, group=self.axes.ends)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm over all stages; each parameter counts once.
-
-        A rank that alone has an infinity makes the norm infinite on all, which then skip the step
-        together.
-        """
+        """Clip by the norm over all stages; each parameter counts once."""
         own = [p for p in parameters if self.staged.owned(self._names[p])]
         parts = [p.grad for p in own if p.grad is not None and cut_of(p) is not None]
         rest = [p.grad for p in own if p.grad is not None and cut_of(p) is None]
-        if self.axes.tensor is not None and self.axes.tensor.rank() > 0:
+        tensor = None if self.cut_over is None else self.cut_over.ranks
+        if tensor is not None and tensor.rank() > 0:
             rest = []  # the first rank of the tensor axis counts what all of them hold
         squares = sum_of_squares(parts, self.device) + sum_of_squares(rest, self.device)
         data = None if self.sharded is None else self.axes.data
-        for axis in (self.axes.tensor, data, self.axes.pipeline):
+        for axis in (tensor, data, self.axes.pipeline):
             if axis is not None:
                 dist.all_reduce(squares, group=axis)
-        norm = squares.sqrt().float()
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
-        self.precision.overflowed(self.optimiser, norm)
-        return norm
+        return self.clip_by(squares.sqrt().float(), parameters)
 
     def is_first_with(self, name: str, axes: Collection[str]) -> bool:
-        """Whether no rank before this one holds its part of a parameter of this rank's stages.
+        """True where no rank before this one holds its part of a parameter of its stages.
 
         A tied weight has two copies, of which the first stage's counts.
         """
@@ -267,25 +227,22 @@ class PipelineStepper(Stepper):
     def close(self) -> str:
         """Hash the final weights of all stages and leave the group of ranks."""
         digest = sha256_of(self.staged.weights(self.axes.pipeline, self.device))
-        self.leave()
+        self.group.leave()
         return digest
 
-    def _mean_loss(self, loss: Tensor) -> Tensor:
+    def mean(self, part: Tensor) -> Tensor:
         """The last stage's loss, as a mean over the data axis. Collective, outside of the clock."""
-        dist.all_reduce(loss)
-        tensor = 1 if self.axes.tensor is None else self.axes.tensor.size()
-        return loss / (self.data_parallel * tensor)
+        dist.all_reduce(part)
+        return part / (self.data_parallel * (1 if self.cut_over is None else self.cut_over.size))
 
 
 def average(gradients: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     """The mean of each gradient over the ranks of a group, in place. Collective."""
     for bucket in buckets(gradients):
         # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket]) / group.size()
+        flat = flattened(bucket) / group.size()
         dist.all_reduce(flat, group=group)
-        parts = torch.split(flat, [gradient.numel() for gradient in bucket])
-        for gradient, part in zip(bucket, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        unflatten(flat, bucket)
 
 
 def sum_of_squares(gradients: list[Tensor], device: torch.device) -> Tensor:

@@ -8,7 +8,6 @@ gathers them twice.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
@@ -30,11 +29,11 @@ class Sharded(Strategy):
     In amp_o2 FSDP2's mixed-precision policy narrows what is gathered; shards are fp32 masters.
     """
 
-    modules: ClassVar[tuple[str, ...]] = ("torch.distributed.fsdp", "torch.distributed.tensor")
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2")
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({"stage": 1}, {"stage": 2})
+    modules = ("torch.distributed.fsdp", "torch.distributed.tensor")
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2")
+    variants = ({"stage": 1}, {"stage": 2})
 
-    use: ClassVar[str] = "weights, gradients or optimiser state do not fit one device"
+    use = "weights, gradients or optimiser state do not fit one device"
 
     stage: int = 3
     offload: bool = False
@@ -46,7 +45,7 @@ class Sharded(Strategy):
 
     @property
     def split(self) -> str:
-        """What its stage shards."""
+        """The parts that its stage shards."""
         parts = ("optimiser state", "gradients", "weights")
         return ", ".join(parts[: self.stage])
 

@@ -101,7 +101,7 @@ class ShardedOptimiser(Optimizer):
         make: Callable[[Iterable[nn.Parameter]], Optimizer],
         ranks: dist.ProcessGroup,
     ) -> None:
-        self.buckets = [Bucket(found, ranks) for found in buckets(list(parameters)[::-1])]
+        self.buckets = [Bucket(members, ranks) for members in buckets(list(parameters)[::-1])]
         self.ranks, self._next, self._hold = ranks, 0, False
         wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         rows = [one for bucket in self.buckets for one in bucket.rows]

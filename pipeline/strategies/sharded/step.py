@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Parts, Prepared
+from pipeline.parallel.types import Parts
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 
 
@@ -39,7 +39,7 @@ def shard_optimiser(parts: Parts) -> ShardedStepper:
     return ShardedStepper(
         parts.prepared(optimiser),
         group,
-        ranks,
+        ranks=ranks,
         reduce=optimiser.reduce,
         accumulating=optimiser.without_reduction,
     )
@@ -139,22 +139,14 @@ class ShardedStepper(Stepper):
     `ranks`: under stage 1, those over which rows are cut; DTensors know theirs.
     """
 
-    def __init__(
-        self,
-        parts: Prepared,
-        group: Group,
-        ranks: dist.ProcessGroup | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(parts, **group.all_data_parallel(), **options)
+    def __init__(self, *given: Any, ranks: dist.ProcessGroup | None = None, **options: Any) -> None:
+        super().__init__(*given, **options)
         self.ranks = ranks
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm over the shards of all ranks; where it is infinite all skip the step."""
+        """Clip by the norm over the shards of all ranks."""
         norm = total_norm([p.grad for p in parameters if p.grad is not None], self.ranks)
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
-        self.precision.overflowed(self.optimiser, norm)
-        return norm
+        return self.clip_by(norm, parameters)
 
 
 @collective

@@ -7,7 +7,7 @@ cut over the vocabulary. Along the data axis DDP averages the gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError
@@ -64,7 +64,7 @@ class Part:
         return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
 
     def _again(self, spec: RunSpec, product: float, norm: float) -> float:
-        """What a recomputed block adds: its first output, or half of that and both its inputs."""
+        """Bytes that recomputing a block adds: its first output, or half of that and its inputs."""
         if not spec.workload.recompute:
             return 0.0
         return norm + product / 2 if self.sequence else product
@@ -88,7 +88,7 @@ def check_tensor_axis(spec: RunSpec, option: str, ranks: int, *, sequence: bool)
 
 
 def kept_of_block(ranks: int, *, sequence: bool) -> float:
-    """What a tensor axis leaves on a rank of a block's activations, 16 values of the width a token.
+    """Share of a block's activations on a rank of the axis, 16 values of the width a token in all.
 
     The 12 between a column and a row cut are parts. Where sequences are cut too, so are the inputs
     of both layer norms; their outputs are gathered.
@@ -103,14 +103,14 @@ class Tensor(Strategy):
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
     """
 
-    cuts: ClassVar[str] = "cut_parameters"
-    precisions: ClassVar[tuple[str, ...]] = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+    cuts = "cut_parameters"
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    variants = (
         {"ranks": 2},
         {"ranks": 2, "sequence": True},
     )
 
-    use: ClassVar[str] = "a layer or its activations do not fit, and links are fast"
+    use = "a layer or its activations do not fit, and links are fast"
 
     ranks: int = 0
     sequence: bool = False
@@ -187,7 +187,7 @@ class Tensor(Strategy):
         return Part(spec.model.num_layers, True, True, self.sequence)
 
     def _share(self, spec: RunSpec, size: int) -> float:
-        """What a rank holds of all parameters."""
+        """Share of all parameters that a rank holds."""
         whole, cut = self._part(spec).parameters(spec)
         return (whole + cut / size) / models.num_parameters(spec.model)
 

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.errors import UnsupportedError
 from pipeline.parallel.cut import cut, cut_of
-from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
+from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
 from pipeline.parallel.mesh import DATA, TENSOR
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
@@ -36,16 +35,7 @@ def build(parts: Parts, *, sequence: bool) -> TensorStepper:
         forward = DistributedDataParallel(
             parts.model, process_group=mesh[DATA].get_group(), gradient_as_bucket_view=True
         )
-    return TensorStepper(
-        parts.prepare(),
-        axis=axis,
-        forward=forward,
-        data_parallel=parts.layout.data_parallel,
-        rank=group.rank,
-        mean_over_ranks=group.mean,
-        barrier=group.barrier,
-        leave=group.leave,
-    )
+    return TensorStepper(parts.prepare(), group, axis=axis, forward=forward)
 
 
 class TensorAxis:
@@ -83,10 +73,7 @@ class TensorAxis:
         if not self.sequence:
             return
         uncut = [p.grad for p in model.parameters() if cut_of(p) is None and p.grad is not None]
-        flat = self.add(torch.cat([gradient.reshape(-1) for gradient in uncut]))
-        pieces = torch.split(flat, [gradient.numel() for gradient in uncut])
-        for gradient, piece in zip(uncut, pieces, strict=True):
-            gradient.copy_(piece.view_as(gradient))
+        unflatten(self.add(flattened(uncut)), uncut)
 
     def enter(self, x: Tensor) -> Tensor:
         """The input of a column cut: unchanged, or gathered where sequences are cut.
@@ -219,7 +206,7 @@ def first_row(rows: int, ranks: dist.ProcessGroup) -> int:
 
 
 def own_rows(ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
-    """Which ids are among this rank's rows, and their places there, 0 for the others."""
+    """A mask of the ids in this rank's rows, and their places there, 0 for the others."""
     place = ids - start
     own = (place >= 0) & (place < count)
     return own, place * own
@@ -238,13 +225,9 @@ def vocabulary_cross_entropy(
 
 
 def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
-    """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts.
-
-    Raises UnsupportedError where the family names none.
-    """
-    if not hasattr(model, "tensor_cuts"):
-        raise UnsupportedError(f"{type(model).__name__} has no tensor_cuts; add them to its family")
-    cuts: Any = model.tensor_cuts
+    """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts."""
+    any_model: Any = model
+    cuts = any_model.tensor_cuts
     for name, module in list(model.named_modules()):
         suffix = next((end for end in (*cuts.columns, *cuts.rows) if name.endswith(end)), None)
         if suffix in cuts.columns:
@@ -261,7 +244,6 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
     if axis.sequence:
         places: Any = model.get_submodule(cuts.positions)
         _replace(model, cuts.positions, OwnPositions(places, axis))
-    any_model: Any = model
     any_model.cross_entropy = lambda logits, targets: vocabulary_cross_entropy(
         logits, targets, axis, embedding.start
     )
@@ -280,15 +262,9 @@ class TensorStepper(Stepper):
         self.axis = axis
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm of the whole gradient: parts are added over ranks, the rest counts once.
-
-        A rank that alone has an infinity in its part makes the norm infinite on all, which then
-        skip the step together.
-        """
+        """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""
         parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
         rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
         squares = self.axis.add(torch.nn.utils.get_total_norm(parts) ** 2)
         norm = (squares + torch.nn.utils.get_total_norm(rest) ** 2).sqrt()
-        torch.nn.utils.clip_grads_with_norm_(parameters, self.max_grad_norm, norm)
-        self.precision.overflowed(self.optimiser, norm)
-        return norm
+        return self.clip_by(norm, parameters)

@@ -107,7 +107,7 @@ def test_a_file_that_is_missing_or_not_yaml_is_one_line(tmp_path: Path) -> None:
 def test_a_study_that_names_unknown_claims_is_refused() -> None:
     assert files_of(Study.of(make_study())) == []
     assert files_of(Study.of(make_study(claims=["bai2022"]))) == [FOLDER / "bai2022/claims.yaml"]
-    with pytest.raises(ClaimError, match="study 'fake' names the claims 'bai2021'; use one of bai"):
+    with pytest.raises(ClaimError, match="the claims 'bai2021'; use one of alpa"):
         files_of(Study.of(make_study(claims=["bai2021"])))
 
 

@@ -137,11 +137,23 @@ def test_hub_passes_the_pinned_revision_and_streams(monkeypatch: pytest.MonkeyPa
         return [{"body": "one"}]
 
     monkeypatch.setattr("datasets.load_dataset", load)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid")
     source = hub(Path("some/set"), config="en")
     assert documents(source) == ["one"]
     options = {"split": "train", "revision": REVISION, "streaming": True}
     assert asked == [("some/set", "en", options)]
     assert not source.is_local
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library would look the name up six times within half a minute."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("was asked"))
+    with pytest.raises(CorpusError, match=r"the hub hub\.invalid cannot be reached .*HTTPS_PROXY"):
+        documents(hub(Path("some/set")))
 
 
 @pytest.mark.parametrize(

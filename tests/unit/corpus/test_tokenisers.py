@@ -139,6 +139,7 @@ def test_pretrained_from_the_hub_asks_for_the_pinned_revision(
         return str(folder / file)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid")
     tokeniser = make(store, tmp_path, kind="pretrained", name="a/b", revision="f" * 40)
     assert asked == [
         ("a/b", "tokenizer.json", "f" * 40),

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.cost.constants import Constants
+from pipeline.cost.job import CONFIGURATION
 from pipeline.cost.points import ADDED, predict_row, read
 from pipeline.cost.score import FOLDER
 from pipeline.errors import ClaimError
@@ -42,6 +43,9 @@ def test_no_measured_column_is_read(name) -> None:
         ({"hidden": ""}, "hidden is not stated"),
         ({"layers": "many"}, "layers is 'many', not a number"),
         ({"dp": "3"}, "does not fill 8 GPUs"),
+        ({"dp": "1", "pp": "8", "layers": "4"}, "more stages than layers"),
+        ({"micro": "0.5"}, "micro is 0.5, not a whole number"),
+        ({"gpus": "1e12"}, "not a whole number up to"),
         ({"recompute": "half"}, "recompute is 'half'"),
         ({"micro": "", "accum": "", "global_batch": ""}, "neither the micro-batch"),
         ({"hardware": "V100", "precision": "bf16"}, "no data sheet rate in bfloat16"),
@@ -50,7 +54,8 @@ def test_no_measured_column_is_read(name) -> None:
 def test_what_cannot_be_predicted_has_a_reason_and_no_numbers(changes, reason) -> None:
     found = predicted(rows()[0], **changes)
     assert reason in found["reason"]
-    assert not any(found[name] for name in ADDED if name != "reason")
+    assert not any(found[name] for name in ADDED if name not in ("reason", "fits"))
+    assert found["fits"] == ("false" if "stages" in reason else "")
 
 
 def test_parts_add_up_and_lie_in_the_band() -> None:
@@ -95,3 +100,18 @@ def test_what_is_too_large_does_not_fit() -> None:
     assert predicted(row)["fits"] == "true"
     assert predicted(row, gpus="1", tp="1", pp="1", vpp="1")["fits"] == "false"
     assert predicted(row, device_gib="")["fits"] == ""
+
+
+def test_no_row_is_too_strange_to_be_answered() -> None:
+    """Random cells of a points file: a prediction in its band, or a reason."""
+    chance = random.Random(1)
+    strange = ["", "0", "1", "3", "0.5", "-1", "nan", "inf", "True", "1e14", "x", "bf16", "100000"]
+    known = [row for name in ("torchtitan", "dlperf_gpt_v100", "nvidia_bert") for row in rows(name)]
+    for _ in range(2000):
+        row = dict(chance.choice(known))
+        for _ in range(chance.choice((1, 2, 4))):
+            row[chance.choice(CONFIGURATION)] = chance.choice(strange)
+        found = predicted(row)
+        if not found["reason"]:
+            low, middle, high = (float(found[f"step_s_{k}"]) for k in ("low", "pred", "high"))
+            assert 0 < low <= middle <= high < 1e30, row

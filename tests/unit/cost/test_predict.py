@@ -68,3 +68,16 @@ def test_bert_reads_few_positions_out(job) -> None:
 def test_numbers_are_faster_in_narrow_formats(job) -> None:
     times = [of(job, precision=p).computation for p in ("bf16", "tf32", "fp32")]
     assert times == sorted(times) and times[0] < times[1] < times[2]
+
+
+def test_all_wait_for_the_slowest_device(job) -> None:
+    one, many = (of(job, gpus=n, dp=n, node_net_gbps=1600) for n in (1, 512))
+    assert 1.01 < many.computation / one.computation < 1.06
+
+
+def test_autocast_reduces_gradients_in_fp32(job) -> None:
+    narrow, wide = (
+        of(job, gpus=64, dp=64, node_net_gbps=100, precision=p, framework="x", accum=1)
+        for p in ("fp16", "fp16 amp")
+    )
+    assert wide.communication > 1.9 * narrow.communication

@@ -55,4 +55,5 @@ def test_layers_of_stages() -> None:
     assert stages(78, 12, 1.0, balance=False) == [6] * 3 + [7] * 6 + [6] * 3
     assert stages(32, 4, 0.0, balance=True) == [8, 8, 8, 8]
     assert stages(32, 4, 4.0, balance=True) == [9, 9, 9, 5]
+    assert stages(16, 8, 4.0, balance=True) == [3, 2, 3, 2, 3, 2, 1, 0]
     assert stages(5, 1, 4.0, balance=True) == [5]

@@ -39,7 +39,7 @@ def answers(*given: list[float]) -> Callable[[], list[float]]:
 
 
 QUIET, BUSY = [0.9, 1.0], [0.2, 1.0]
-LEAST = [700.0, 700.0]
+LINK = LinkSpec("plain", 1000)
 REACHED, SLOW = [950.0, 940.0], [950.0, 300.0]
 SPINNER = "another program uses core 0: python (process 7)"
 
@@ -51,7 +51,7 @@ def when_quiet(
         time.sleep(measured.PAUSE_SECONDS)
         return SPINNER if not told else f"{SPINNER}, other (process 8)"
 
-    return measured._when_quiet(cores, rates, 0.7, LEAST, 60, wait, told.append)
+    return measured._when_quiet(cores, rates, 0.7, LINK, 60, wait, told.append)
 
 
 def test_a_quiet_machine_is_measured_once(clock) -> None:

@@ -209,7 +209,10 @@ def test_what_a_killed_build_left_is_swept_away(home: Path) -> None:
     stale = home / "cache" / "wheels" / "build" / "old"
     stale.mkdir(parents=True)
     (stale / "horovod-half.whl").touch()
-    with build_horovod.locked_cache(), build_horovod.scratch_folder() as work:
+    with (
+        build_horovod.locked(horovod_target.cache_folder() / "wheels"),
+        build_horovod.scratch_folder() as work,
+    ):
         assert list(work.iterdir()) == []
         assert work == stale.parent
     assert not work.exists()

@@ -1,13 +1,94 @@
-"""Parts of weights, in one process."""
+"""What a rank holds, as boxes of the whole: all ranks together cover each number once."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
 
+from pipeline.parallel.cut import NAME, Box, Cut, _uncut, held, span
+from pipeline.parallel.mesh import TENSOR
 from tests.shards import cuts
+
+
+def like(cut: Cut) -> Tensor:
+    owner = torch.empty(0)
+    setattr(owner, NAME, cut)
+    return owner
+
+
+CUTS = [(0, 1, 4), (0, 3, 2), (1, 1, 4), (1, 3, 4), (0, 5, 4)]
+
+
+@pytest.mark.parametrize(("dim", "runs", "size"), CUTS)
+def test_boxes_of_a_cut_are_its_parts(dim: int, runs: int, size: int) -> None:
+    """Also where ranks do not divide a run, or there are more of them than it has rows."""
+    whole = torch.arange(15 * 18.0).view(15, 18)
+    times, again = torch.zeros(15, 18), torch.full((15, 18), -1.0)
+    for cut in cuts(dim, whole.shape[dim], runs, size):
+        own = held(cut.part(whole), like(cut))
+        assert own.shape == (15, 18) and own.axes == {TENSOR}
+        for box in own.boxes:
+            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
+            times[place] += 1
+            again[place] = box.of(own.part)
+    assert times.eq(1).all()
+    assert torch.equal(again, whole)
+
+
+@pytest.mark.parametrize(("dim", "runs", "size"), CUTS)
+@pytest.mark.parametrize("data", [1, 2, 4])
+def test_rows_of_a_cut_part_are_boxes_of_the_whole(dim, runs, size, data) -> None:
+    """ZeRO's stage 1 along a data axis, of parts along a tensor axis."""
+    whole = torch.arange(15 * 18.0).view(15, 18)
+    times, again = torch.zeros(15, 18), torch.full((15, 18), -1.0)
+    for cut, rank in product(cuts(dim, whole.shape[dim], runs, size), range(data)):
+        part = cut.part(whole)
+        offsets, shape = span(part.shape, [Shard(0)], [data], [rank])
+        rows = part[offsets[0] : offsets[0] + shape[0]]
+        for box in _uncut(Box(offsets, shape, (0, 0)), cut):
+            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
+            times[place] += 1
+            again[place] = box.of(rows)
+    assert times.eq(1).all()
+    assert torch.equal(again, whole)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (8, 4), (2, 3), (1, 1), (9,)])
+@pytest.mark.parametrize("mesh", [(4,), (2, 2), (2, 3), (2, 2, 2)])
+def test_the_part_of_a_dtensor_is_where_torch_has_it(shape, mesh) -> None:
+    """One dim may be cut by several axes, and ranks may get nothing."""
+    choices = [Replicate(), *(Shard(dim) for dim in range(len(shape)))]
+    for placements in product(choices, repeat=len(mesh)):
+        for place in product(*(range(size) for size in mesh)):
+            offsets, own = span(shape, placements, mesh, place)
+            expected, start = _compute_local_shape_and_global_offset(
+                shape, mesh, list(place), placements
+            )
+            assert own == tuple(expected)
+            if 0 not in own:
+                assert offsets == tuple(start)
+
+
+def test_another_cut_than_into_boxes_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected Shard or Replicate"):
+        span((8, 8), [_StridedShard(0, split_factor=2)], [2], [0])
+
+
+def test_a_scalar_is_whole_on_every_rank() -> None:
+    own = held(torch.tensor(3.0), like(cuts(0, 6, 1, 2)[1]))
+    assert (own.shape, own.boxes, own.axes) == ((), (Box((), (), ()),), frozenset())
+
+
+def test_a_rank_without_rows_has_no_box() -> None:
+    cut = cuts(0, 2, 1, 4)[3]
+    assert held(cut.part(torch.zeros(2, 5)), like(cut)).boxes == ()
 
 
 @pytest.mark.parametrize(("dim", "runs", "size"), [(0, 1, 4), (0, 3, 2), (1, 1, 3), (1, 3, 4)])

@@ -37,15 +37,17 @@ def test_the_parts_of_a_rank_are_those_by_hand() -> None:
     assert (sharded.gradients, sharded.optimiser) == (count // 2, count)
     assert whole.activations == sharded.activations
     tensor = found["tensor", "data 2 x tensor 4"]
-    assert tensor.axes == (("data", 2), ("tensor", 4))
+    assert tensor.run.layout.axes == (("data", 2), ("tensor", 4))
     # 12 of 16 values of a block are parts: of one sequence, as with every other layout
     assert tensor.plan.memory.activations == int((4 + 12 / 4) / 16 * whole.activations)
 
 
 def test_every_strategy_is_among_them_and_what_cannot_be_laid_out_is_not() -> None:
     found = layouts(SIZES["1.5B"], 8, "fp32")
-    assert {one.strategy for one in found} == {*strategies.names()} - {"tensor"}  # 25 heads
-    assert [one.mesh for one in found if one.strategy == "single"] == ["one device"]
+    assert {one.run.spec.strategy for one in found} == {*strategies.names()} - {
+        "tensor"
+    }  # 25 heads
+    assert [one.mesh for one in found if one.run.spec.strategy == "single"] == ["one device"]
     narrow = {one.name for one in layouts(SIZES["124M"], 8, "amp_o2")}
     assert {"sharded stage=2", "sharded stage=3", "ddp"} < narrow and "tensor" not in narrow
     assert "sharded stage=1" not in narrow
@@ -54,7 +56,7 @@ def test_every_strategy_is_among_them_and_what_cannot_be_laid_out_is_not() -> No
 def test_a_strategy_that_refuses_the_model_on_all_devices_is_not_planned_on_one() -> None:
     found = layouts(SIZES["124M"], 64, "fp32")  # 12 layers
     assert not [one.mesh for one in found if one.name == "pipeline_parallel schedule=1f1b"]
-    assert {one.strategy for one in found if one.plan.spec.world.size == 1} == {"single"}
+    assert {one.run.spec.strategy for one in found if one.plan.spec.world.size == 1} == {"single"}
 
 
 def test_the_largest_is_tried_with_tensor_axes_of_a_node_and_long_pipelines() -> None:

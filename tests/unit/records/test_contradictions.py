@@ -150,8 +150,6 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (run_rules.model, "timed", put("model.num_parameters", 1_000_000), "num_parameters"),
     (run_rules.model, "timed", put("model.flops_per_token", 8e6), "flops_per_token"),
     (run_rules.ranks, "timed", put("ranks.1.device", "cuda:1"), "cuda:1"),
-    (run_rules.described, "timed", put("precision", None), r"\$\.precision: null, which no run"),
-    (run_rules.described, "timed", put("model", None), r"\$\.model: null, which no run"),
     (run_rules.network, "timed", put("execution.network", "real"), "real, the spec says loopback"),
     (run_rules.network, "timed", put("execution.network_reason", "no"), "with a network_reason"),
     (run_rules.network, "timed", put("execution.emulation", {}), "with an emulation beside it"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +13,8 @@ from torch._C._distributed_c10d import HashStore
 
 from pipeline import strategies
 from pipeline.models.build import build_model
-from pipeline.parallel.faults import NO_FAULTS
-from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision
-from pipeline.strategies.horovod import plan
 from pipeline.study.spec import ModelSpec, OptimiserSpec, WorldSpec
 from pipeline.training.optimiser import make_optimiser
 
@@ -65,28 +61,14 @@ def test_the_barrier_before_the_clock_is_one_of_all_ranks(group, monkeypatch, na
 @pytest.mark.parametrize("name", several())
 def test_the_mean_loss_of_all_ranks_is_no_part_of_the_step(group, monkeypatch, name) -> None:
     trainable, done = built(name), list[str]()
-    mean = trainable.mean_over_ranks
+    mean = trainable.mean
 
     def noted(value: torch.Tensor) -> torch.Tensor:
         done.append("mean")
         return mean(value)
 
-    monkeypatch.setattr(trainable, "mean_over_ranks", noted)
+    monkeypatch.setattr(trainable, "mean", noted)
     trainable.step([BATCH])
     done.append("step")
     trainable.report()
     assert done == ["step", "mean"]
-
-
-def test_horovod_s_barrier_is_a_collective_of_its_own(monkeypatch) -> None:
-    step = pytest.importorskip(
-        "pipeline.strategies.horovod.step", reason=f"Horovod is {plan.why_unusable()}"
-    )
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(Stepper, "__init__", lambda self, parts, **how: given.update(how))
-    parts, member = SimpleNamespace(optimiser=None), SimpleNamespace(size=2, rank=0, leave=None)
-    step.HorovodStepper(parts, member, NO_FAULTS, "none")
-    names: list[str] = []
-    monkeypatch.setattr(step, "mean_over_ranks", lambda value, name: names.append(name))
-    given["barrier"]()
-    assert names == ["barrier"]

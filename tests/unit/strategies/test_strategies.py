@@ -1,6 +1,8 @@
 """Strategies without ranks: discovery, layouts, options, what is refused."""
 
 import importlib.metadata
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +32,32 @@ def test_the_package_finds_its_files() -> None:
     assert {"single", "parameter_server", "ddp", "horovod"} <= set(strategies.names())
     for name in strategies.names():
         assert isinstance(strategies.load(name, {}), Strategy)
+
+
+ARITHMETIC = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from pipeline import strategies
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+
+run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+for name in strategies.names():
+    strategy = strategies.load(name, {})
+    world = replace(run.world, nodes=1, ranks_per_node=1 if name == "single" else 4)
+    spec = replace(run, strategy=name, options={}, world=world)
+    strategies.check([spec])
+    layout = strategy.layout(world)
+    strategy.footprint(spec, layout, 0, 100), strategy.sends(spec, layout, 0, 100)
+    strategy.idle_share(spec)
+print("torch" in sys.modules)
+"""
+
+
+def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", ARITHMETIC], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_unknown_names_and_options_list_the_known_ones() -> None:

@@ -40,7 +40,7 @@ class Plain(Strategy):
                 parameter.grad /= group.size
                 dist.all_reduce(parameter.grad)
 
-        return Stepper(parts.prepare(), reduce=average, **group.all_data_parallel())
+        return Stepper(parts.prepare(), group, reduce=average)
 
 @dataclass(frozen=True)
 class Hidden(Strategy):
@@ -49,11 +49,7 @@ class Hidden(Strategy):
     def build(self, parts):
         group = Group.join(parts.layout)
         prepared, wrapped = parts.prepare(), DistributedDataParallel(parts.model)
-        return Stepper(
-            prepared,
-            forward=lambda *batch: wrapped(*batch),
-            **group.all_data_parallel(),
-        )
+        return Stepper(prepared, group, forward=lambda *batch: wrapped(*batch))
 
 def train(strategy, rank, tokens):
     spec = replace(Case("ddp", accumulation=2).spec(2), profile=True)

@@ -55,7 +55,7 @@ class Store:
     """A launcher's key-value store in which the other ranks have written already."""
 
     def __init__(self, addresses: list[str]) -> None:
-        self.values = {f"b/address{rank}": a.encode() for rank, a in enumerate(addresses)}
+        self.values = {f"address{rank}": a.encode() for rank, a in enumerate(addresses)}
 
     def set(self, key: str, value: str) -> None:
         self.values[key] = value.encode()
@@ -78,7 +78,7 @@ def test_a_loopback_is_taken_only_where_all_ranks_are_on_it(
     monkeypatch.setenv("MASTER_ADDR", "master")
     monkeypatch.setattr(network, "source_address", ROUTES.__getitem__)
     store: Any = Store(others)
-    assert job._own_address(job._Blackboard(store, "b"), 0, 2) == expected
+    assert job._own_address(store, 0, 2) == expected
 
 
 def test_gloo_uses_the_interface_that_torch_s_gloo_was_told(

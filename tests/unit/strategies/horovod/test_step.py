@@ -62,3 +62,10 @@ def test_a_resume_sends_weights_and_nothing_of_the_optimiser(monkeypatch) -> Non
     stepper.model = torch.nn.Linear(2, 1)
     stepper.load("a state")
     assert sent == ["read a state", "weight", "bias"]
+
+
+def test_its_barrier_is_a_collective_of_its_own(monkeypatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(step.Job, "mean", lambda self, value, name: names.append(name))
+    step.Job(0, 2).barrier()
+    assert names == ["barrier"]

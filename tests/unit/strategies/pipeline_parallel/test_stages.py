@@ -6,9 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import nn
 
-from pipeline.errors import UnsupportedError
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model
 from pipeline.strategies.pipeline_parallel.schedule import Stages
@@ -59,8 +57,3 @@ def test_one_rank_with_both_ends_has_no_copy() -> None:
     (part,) = staged(1, chunks=2)
     assert part.tied == []
     assert sum(p.numel() for p in part.model.parameters()) == num_parameters(SPEC)
-
-
-def test_a_family_without_stage_cuts_is_unsupported() -> None:
-    with pytest.raises(UnsupportedError, match="Linear names no stage_cuts"):
-        StagedModel(nn.Linear(2, 2), Stages(1, 1, 1), 0)

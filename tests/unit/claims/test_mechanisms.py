@@ -1,0 +1,166 @@
+"""Claims on bytes and bubbles: counted without noise, and replayed from profiled runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline import strategies
+from pipeline.claims.decide import corrected
+from pipeline.claims.judge import judge
+from pipeline.claims.load import FOLDER, load_claims, parse
+from pipeline.claims.types import (
+    NOT_REPRODUCED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    UNDECIDED,
+    Claim,
+    Selector,
+)
+from pipeline.claims.worlds import Evidence
+from pipeline.claims.write import no_interval, to_dict
+from pipeline.study.expansion import expand
+from pipeline.study.load import find_study, load_study
+from pipeline.study.spec import RunSpec
+from tests.claims_worlds import REPEATS, make_world, world_study
+
+CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
+           "network": "emulated", "cores_per_node": 1,
+           "links": [{"name": "1gbit", "rate_mbits": 1000}]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world() -> Evidence:
+    """Two cells; neither has counted bytes or a bubble before `add` gives it some."""
+    cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ring")]
+    made = make_world(cells=cells, cluster=CLUSTER)
+    about = made.table["metric"].str.contains("sent_bytes|phase_bubble")
+    return Evidence(made.study, made.table[~about], bias=None)
+
+
+def add(world: Evidence, rows: list[dict[str, Any]]) -> Evidence:
+    """The world with these rows; each has its cell's name and what that cell's rows share."""
+    shared = {place["cell"]: place for place in world.groups}
+    whole = pd.DataFrame([{**shared[row["cell"]], "text": None, **row} for row in rows])
+    whole = whole.reindex(columns=world.table.columns)
+    table = pd.concat([world.table.astype(object), whole.astype(object)], ignore_index=True)
+    return Evidence(world.study, table.astype(world.table.dtypes.to_dict()), world.bias)
+
+
+def sent(cell: str, axis: str, *of_ranks: float, run: str = "p0", name: str = "sent_bytes") -> Any:
+    return [
+        {"cell": cell, "level": "profile", "metric": f"{name}:{axis}", "rank": rank,
+         "value": value, "run_id": f"world/{cell}/n4/{run}"}
+        for rank, value in enumerate(of_ranks)
+    ]  # fmt: skip
+
+
+def bubble(cell: str, low: float, value: float, high: float, formula: float) -> Any:
+    about = {"cell": cell, "level": "cell", "interval": "of six runs", "n": REPEATS}
+    ends = {"low": low, "value": value, "high": high}
+    return [
+        {**about, "metric": "phase_bubble", **ends},
+        {**about, "metric": "phase_bubble_formula", "value": formula, "n": pd.NA},
+    ]
+
+
+def claim(kind: str, metric: str, comparison: str, bound: float, tolerance: float = 0.0) -> Claim:
+    pair = {"a": "a", "b": "b"} if kind == "ratio" else {"a": "a"}
+    test = {"kind": kind, "metric": metric, **pair, "where": "several_nodes",
+            "comparison": comparison, "bound": bound}  # fmt: skip
+    test |= {"tolerance": tolerance} if tolerance else {}
+    cells = {"a": "ddp", "b": "horovod"}
+    content = {
+        "publication": "PTD-P",
+        "reference": "ptdp",
+        "sources": {"paper": "arXiv 2104.04473"},
+        "made_at": {"device": "cuda", "hardware": "A100", "nodes": 8, "ranks_per_node": 8,
+                    "parameters": 1e9},
+        "cells": {name: {"strategy": strategy, "precision": "fp32"}
+                  for name, strategy in cells.items()},
+        "claims": [{"id": "one", "sentence": "It does.", "source": {"key": "paper", "place": "x"},
+                    "test": test}],
+    }  # fmt: skip
+    return parse(content, "here")[0]
+
+
+def test_one_run_has_its_bytes_exactly(world: Evidence) -> None:
+    """The rank that sends most counts, over all axes or along one; no correction, no interval."""
+    rows = [*sent("ddp", "data", 60, 80), *sent("ddp", "tensor", 40, 0), *sent("ring", "data", 50)]
+    counted = add(world, rows)
+    found = judge(claim("ratio", "sent_bytes", "about", 2, 0.01), counted)
+    assert found.verdict == REPRODUCED and found.p_value is None, found.line
+    assert "bytes sent in a step of ddp over ring is 2.00 (counted)" in found.why
+    [after] = corrected([found])
+    assert after == found
+    assert no_interval(to_dict(found)) == "(counted)"
+    along = judge(claim("ratio", "sent_bytes:data", "above", 1.6), counted)
+    assert along.effect is not None and along.effect.value == pytest.approx(1.6)
+    assert "along the axis data" in along.why
+    assert judge(claim("ratio", "sent_bytes", "below", 1), counted).verdict == NOT_REPRODUCED
+
+
+def test_bytes_that_differ_from_run_to_run_are_no_count(world: Evidence) -> None:
+    rows = [*sent("ddp", "data", 80), *sent("ddp", "data", 90, run="p1"), *sent("ring", "data", 50)]
+    found = judge(claim("ratio", "sent_bytes", "above", 1), add(world, rows))
+    assert found.verdict == UNDECIDED and "2 of the 6 runs" in found.why
+
+
+def test_without_a_profiled_run_bytes_are_not_testable(world: Evidence) -> None:
+    found = judge(claim("ratio", "sent_bytes", "above", 1), world)
+    assert found.verdict == NOT_TESTABLE and "no profiled run of ddp" in found.why
+
+
+def test_bytes_are_held_against_the_formula(world: Evidence) -> None:
+    rows = [*sent("ddp", "data", 101.0), *sent("ddp", "data", 100.0, name="predicted_sent_bytes")]
+    counted = add(world, rows)
+    near = claim("formula", "sent_bytes:data", "about", 1, 0.02)
+    assert judge(near, counted).verdict == REPRODUCED
+    exact = claim("formula", "sent_bytes:data", "about", 1, 0.001)
+    assert judge(exact, counted).verdict == NOT_REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [
+        ((0.74, 0.76, 0.78), REPRODUCED),
+        ((0.90, 0.95, 0.99), NOT_REPRODUCED),
+        ((0.74, 0.80, 0.90), UNDECIDED),
+    ],
+)
+def test_a_bubble_is_decided_by_its_interval(
+    world: Evidence, ends: tuple[float, float, float], verdict: str
+) -> None:
+    replayed = add(world, bubble("ddp", *ends, formula=0.75))
+    found = judge(claim("formula", "phase_bubble", "about", 1, 0.1), replayed)
+    assert found.verdict == verdict, found.line
+    assert "bubble of ddp over its formula" in found.why
+
+
+def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:
+    rows = [*bubble("ddp", 0.36, 0.37, 0.38, 0.375), *bubble("ring", 0.74, 0.75, 0.76, 0.75)]
+    found = judge(claim("ratio", "phase_bubble", "about", 0.5, 0.1), add(world, rows))
+    assert found.verdict == REPRODUCED, found.line
+
+
+def test_each_selector_of_a_mechanism_means_one_cell_of_the_study() -> None:
+    study = load_study(find_study("mechanisms"))
+    runs = [run for run in expand(study) if run.repeat == 0]
+    for paper in study.claims:
+        for one in load_claims(FOLDER / paper / "claims.yaml"):
+            asked = [one.test[key] for key in ("a", "b") if key in one.test]
+            for selector in (each for each in asked if each.precision == "fp32"):
+                found = {run.cell for run in runs if means(selector, run)}
+                assert len(found) == 1, (one.id, str(selector), found)
+
+
+def means(want: Selector, run: RunSpec) -> bool:
+    axes = dict(strategies.load(run.strategy, run.options).layout(run.world).axes)
+    return (
+        (run.strategy, run.precision) == (want.strategy, want.precision)
+        and all(run.options.get(key, False) == value for key, value in want.options.items())
+        and all(axes.get(name, 1) == size for name, size in want.axes.items())
+        and want.accumulation in (None, run.workload.accumulation_steps)
+    )
