@@ -42,9 +42,15 @@ class Catalogue:
     package: str
     folder: str
 
+    def constants(self, name: str) -> dict[str, str]:
+        """Value of the constant `name` by the name of each file that has it, in their order."""
+        paths = sorted(Path(self.folder).glob("*.py"))
+        own = {path.stem: _constants(path.read_text(encoding="utf-8")) for path in paths}
+        return {stem: values[name] for stem, values in own.items() if name in values}
+
     def captions(self) -> dict[str, str]:
         """Caption of each by name, in alphabetical order."""
-        return literals(self.folder, "CAPTION")
+        return self.constants("CAPTION")
 
     def names(self) -> list[str]:
         """Names of all figures or tables, in alphabetical order."""
@@ -52,8 +58,7 @@ class Catalogue:
 
     def needing_verdicts(self) -> list[str]:
         """Names of those that are about claims, which get the verdicts too."""
-        needs = literals(self.folder, "NEEDS")
-        return [name for name, what in needs.items() if what == VERDICTS]
+        return [name for name, what in self.constants("NEEDS").items() if what == VERDICTS]
 
     def shown(self, study: Study) -> list[str]:
         """Names of those that a study has: all whose need it meets."""
@@ -64,7 +69,7 @@ class Catalogue:
             REAL_TIME: bool(in_real_time(study)),
             LAYOUTS: study.profile_steps is not None and has_layouts(study),
         }
-        needs = literals(self.folder, "NEEDS")
+        needs = self.constants("NEEDS")
         return [name for name in self.names() if name not in needs or met[needs[name]]]
 
     def add_arguments(self, parser: argparse.ArgumentParser, formats: str) -> None:
@@ -105,18 +110,8 @@ def has_layouts(study: Study) -> bool:
     return any(name != DATA for r in worlds.values() for name, _ in resolve(r).layout.axes)
 
 
-def literals(folder: str | Path, name: str) -> dict[str, str]:
-    """Value of the module-level string `name` by file stem, for each file that has one."""
-    found = {}
-    for path in sorted(Path(folder).glob("*.py")):
-        own = _literals_of(path.read_text(encoding="utf-8"))
-        if name in own:
-            found[path.stem] = own[name]
-    return found
-
-
 @cache
-def _literals_of(source: str) -> dict[str, str]:
+def _constants(source: str) -> dict[str, str]:
     """Value of each module-level constant of `WANTED` in the text of a file, on one line."""
     return {
         target.id: " ".join(str(ast.literal_eval(node.value)).split())

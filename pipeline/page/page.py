@@ -21,7 +21,6 @@ from pipeline.claims.types import NOT_TESTABLE
 from pipeline.claims.write import OUTCOMES, count, no_interval, outcome
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
-from pipeline.figures.left_out import left_out
 from pipeline.metrics.format import NONE, significant, with_interval
 from pipeline.metrics.select import fact, plural, repeats, setting
 from pipeline.page.runs import LOG_LINES, groups_of, run_rows
@@ -41,7 +40,7 @@ _SECTIONS = (
     ("layouts", "What does each layout cost, and by its formula?", "Layouts", (), ("layouts",)),
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
      ("what_if",)),
-    ("memory", "How much memory does it take?", "Memory", ("memory",), ("resources", "memory")),
+    ("memory", "How much memory does it take?", "Memory", (), ("resources", "memory")),
 )  # fmt: skip
 _SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
 # What the first screen, the verdicts and the runs show; claims are told with their verdicts.
@@ -87,8 +86,7 @@ def render(
     interest = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
     shown = [_verdict(one) for one in sorted(verdicts, key=lambda one: interest[outcome(one)])]
     columns = [(key, name) for key, name in _OPTIONAL if len({getattr(r, key) for r in rows}) > 1]
-    left = left_out(table)
-    drawn = [name for name in figures.catalogue.shown(study) if name not in left]
+    drawn = figures.catalogue.shown(study)
     made = tables.catalogue.shown(study)
 
     def figures_of(names: Iterable[str]) -> list[Any]:
@@ -99,7 +97,7 @@ def render(
 
     sections = [
         {"name": name, "question": question, "short": short, "figures": figures_of(of_figures),
-         "tables": tables_of(of_tables), "remarks": [left[n] for n in of_figures if n in left]}
+         "tables": tables_of(of_tables)}
         for name, question, short, of_figures, of_tables
         in [*_SECTIONS, ("more", "What else is there?", "More", *_unnamed())]
     ]  # fmt: skip

@@ -14,7 +14,6 @@ import pandas as pd
 
 from pipeline.catalogue import has_layouts
 from pipeline.errors import SamestepError
-from pipeline.figures.left_out import left_out
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import LEVELS, run_counts
 from pipeline.metrics.format import NONE
@@ -88,7 +87,6 @@ def collect(
         },
         "parity": parity_facts(table),
         "loss": loss(table),
-        "even_memory": left_out(table).get("memory", ""),
         "split": split(spoken(table)),
         "claims": claim_facts(verdicts),
         "appendix": appendix(study, table, manifest),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import pandas as pd
 
 from pipeline.metrics.comparison import FIELDS
@@ -27,48 +24,40 @@ STATUSES = ("ok", "disturbed", "oom", "unsupported", "failed", "timeout")
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each cell and node count: runs planned, a count for each status, reasons."""
     found = []
-    runs = pick(table, "run", "status")[[*PLACE, "label", "cell_order", "text", "reason"]]
-    drifts: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
-    for row in records(pick(table, "run", "drift")[["cell", "nodes", "repeat", "value", "text"]]):
-        drifts.setdefault((row["cell"], row["nodes"]), []).append(row)
+    runs, drifts = pick(table, "run", "status"), pick(table, "run", "drift")
+    tested = drifts[drifts["text"] != NOT_TESTED]
     for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
-        counts = {status: int((part["text"] == status).sum()) for status in STATUSES}
-        reasons = "; ".join(sorted(part["reason"].dropna().unique()))
+        own = tested[(tested["cell"] == cell) & (tested["nodes"] == nodes)]
+        drifted = records(own[own["text"] == DRIFT])
         found.append(
-            {**{name: part[name].iloc[0] for name in [*PLACE, "label"]}, "runs": len(part),
-             **counts, "reasons": reasons,
-             **_drift(drifts.get((cell, nodes), []))}
-        )  # fmt: skip
+            {
+                **{name: part[name].iloc[0] for name in [*PLACE, "label"]},
+                "runs": len(part),
+                **{status: int((part["text"] == status).sum()) for status in STATUSES},
+                "reasons": "; ".join(sorted(part["reason"].dropna().unique())),
+                "drift_tested": len(own),
+                "drifted": len(drifted),
+                "drifts": ", ".join(f"r{r['repeat']} {100 * r['value']:+.1f} %" for r in drifted),
+            }
+        )
     return pd.DataFrame(found)
-
-
-def _drift(rows: Sequence[Mapping[str, Any]]) -> dict[str, object]:
-    """Runs tested for drift, how many of them drifted, and which by how much."""
-    tested = [row for row in rows if row["text"] != NOT_TESTED]
-    drifted = [row for row in tested if row["text"] == DRIFT]
-    which = [f"r{row['repeat']} {100 * row['value']:+.1f} %" for row in drifted]
-    return {"drift_tested": len(tested), "drifted": len(drifted), "drifts": ", ".join(which)}
 
 
 def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The exceptions as text: rows of which a run did not end ok, or drifted."""
     drifted = frame["drifted"] > 0
     frame = frame[(frame["ok"] < frame["runs"]) | drifted].reset_index(drop=True)
-    shown = [
-        {
-            "Runs": str(row["runs"]),
-            "Status": ", ".join(f"{row[status]} {status}" for status in STATUSES if row[status]),
-            "Drift": _shown_drift(row),
-            "Reason": row["reasons"] or NONE,
-        }
-        for row in records(frame)
-    ]
+    shown = []
+    for row in records(frame):
+        which = f" ({row['drifts']})" if row["drifts"] else ""
+        drift = f"{row['drifted']} of {row['drift_tested']}{which}"
+        shown.append(
+            {
+                "Runs": str(row["runs"]),
+                "Status": ", ".join(f"{row[one]} {one}" for one in STATUSES if row[one]),
+                "Drift": drift if row["drift_tested"] else NONE,
+                "Reason": row["reasons"] or NONE,
+            }
+        )
     columns = ["Runs", "Status", "Drift", "Reason"]
     return pd.DataFrame(places(frame)).join(pd.DataFrame(shown, columns=columns))
-
-
-def _shown_drift(row: dict[str, Any]) -> str:
-    if not row["drift_tested"]:
-        return NONE
-    which = f" ({row['drifts']})" if row["drifts"] else ""
-    return f"{row['drifted']} of {row['drift_tested']}{which}"

@@ -13,7 +13,7 @@ rule page:
         verdicts=VERDICTS if CLAIM_FILES else [],
         figures=list(VECTORS.values()),
         tables=list(PAGES.values()),
-        code=[*files("pipeline/page/*"), "pipeline/figures/left_out.py"],
+        code=files("pipeline/page/*"),
     output:
         PAGE,
     log:

@@ -20,7 +20,6 @@ rule manuscript:
         code=[
             "pipeline/fonts.py",
             "pipeline/text.py",
-            "pipeline/figures/left_out.py",
             *files("pipeline/paper/*.py"),
         ],
     output:

@@ -17,10 +17,11 @@ from pipeline import figures
 from pipeline.__main__ import main
 from pipeline.figures import panels, points, theme
 from pipeline.metrics import table as tidy
+from pipeline.metrics.select import pick
 from tests.fake_records import make_study, make_table, write_table
 
 NAMES = [
-    "loss_step", "memory", "speedup", "step_time", "throughput", "time_split",
+    "loss_step", "speedup", "step_time", "throughput", "time_split",
 ]  # fmt: skip
 PROFILE = {"steps": 8}
 
@@ -127,6 +128,20 @@ def test_speedup_shows_intervals_and_the_ideal(drawn: Callable[[str], Figure]) -
     ends = [(np.asarray(line.get_xdata())[-1], np.asarray(line.get_ydata())[-1]) for line in ideal]
     assert ends == [(pytest.approx(4.0), pytest.approx(4.0))]
     assert len(axes.containers) == 5
+
+
+def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(
+    table: pd.DataFrame, drawn: Callable[[str], Figure]
+) -> None:
+    loss, deviation = drawn("loss_step").axes
+    apart = pick(table, "step", "loss_deviation")
+    largest = apart.groupby(["arm", "step"])["value"].max().clip(1e-9).unstack("step")
+    curves = [np.asarray(line.get_ydata()) for line in deviation.lines]
+    for arm in largest.index:
+        assert any(len(y) > 2 and np.allclose(y, largest.loc[arm]) for y in curves), arm
+    # Equal curves lie on each other; each still has a marker where no other one has.
+    places = [line.get_markevery() for line in loss.lines if np.size(line.get_xdata())]
+    assert len({*places}) == len(places) > 4
 
 
 def test_points_say_a_number_and_what_it_is_of_and_none_hides_another(

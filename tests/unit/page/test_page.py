@@ -11,7 +11,6 @@ from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.claims.write import count
 from pipeline.claims.write import outcome as claim_outcome
-from pipeline.metrics import table as metrics_table
 from pipeline.metrics.collect import run_folder
 from pipeline.page.page import _SECTIONS, _unnamed
 from pipeline.page.runs import LOG_LINES, _resumed, log_end, tidy
@@ -265,23 +264,6 @@ def test_a_study_without_claims_has_no_such_section(tmp_path: Path) -> None:
     assert 'id="verdicts"' not in page and 'href="#verdicts"' not in page
     assert 'id="figure-published"' not in page and "what_if" not in page
     assert 'id="figure-time_split"' not in page
-
-
-def test_memory_that_is_the_same_everywhere_is_a_table_and_no_figure(
-    root: Path, tmp_path: Path, page: str
-) -> None:
-    assert "too even for a figure" not in page
-    copy = shutil.copytree(root, tmp_path / "copy")
-    table = metrics_table.read(copy / "metrics.parquet")
-    of_ranks = (table["metric"] == "peak_memory_bytes") & (table["level"] == "rank")
-    table.loc[of_ranks, "value"] = 2.0**28
-    metrics_table.write(table, copy / "metrics.parquet")
-    assert report(copy) == 0
-    [section] = re.findall(
-        '<section id="memory">(.*?)</section>', (copy / "report.html").read_text(), re.DOTALL
-    )
-    assert "All ranks of all cells peaked at 256 MiB" in section
-    assert "<figure" not in section and 'id="table-memory"' in section
 
 
 def test_a_missing_figure_or_a_changed_table_is_an_error(

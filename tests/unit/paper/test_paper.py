@@ -313,27 +313,13 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
 ) -> None:
     with_claims = collect(Study.of(study), table, read_verdicts(folder / "verdicts.json"))
     text = " ".join(render(SOURCE, with_claims, folder / "tables").split())
-    # The table of cells is the manuscript's own; the figure of memory is in the appendix.
+    # The table of cells is the manuscript's own.
     environment = len({*tables.catalogue.shown(Study.of(study))} - {*TABLES_ON_THE_PAGE}) + 1
     assert f"the commit in Table {environment}" in text
-    last = len(figures.catalogue.shown(Study.of(study))) - 1
+    last = len(figures.catalogue.shown(Study.of(study)))
     assert f"Figure {last} shows the measured" in text
     plain = text_of(study, table, folder)
     assert f"the commit in Table {environment}" in plain and "Published claims" not in plain
-
-
-def test_memory_that_is_the_same_everywhere_is_a_table_and_no_figure(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
-    uneven = text_of(study, table, folder)
-    even = table.copy()
-    even.loc[even["metric"] == "peak_memory_bytes", "value"] = 2.0**28
-    # With verdicts, of which some are on memory and name where it is shown.
-    numbers = collect(Study.of(study), even, read_verdicts(folder / "verdicts.json"))
-    text = " ".join(render(SOURCE, numbers, folder / "tables").split())
-    assert "figures/memory" in uneven and "too even for a figure" not in uneven
-    assert "figures/memory" not in text
-    assert "All ranks of all cells peaked at 256 MiB" in text.replace("\xa0", " ")
 
 
 def test_a_name_cannot_leave_its_code_span() -> None:
