@@ -21,7 +21,6 @@ from pipeline.claims.types import (
     Claim,
     NotTestableError,
     Verdict,
-    World,
 )
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, differences
 from pipeline.metrics.format import significant
@@ -79,7 +78,7 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     return Verdict(
         claim, verdict, why, scale, found.effect, tuple(_notes(found.places)), runs,
         first.p_value if verdict in DECIDED else None,
-        tuple(World(_named(one.found.places), one.verdict) for one in worlds),
+        tuple((_named(one.found.places), one.verdict) for one in worlds),
     )  # fmt: skip
 
 

@@ -154,7 +154,8 @@ class Verdict:
     `why` is the reason of a claim that is not testable, else what was compared and what is claimed;
     `scale` says where the claim was made and where it was tested, `notes` what else differs.
     `p_value` is that of the decision before any correction for other claims; None where no test
-    with an error rate was made. `worlds` is what became of the claim in each admissible world.
+    with an error rate was made. `worlds` are the names of the
+    admissible worlds, each with the verdict there.
     """
 
     claim: Claim
@@ -165,17 +166,9 @@ class Verdict:
     notes: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     p_value: float | None = None
-    worlds: tuple[World, ...] = ()
+    worlds: tuple[tuple[str, str], ...] = ()
 
     @property
     def line(self) -> str:
         """The verdict in one line, with everything that a reader must know besides it."""
         return "; ".join([f"{self.verdict}: {self.why}", self.scale, *self.notes])
-
-
-@dataclass(frozen=True)
-class World:
-    """What became of a claim in one admissible world: its name, and one of the four words."""
-
-    name: str
-    verdict: str

@@ -61,7 +61,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "published": published and {"value": published.value, "source": published.source},
         "runs": list(verdict.runs),
         "p_value": verdict.p_value,
-        "worlds": [{"world": one.name, "verdict": one.verdict} for one in verdict.worlds],
+        "worlds": [{"world": name, "verdict": word} for name, word in verdict.worlds],
     }  # fmt: skip
 
 

@@ -86,8 +86,14 @@ def render(
     interest = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
     shown = [_verdict(one) for one in sorted(verdicts, key=lambda one: interest[outcome(one)])]
     columns = [(key, name) for key, name in _OPTIONAL if len({getattr(r, key) for r in rows}) > 1]
-    drawn = figures.catalogue.shown(study)
-    made = tables.catalogue.shown(study)
+    # Where nothing was tested as a ratio, nothing sent, or nothing went wrong.
+    empty = {
+        "published": not numbers["claims"].get("drawn"),
+        "sends": not numbers["split"].get("sent"),
+        "status": not numbers["runs"]["exceptions"],
+    }
+    drawn = [name for name in figures.catalogue.shown(study) if not empty.get(name)]
+    made = [name for name in tables.catalogue.shown(study) if not empty.get(name)]
 
     def figures_of(names: Iterable[str]) -> list[Any]:
         return [_figure(folders.figures, name) for name in names if name in drawn]
@@ -101,7 +107,6 @@ def render(
         for name, question, short, of_figures, of_tables
         in [*_SECTIONS, ("more", "What else is there?", "More", *_unnamed())]
     ]  # fmt: skip
-    status_is_empty = not numbers["runs"]["exceptions"]
     runs = table[table["level"] == "run"]
     return environment.get_template("page.html.j2").render(
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
@@ -126,7 +131,7 @@ def render(
         result={"figures": figures_of(_RESULT[0]), "tables": tables_of(_RESULT[1])},
         published=figures_of(_PUBLISHED),
         sections=[one for one in sections if one["figures"] or one["tables"]],
-        run_tables=tables_of(n for n in _RUN_TABLES if n != "status" or not status_is_empty),
+        run_tables=tables_of(_RUN_TABLES),
         environment=_table(folders.tables, "environment"),
         groups=groups_of(rows),
         records=folders.records,

@@ -85,12 +85,14 @@ def split(table: pd.DataFrame) -> dict[str, Any]:
     status = pick(table, "profile", "status")
     if status.empty:
         return {}
+    ended = table[(table["level"] == "profile") & (table["status"] == "ok")]
     labels = dict(zip(status["cell"], status["label"], strict=True))
     apart = pick(table, "profile", "profile_deviation")["value"]
     slower = pick(table, "profile", "profile_slowdown")["value"]
     return {
         "runs": plural(len(status), "profiled run"),
         "finished": int((status["text"] == "ok").sum()),
+        "sent": bool(ended["metric"].str.startswith("predicted_sent_bytes:").any()),
         "missing": not_profiled(table),
         # Once for all numbers of nodes.
         "pipelines": listed(dict.fromkeys(pick(table, "cell", "phase_bubble")["label"])),

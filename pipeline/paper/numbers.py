@@ -45,6 +45,9 @@ _CONFIG = Path("workflow") / "config"
 _MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
+MOST_COMPARED = 20
+"""Cells of which a matrix, a column for each, is as wide as a page."""
+
 VERSIONS = ("python", "torch", "horovod", "samestep")
 
 
@@ -128,6 +131,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
+        "few_cells": len(shown) <= MOST_COMPARED,
         "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),

@@ -9,6 +9,7 @@ import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,9 +213,9 @@ def test_records_of_another_study_are_refused_before_one_is_written(
 ) -> None:
     written, copy = list[str](), read._copy
 
-    def noted(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None) -> str:
+    def noted(opened: Any, entry: zipfile.ZipInfo, target: Path | None, archive: Path) -> str:
         written.append(entry.filename)
-        return copy(opened, entry, target)
+        return copy(opened, entry, target, archive)
 
     monkeypatch.setattr(read, "_copy", noted)
     refused(repack(archive, _stray), tmp_path / "into", "runs/stray/n1/r0 belongs to no run")

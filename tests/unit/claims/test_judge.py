@@ -202,7 +202,7 @@ def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> No
     assert "2 ranks share 1 core, so that not each has its own" in judge(SLOWER, one).why
     found = judge(SLOWER, eight)
     assert "tested on 4 CPU ranks" in found.scale
-    assert [one.name for one in found.worlds] == ["4 nodes with 4 ranks", "2 nodes with 2 ranks"]
+    assert [name for name, _ in found.worlds] == ["4 nodes with 4 ranks", "2 nodes with 2 ranks"]
 
 
 def test_one_rank_exchanges_nothing() -> None:
@@ -459,7 +459,7 @@ def test_a_world_that_says_the_contrary_leaves_a_claim_undecided() -> None:
                 set_metric(evidence, place, "tokens_per_second", (rate, rate, rate))
         found = judge(claim, evidence)
         assert found.verdict == verdict and said in found.why, found.line
-        assert found.worlds[0].name == "2 nodes with 8 ranks"
+        assert found.worlds[0][0] == "2 nodes with 8 ranks"
 
 
 def test_all_decided_claims_of_a_study_keep_one_error_rate(world: Evidence) -> None:

@@ -313,13 +313,36 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(
 ) -> None:
     with_claims = collect(Study.of(study), table, read_verdicts(folder / "verdicts.json"))
     text = " ".join(render(SOURCE, with_claims, folder / "tables").split())
-    # The table of cells is the manuscript's own.
+    # The table of cells is the manuscript's own; the environment's stands last.
     environment = len({*tables.catalogue.shown(Study.of(study))} - {*TABLES_ON_THE_PAGE}) + 1
     assert f"the commit in Table {environment}" in text
-    last = len(figures.catalogue.shown(Study.of(study)))
+    # Step times and losses come after it, in the supplement.
+    last = len(figures.catalogue.shown(Study.of(study))) - 2
     assert f"Figure {last} shows the measured" in text
     plain = text_of(study, table, folder)
     assert f"the commit in Table {environment}" in plain and "Published claims" not in plain
+
+
+def test_one_rank_has_no_figure_of_claims_and_no_table_of_what_was_sent(folder: Path) -> None:
+    cells = [{"name": "one", "label": "One", "strategy": "single", "precision": "fp32"}]
+    changes: dict[str, Any] = {"repeats": 1, "cells": cells, "profile": {"steps": 8}}
+    changes["cluster"] = make_study()["cluster"] | {"nodes": [1]}
+    study, table = make_study(**changes, claims=["bai2022"]), make_table(**changes)
+    untested = [one | {"effect": None} for one in read_verdicts(folder / "verdicts.json")]
+    numbers = collect(Study.of(study), table, untested)
+    text = render(SOURCE, numbers, folder / "tables")
+    assert "figures/published" not in text and "{#tbl:sends}" not in text
+    assert "{#tbl:utilisation}" in text
+
+
+def test_a_matrix_wider_than_a_page_is_left_out(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path
+) -> None:
+    numbers = collected(study, table)
+    assert "{#tbl:comparisons}" in render(SOURCE, numbers, folder / "tables")
+    numbers["study"]["few_cells"] = False
+    text = render(SOURCE, numbers, folder / "tables")
+    assert "{#tbl:comparisons}" not in text and "`tables/comparisons.csv`" in text
 
 
 def test_a_name_cannot_leave_its_code_span() -> None:
