@@ -107,15 +107,15 @@ def _predicted(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--score", action="store_true", help="print the errors on the published points"
     )
+    what.add_argument(
+        "--page", type=options.path, help="as --score, into the marked table of a Markdown file"
+    )
     parser.add_argument("--out", type=options.new_file, help="with --points: CSV to write")
     parser.add_argument(
         "--base", action="store_true",
         help="with --points: of rows alike but for gpus, dp, accum and global_batch the measured "
         "step of the smallest world is given, and larger ones are predicted from it",
     )  # fmt: skip
-    parser.add_argument(
-        "--page", type=options.path, help="with --score: Markdown file to renew, with its figure"
-    )
 
 
 @enter(_predicted)
@@ -127,9 +127,11 @@ def predict(args: argparse.Namespace) -> int:
     """
     from pipeline.errors import ClaimError
 
-    if args.score:
+    if args.points is None:
         from pipeline.cost.score import markdown
 
+        if args.out or args.base:
+            raise ClaimError("--out and --base go with --points; leave them out, or give it")
         if args.page is None:
             print(markdown())
             return 0
