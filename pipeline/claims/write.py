@@ -252,10 +252,13 @@ def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def finding(table: pd.DataFrame) -> str:
-    """The result in the sentences of the paper: what was measured on what, and how far it holds."""
+    """The result in the sentences of the paper: the finding, and below it what goes with it, why
+    it is so, and how far it holds.
+    """
     told = headline(table)
     lead, *rest = (markdown(told[name]) for name in ("lead", "rest", "why", "bias"))
-    return " ".join(filter(None, [f"**{lead}**" if told["decided"] else lead, *rest]))
+    points = [f"- {text}" for text in rest if text]
+    return "\n".join([f"**{lead}**" if told["decided"] else lead, "", *points])
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
