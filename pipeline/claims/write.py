@@ -252,9 +252,7 @@ def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def finding(table: pd.DataFrame) -> str:
-    """The result in the sentences of the paper: the finding, and below it what goes with it, why
-    it is so, and how far it holds.
-    """
+    """The result in the sentences of the paper, below it what goes with it and how far it holds."""
     told = headline(table)
     lead, *rest = (markdown(told[name]) for name in ("lead", "rest", "why", "bias"))
     points = [f"- {text}" for text in rest if text]
