@@ -34,7 +34,12 @@ def test_a_run_whose_port_was_taken_starts_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ports, free_port = iter([taken]), limits.free_port
-    monkeypatch.setattr(limits, "free_port", lambda at: next(ports, 0) or free_port(at))
+
+    def port(*address: str) -> int:
+        # Without an address only the loopback is tried.
+        return (next(ports, 0) if address else 0) or free_port(*address)
+
+    monkeypatch.setattr(limits, "free_port", port)
     run = Case("ddp").spec(nodes)
     world = replace(run.world, nodes=nodes, ranks_per_node=1)
     run = replace(run, world=world, workload=replace(run.workload, steps=3))
