@@ -62,7 +62,7 @@ SERVERS: dict[str, tuple[Callable[[], fork_server.Work], str, tuple[str, ...]]] 
     "stage": (preloaded.load_stages, preloaded.STAGES, ()),
     "ranks": (preloaded.load_ranks, preloaded.variable(1), inherited.THREADS),
 }
-"""What forks for a workflow: what it loads, the variable that names it, its own settings."""
+"""Process that forks for a workflow: its modules, the variable that names it, its settings."""
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ _ENCRYPTED = 0x1
 _AGAIN = "fetch the archive again"
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
             RuntimeError, ValueError)  # fmt: skip
-"""What zipfile raises for bytes that are no sound zip file."""
+"""Errors of zipfile for bytes that are no sound zip file."""
 
 
 def unpack(archive: Path, into: Path) -> Path:

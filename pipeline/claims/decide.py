@@ -1,4 +1,4 @@
-"""When what a test found decides: its interval, the tests behind it, one error rate for a study.
+"""Rules by which an effect decides: interval, the tests behind it, one error rate for a study.
 
 An effect counts with its whole 95 % interval: inside what the sentence allows it is reproduced,
 outside not reproduced, and where it lies on both sides the data settle nothing. From fewer than six
@@ -57,7 +57,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Found:
-    """What a test found: the effect and what it is of, or a finding that is no number.
+    """Outcome of a test: the effect and what it is of, or a finding that is no number.
 
     The effect is the least (`all`) or the greatest (`any`) of the ratios of `contrasts`; an effect
     without contrasts, which is no ratio of two samples, is decided by its interval alone.
@@ -73,7 +73,7 @@ class Found:
     speeds: Sequence[tuple[Place, Place]] = ()
     """Pairs of which the effect says that the first is faster, or slower, than the second."""
     num_times: int = 0
-    """How many ratios of times the effect is made of, each of which emulated nodes may bend."""
+    """Number of ratios of times in the effect, each of which emulated nodes may bend."""
 
     def p_value(self, verdict: str, region: Region) -> float:
         """p-value of a decision on the side that the effect's interval lies on."""

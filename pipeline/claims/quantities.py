@@ -51,7 +51,7 @@ def over_repeats(values: Iterable[float]) -> Quantity:
 
 
 def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
-    """What the strategy's own formula says of `sent_bytes` or `phase_bubble` at a place."""
+    """Value of `sent_bytes` or `phase_bubble` at a place by the strategy's own formula."""
     if metric.startswith("sent_bytes"):
         return _sent(evidence, place, f"predicted_{metric}")
     value = float(_rows(evidence, place, "cell", "phase_bubble_formula")["value"].iloc[0])
@@ -62,7 +62,7 @@ def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """Bytes of a step, of the rank that sends most, along all axes or along the one named."""
     name, _, axis = metric.partition(":")
     rows = own(evidence.table[evidence.table["level"] == "profile"], place)
-    rows = rows[rows["metric"].str.match(f"{name}:{axis}" + ("$" if axis else ""))]
+    rows = rows[rows["metric"] == metric if axis else rows["metric"].str.startswith(f"{name}:")]
     if rows.empty:
         raise NotTestableError(f"the study has no profiled run of {place.label} that counted bytes")
     most = rows.groupby(["run_id", "rank"])["value"].sum().groupby("run_id").max()

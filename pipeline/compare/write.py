@@ -130,7 +130,7 @@ def _only(found: Comparison) -> list[str]:
 
 
 def _beside(found: Comparison) -> list[str]:
-    """What differs beside the results, how intervals were made, each way once, and the outcome."""
+    """Differences besides the results, each way of making intervals once, and the outcome."""
     specs: dict[str, list[str]] = {}
     for match in found.matches:
         for difference in match.spec_differences:

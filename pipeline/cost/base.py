@@ -38,7 +38,7 @@ def _gpus(row: Mapping[str, str]) -> float:
 
 
 def predict_rows(rows: Sequence[Mapping[str, str]], constants: Constants) -> list[dict[str, str]]:
-    """What is added to each row; `base` says from which world, and is empty for a base itself."""
+    """Columns added to each row; `base` names the world it is from, empty for a base itself."""
     found: list[dict[str, str]] = [{} for _ in rows]
     for places in families(rows):
         base = rows[places[0]]
@@ -67,5 +67,5 @@ def _from_base(
 
 
 def _scaled(whole: Prediction, scale: float) -> Prediction:
-    """What a device does by itself times `scale`."""
+    """The part that a device does by itself, times `scale`."""
     return replace(whole.scaled(scale), communication=whole.communication)

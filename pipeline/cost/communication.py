@@ -30,7 +30,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Network:
-    """What a job's ranks have between them; rates in bytes/s, latencies in s."""
+    """Links between a job's ranks; rates in bytes/s, latencies in s."""
 
     job: Job
     device: Device

@@ -82,7 +82,7 @@ class Constants:
         return None if other is None else float(other)
 
     def knows(self, framework: str) -> bool:
-        """Whether an implementation has constants of its own, none from the set left out."""
+        """True where an implementation has constants of its own, none from the set left out."""
         name = profile_of(framework)
         own = content()["profiles"][name]["constants"].values()
         return name != "default" and not any(self.leave_out in one["from"] for one in own)

@@ -79,7 +79,7 @@ class Job:
 
     @property
     def autocast(self) -> bool:
-        """Whether products are narrow and weights are not, as precision or framework says."""
+        """True where products are narrow and weights are not, as precision or framework says."""
         return re.search(r"\bamp\b", f"{self.precision} {self.framework}".lower()) is not None
 
     @property

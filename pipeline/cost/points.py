@@ -43,7 +43,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:
-    """What is added to a row; empty values and a reason where it cannot be predicted."""
+    """Columns added to a row; empty values and a reason where it cannot be predicted."""
     try:
         options = [(job, predict(job, constants)) for job in jobs_of(row)]
     except Refused as refused:
@@ -76,19 +76,19 @@ def answer_of(
 
 
 def fits(job: Job, prediction: Prediction) -> bool:
-    """Whether the largest rank has room on its device, True where its memory is not stated."""
+    """True where the largest rank has room on its device, or that memory is not stated."""
     return not job.device_gib or prediction.gibibytes <= USABLE * job.device_gib
 
 
 def kind_of(job: Job, constants: Constants) -> str:
-    """Which band applies: of a known implementation or not, axes inside of nodes or crossing."""
+    """Name of the band: of a known implementation or not, axes inside of nodes or crossing."""
     crosses = job.tp > job.gpus_per_node or (job.pp > 1 and job.gpus > job.gpus_per_node)
     known = constants.knows(f"{job.framework} {job.note}")
     return f"{'known' if known else 'unknown'} {'crossing' if crosses else 'inner'}"
 
 
 def predict_rows(rows: Sequence[Mapping[str, str]], constants: Constants) -> list[dict[str, str]]:
-    """What is added to each row; rows that are alike are predicted once."""
+    """Columns added to each row; rows that are alike are predicted once."""
     known: dict[tuple[str, ...], dict[str, str]] = {}
     found = []
     for row in rows:

@@ -97,7 +97,7 @@ def _flops(job: Job) -> float:
 
 
 def _features(job: Job) -> tuple[float, ...]:
-    """What makes two configurations alike, in logarithms."""
+    """Coordinates in which alike configurations are near, in logarithms."""
     sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
     return tuple(math.log2(size) for size in sizes)
 
@@ -130,7 +130,7 @@ def by_source() -> dict[str, list[Scored]]:
 
 
 def inside(row: Scored) -> bool:
-    """Whether the measured step lies in the band."""
+    """True where the measured step lies in the band."""
     return float(row.out["step_s_low"]) <= row.measured <= float(row.out["step_s_high"])
 
 

@@ -39,7 +39,7 @@ def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
 
 
 def examine(probe: Callable[[], Finding]) -> Finding:
-    """What a probe finds; one that fails is a line, so that the others are still seen."""
+    """Finding of a probe; one that fails is a line, so that the others are still seen."""
     try:
         return probe()
     except StudyError as error:

@@ -172,7 +172,7 @@ def check_rates(measured: dict[str, Any]) -> None:
 
 
 def _reached(rates: Sequence[float], link: LinkSpec) -> bool:
-    """Whether every node got its rate, in Mbit/s; of one node none is measured."""
+    """True where every node got its rate, in Mbit/s; of one node none is measured."""
     expected = links.reachable_mbits(link, len(rates))
     return all(rate >= LEAST_RATE * mbits for rate, mbits in zip(rates, expected, strict=True))
 

@@ -50,7 +50,7 @@ SETTINGS = {
     "tcp_wmem": "4096 4194304 4194304",
     "tcp_rmem": "4096 6291456 6291456",
 }
-"""What is no property of a route, below net/ipv4 of the kernel's settings."""
+"""Settings below net/ipv4 of the kernel that are no property of a route."""
 
 _SETTINGS = Path("/proc/sys/net")
 

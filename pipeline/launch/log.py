@@ -27,7 +27,7 @@ def size_of(log: Path) -> int:
 
 
 def text_of(log: Path, begin: int = 0, end: int | None = None) -> str:
-    """What stands in a log between two bytes; nothing where there is none."""
+    """Text of a log between two bytes; empty where there is no log."""
     content = log.read_bytes() if log.exists() else b""
     return content[begin:end].decode(errors="replace")
 

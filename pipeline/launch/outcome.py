@@ -127,7 +127,7 @@ def _execution(
     ranks: Sequence[Mapping[str, Any]],
     emulation: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """How the run was executed, by its launch, what the ranks left and what was emulated."""
+    """Execution of the run as its launch, its ranks and its emulated nodes left it."""
     world, root = run.spec.world, ranks[0] if ranks else {"settings": {}}
     execution = {
         "launcher": "fork" if run.network == "emulated" else "torchrun",

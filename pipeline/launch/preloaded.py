@@ -46,7 +46,7 @@ PROGRAMS = {
     TORCHRUN: "torch.distributed.run",
     RANK: "pipeline.training.worker",
 }
-"""What a process with torch may be asked to be -> the module that is it."""
+"""Role of a process with torch -> the module that plays it."""
 
 _MODULE = "pipeline.launch.preloaded"
 
@@ -108,7 +108,7 @@ def ask(what: str, arguments: Sequence[str]) -> int | None:
 
 
 def load_stages() -> fork_server.Work:
-    """What `python -m pipeline` does, with all that a run's stage imports loaded."""
+    """Entry of `python -m pipeline`, with all that a run's stage imports loaded."""
     from pipeline.launch import run  # noqa: F401
     from pipeline.machine import session
 
@@ -118,7 +118,7 @@ def load_stages() -> fork_server.Work:
 
 
 def load_ranks() -> fork_server.Work:
-    """What is asked of a process with torch, with all that is imported by it loaded."""
+    """Entry of a process with torch, with all that it imports loaded."""
     # A process that has asked CUDA for its GPUs cannot fork ranks that use one; NVML may be asked.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch.distributed.run

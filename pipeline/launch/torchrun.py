@@ -119,7 +119,7 @@ def plan(run: ResolvedRun, paths: RunPaths, place: Place) -> Launch:
 
 
 def _why_unsupported(run: ResolvedRun, place: Place) -> str | None:
-    """Why the run cannot be started: no allocation, too few cores, or too little memory."""
+    """Reason why the run cannot start: no allocation, too few cores, or too little memory."""
     world, cores = run.spec.world, len(usable_cores())
     if world.num_machines > 1 and not has_allocation(place.scheduler):
         return (

@@ -82,7 +82,7 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
-    """What the emulated nodes were set to and really got, the least of all nodes."""
+    """Settings of the emulated nodes and what they really got, the least of all nodes."""
     facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
     facts["mtu"] = emulation.get("mtu", FORMER_MTU)
     facts["measured_cores"] = min(emulation["measured_cores"])

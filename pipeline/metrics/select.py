@@ -19,7 +19,7 @@ _NETWORKS = {
 
 
 KEYS = ["cell", "nodes"]
-"""What a row of level `cell` is found by."""
+"""Columns that identify a row of level `cell`."""
 
 _ORDER = ["cell_order", "nodes", "repeat", "rank", "step"]
 

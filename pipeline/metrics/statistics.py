@@ -33,7 +33,7 @@ _PERCENT = f"{100 * CONFIDENCE:g} %"
 NO_INTERVAL = f"no interval: under {MIN_REPEATS} runs"
 
 COUNTED = "counted, the same in every step and run"
-"""How a value came about that has no noise, such as bytes: one run has it exactly."""
+"""Origin of a value without noise, such as bytes: one run has it exactly."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Ranked:
 
     @property
     def parts(self) -> int:
-        """How many things have to work together: axes, ZeRO, recomputation, micro-batches."""
+        """Number of things that have to work together: axes, ZeRO, recomputation, micro-batches."""
         job = self.job
         axes = (job.dp, job.tp, job.pp)
         others = (job.zero > 0, job.zero > 2, job.recompute != "none", job.accum > 1)

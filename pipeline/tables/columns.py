@@ -14,7 +14,7 @@ PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics by which `places` names a row."""
 
 MEBIBYTES, MILLISECONDS, PER_CENT, GIGA = 1 / 2**20, 1000, 100, 1e-9
-"""What bytes, seconds, shares and rates are multiplied by to be shown."""
+"""Factors by which bytes, seconds, shares and rates are multiplied to be shown."""
 
 whole, hundredths = "{:,.0f}".format, "{:.2f}".format
 # In place of a link: each of them has the same rows.

@@ -158,7 +158,7 @@ def _sha256(about: dict[str, Any]) -> str:
 
 
 def _about(source: Path) -> dict[str, Any] | None:
-    """What a checkpoint says of itself; None where that is missing or not as it was written."""
+    """Description in a checkpoint; None where it is missing or not as it was written."""
     try:
         about = json.loads((source / ABOUT).read_text(encoding="utf-8"))
         sha256 = about.pop("sha256")

@@ -24,7 +24,7 @@ from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
 
 UNSUPPORTED_FILE = "horovod-unsupported.txt"
-"""Where envs/build_horovod.py leaves the reason, in the environment's folder."""
+"""File of the environment's folder in which envs/build_horovod.py leaves the reason."""
 
 COMPRESSIONS = ("none", "fp16")
 MAX_FUSION_MB = 4096

@@ -1,4 +1,4 @@
-"""What the model does when one thing about a job changes."""
+"""Response of the model when one thing about a job changes."""
 
 from dataclasses import replace
 

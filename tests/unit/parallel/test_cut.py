@@ -1,4 +1,4 @@
-"""What a rank holds, as boxes of the whole: all ranks together cover each number once."""
+"""Parts of a rank as boxes of the whole: all ranks together cover each number once."""
 
 from __future__ import annotations
 

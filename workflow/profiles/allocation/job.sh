@@ -4,8 +4,9 @@
 #
 #   sbatch --nodes=4 workflow/profiles/allocation/job.sh runs_on_4 --configfile workflow/config/bai2022/study.yaml
 #
-# A preempted, lost or timed-out allocation goes on where it stopped: finished runs are kept, and the
-# one that ran resumes from its last checkpoint. Allocations of one checkout start one after another.
+# A preempted or lost allocation is queued again; one that ran out of time is sent again by hand. Both go
+# on where they stopped: finished runs are kept, and the one that ran resumes from its last checkpoint.
+# Allocations of one checkout start one after another.
 #
 #SBATCH --job-name=samestep --dependency=singleton
 #SBATCH --exclusive
