@@ -52,3 +52,7 @@ class DisturbedError(SamestepError):
 
 class UnsupportedError(SamestepError):
     """The cell cannot run on this machine; recorded with its reason, never substituted."""
+
+
+class MissingError(UnsupportedError):
+    """A package that the cell needs is missing; tried again when it is there."""

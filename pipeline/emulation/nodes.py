@@ -51,7 +51,8 @@ def enter_private_network() -> None:
         raise LaunchError(
             f"no network namespace may be made here ({os.strerror(ctypes.get_errno())}); "
             "allow unprivileged user namespaces (kernel.unprivileged_userns_clone=1, "
-            "kernel.apparmor_restrict_unprivileged_userns=0) or set cluster.network to loopback"
+            "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces and "
+            "user.max_net_namespaces over 0) or set cluster.network to loopback"
         )
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipeline.errors import UnsupportedError
+from pipeline.errors import MissingError, UnsupportedError
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends, ring
@@ -167,10 +167,10 @@ class Strategy(ABC):
         return None
 
     def check(self) -> None:
-        """Raise UnsupportedError, with the reason, where this strategy cannot run."""
+        """Raise MissingError, with the reason, where a package of this strategy is missing."""
         for package in self.requires:
             if importlib.util.find_spec(package) is None:
-                raise UnsupportedError(f"package {package} is not installed; run `make setup`")
+                raise MissingError(f"package {package} is not installed; run `make setup`")
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the run's world or model cannot be laid out so."""

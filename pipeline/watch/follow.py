@@ -11,10 +11,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from io import TextIOWrapper
-from itertools import count
+from itertools import chain, count
 from os import getpid
 from pathlib import Path
 from typing import TextIO
@@ -42,7 +42,8 @@ MOST_WORDS = 50
 
 PROGRESS_FILE = "progress.txt"
 
-_WIDTH = 240
+_WIDTH = 400
+_OF_A_RUN = re.compile(r"^\S+/\S+/[a-z][0-9]+: ")
 _STEP = re.compile(r": (step \d+/\d+, |waits: |the machine is quiet)")
 
 
@@ -56,7 +57,7 @@ class Follower:
         self._terminal = out.isatty()
         if isinstance(out, TextIOWrapper):  # a bar and labels, whatever the locale
             out.reconfigure(errors="replace")
-        self._offset, self._told = 0, list[str]()
+        self._offset, self._told, self._words = 0, list[str](), set[str]()
         self._now = ""
         self._progress: tuple[int, str | None] = (-1, None)
 
@@ -67,6 +68,11 @@ class Follower:
             if _STEP.search(text):
                 self._now = text.partition("/")[2]
             elif self._notable.match(text) and len(self._told) <= MOST_WORDS:
+                # What is said of every run alike (`no emulated network here`) is shown once.
+                words = _OF_A_RUN.sub("", text)
+                if words in self._words:
+                    continue
+                self._words.add(words)
                 self._told.append(text)
                 more = f"more such lines are in {self.log}"
                 self.say(text if len(self._told) <= MOST_WORDS else more)
@@ -85,6 +91,11 @@ class Follower:
             if text not in self._told:
                 self._told.append(text)
                 self.say(text)
+
+    def tell_again(self, records: Mapping[str, Sequence[Path]]) -> None:
+        """Say how many runs are made again, and why (see `Watched.take_back`)."""
+        for why, files in records.items():
+            self.say(f"note: {len(files)} run{'s' * (len(files) > 1)} {why}: tried again")
 
     def close(self) -> None:
         """Take the line away on a terminal."""
@@ -138,28 +149,25 @@ def follow(
 ) -> int:
     """Run `command` to its end and return its exit status; a signal reaches the command too.
 
-    Its output goes to a new file below `logs/workflow` of the results folder. `retry`: records of
-    runs that other programs disturbed are forced to be made again, at the start and, of those that
-    were disturbed in it, once more after the end; records that are damaged are set aside, so that
-    they are made again too. Raises SamestepError where the file cannot be
-    written or the command cannot be started.
+    Its output goes to a new file below `logs/workflow` of the results folder. `retry`: runs that
+    may end otherwise now (`Watched.take_back`) are forced to be made again, at the start and once
+    more after the end; records that are damaged are set aside, so that they are made again too.
+    Raises SamestepError where the file cannot be written or the command cannot be started.
     """
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{getpid()}.txt"
     log = watched.results / "logs" / "workflow" / name
     watched.update()
     damaged = watched.set_aside() if retry else []
-    again = watched.take_back() if retry else []
+    again = watched.take_back() if retry else {}
     child = _start(command, again, log)
     shown = Follower(watched, log, out)
-    words = "run{} that other programs disturbed: tried again"
     try:
         for path in damaged:
             shown.say(f"note: a disk emptied or cut a record, kept as {path}: its run is repeated")
-        if again:
-            shown.say(f"note: {len(again)} {words.format('s' * (len(again) > 1))}")
+        shown.tell_again(again)
         status = _wait(child, shown)
         if status == 0 and retry and (again := watched.take_back()):
-            shown.say(f"note: {len(again)} {words.format('s' * (len(again) > 1))}")
+            shown.tell_again(again)
             status = _wait(_start(command, again, log), shown)
     finally:
         shown.close()
@@ -168,8 +176,10 @@ def follow(
     return status
 
 
-def _start(command: Sequence[str], again: Sequence[Path], log: Path) -> subprocess.Popen[bytes]:
-    forced = ["--forcerun", *map(str, again)] if again else []
+def _start(
+    command: Sequence[str], again: Mapping[str, Sequence[Path]], log: Path
+) -> subprocess.Popen[bytes]:
+    forced = ["--forcerun", *map(str, chain(*again.values()))] if again else []
     new = not log.exists()
     with made_folder(log.parent):
         try:

@@ -14,8 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline import strategies
 from pipeline.documents import read_lines, read_made
-from pipeline.errors import RecordError, StudyError
+from pipeline.errors import MissingError, RecordError, StudyError, UnsupportedError
 from pipeline.records.record import RUN_FILE, STEPS_FILE
 from pipeline.study.expansion import cells_of
 from pipeline.study.real_time import every_run
@@ -41,7 +42,7 @@ class Ended:
     """A run that has ended; `started` and `ended` are in seconds since the epoch.
 
     `step_seconds` is the median of its timed steps, each the time of the slowest rank; None for a
-    run that is not timed and where the status is not `ok`.
+    run that is not timed and where the status is not `ok`, which has a `reason`.
     """
 
     spec: RunSpec
@@ -49,6 +50,19 @@ class Ended:
     started: float
     ended: float
     step_seconds: float | None
+    reason: str | None = None
+
+    def may_end_otherwise(self) -> str | None:
+        """Why it is worth another try now; None where it would end the same."""
+        if self.status == "disturbed":
+            return "that other programs disturbed"
+        if not (self.reason or "").startswith(f"{MissingError.__name__}:"):
+            return None
+        try:
+            strategies.load(self.spec.strategy, self.spec.options).check()
+        except UnsupportedError:
+            return None
+        return "that lacked a package which is there now"
 
 
 class Watched:
@@ -78,12 +92,15 @@ class Watched:
                 fresh.append(found)
         return sorted(fresh, key=lambda run: run.ended)
 
-    def take_back(self) -> list[Path]:
-        """Count the runs that other programs disturbed as not ended; their records."""
-        disturbed = {key for key, run in self.ended.items() if run.status == "disturbed"}
-        self.ended = {key: run for key, run in self.ended.items() if key not in disturbed}
-        runs = zip(self.planned, self._files, strict=True)
-        return [file for spec, file in runs if spec.run_id in disturbed]
+    def take_back(self) -> dict[str, list[Path]]:
+        """Count runs that may end otherwise now as not ended: why -> their records."""
+        records = defaultdict(list)
+        for spec, file in zip(self.planned, self._files, strict=True):
+            run = self.ended.get(spec.run_id)
+            if run is not None and (why := run.may_end_otherwise()) is not None:
+                records[why].append(file)
+                del self.ended[spec.run_id]
+        return records
 
     def set_aside(self) -> list[Path]:
         """Rename records that a disk has emptied or cut, so that their runs are made again.
@@ -179,7 +196,7 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
         seconds = _median_step(folder / STEPS_FILE) if timed else None
     except (RecordError, StudyError, KeyError, TypeError, ValueError):
         return None
-    return Ended(spec, status, start, end, seconds)
+    return Ended(spec, status, start, end, seconds, run["reason"])
 
 
 def _is_damaged(file: Path) -> bool:

@@ -49,6 +49,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     """Build the nodes, measure what they get, fork the ranks and follow them to their end."""
     spec, world, link = run.spec, run.spec.world, run.link
     assert link is not None and world.cores_per_node is not None  # of an emulated network
+    run.strategy.check()  # nothing waits for a quiet machine to learn that a package is missing
     cores = control_groups.usable_cores()
     forward_seconds = yardstick.forward_seconds(args.yardstick, run)
     dilation = dilate(world, len(cores))
@@ -69,7 +70,6 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         check_cores(measured)
         check_rates(measured)
         # What every rank needs is imported once, so that a fork has it; it starts no thread.
-        run.strategy.check()
         worker.import_heavy()
         for module in run.strategy.modules:
             importlib.import_module(module)

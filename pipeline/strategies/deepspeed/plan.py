@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from pipeline import models
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import MissingError, StudyError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
@@ -69,10 +69,10 @@ class Deepspeed(Strategy):
         return super().layout(world)
 
     def check(self) -> None:
-        """Raise UnsupportedError where DeepSpeed is missing or too old."""
+        """Raise MissingError where DeepSpeed is missing or too old."""
         reason = why_unusable()
         if reason is not None:
-            raise UnsupportedError(f"DeepSpeed is {reason}; run `{self.install}`")
+            raise MissingError(f"DeepSpeed is {reason}; run `{self.install}`")
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded; the optimiser steps on a copy of this rank's weights.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.emulation import pacing
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import MissingError, StudyError
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
@@ -95,10 +95,10 @@ class Horovod(Strategy):
         return gradients
 
     def check(self) -> None:
-        """Raise UnsupportedError where Horovod is missing or built for another torch."""
+        """Raise MissingError where Horovod is missing or built for another torch."""
         reason = why_unusable()
         if reason is not None:
-            raise UnsupportedError(f"Horovod is {reason}")
+            raise MissingError(f"Horovod is {reason}")
 
     def build(self, parts: Parts) -> Trainable:
         """Join, broadcast the weights, wrap the optimiser."""

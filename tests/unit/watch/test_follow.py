@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import SamestepError
+from pipeline.errors import MissingError, SamestepError
+from pipeline.strategies.horovod.plan import Horovod
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.watch import follow as module
 from pipeline.watch.follow import Follower, follow
@@ -76,6 +78,15 @@ def test_words_that_somebody_should_know_are_shown_at_once(tmp_path: Path) -> No
 
     assert run(tmp_path, child, Waits()) == 0
     assert [line for line in out.getvalue().splitlines() if " runs" not in line] == said
+
+
+def test_what_holds_for_every_run_is_shown_once(tmp_path: Path) -> None:
+    said = [f"tiny/dps/n{nodes}/r0: no emulated network here: no ip" for nodes in (1, 2, 4)]
+    other = "tiny/dps/n4/r0: oom: rank 0 was killed"
+    (tmp_path / "said").write_text("\n".join([*said, other]) + "\n")
+    out = io.StringIO()
+    assert run(tmp_path, f"cat {tmp_path}/said", out) == 0
+    assert [line for line in out.getvalue().splitlines() if " runs" not in line] == [said[0], other]
 
 
 def test_a_failure_shows_the_last_lines_and_the_file(tmp_path: Path) -> None:
@@ -191,3 +202,23 @@ def test_a_record_that_a_disk_emptied_is_set_aside_and_named(tmp_path: Path) -> 
     assert {path.parent for path in tmp_path.rglob("run.json.damaged")} == damaged
     assert not any((folder / "run.json").exists() for folder in damaged)
     assert all(f"kept as {folder}/run.json.damaged: its" in out.getvalue() for folder in damaged)
+
+
+def test_runs_that_lacked_a_package_are_made_again_once_it_is_there(tmp_path: Path, monkeypatch):
+    lacking = {"dps": "MissingError", "horovod": "MissingError", "sps": "UnsupportedError"}
+
+    def fail(spec: RunSpec) -> tuple[str, str] | None:
+        kind = lacking.get(spec.cell)
+        return ("unsupported", f"{kind}: package so_and_so is not installed") if kind else None
+
+    def check(self: Horovod) -> None:
+        raise MissingError("Horovod is not installed: no compiler")
+
+    monkeypatch.setattr(Horovod, "check", check)
+    write_records(tmp_path / "runs", STUDY, fail)
+    watched, out = Watched(Study.of(STUDY), tmp_path), io.StringIO()
+    assert follow(watched, ["sh", "-c", 'echo "$0" "$@"'], out, retry=True) == 0
+    again = {str(tmp_path / f"runs/dps/n{nodes}/r0/run.json") for nodes in (1, 2, 4)}
+    option, *forced = log_of(tmp_path).read_text().split()
+    assert option == "--forcerun" and set(forced) == again
+    assert "note: 3 runs that lacked a package which is there now: tried again" in out.getvalue()
