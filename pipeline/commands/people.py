@@ -334,6 +334,27 @@ def artifact(args: argparse.Namespace) -> int:
 
 
 @enter(
+    option("--results", type=options.folder, default=Path("results"), help="results"),
+    option("--out", type=options.new_file, help="page to write, and a CSV; results/index.html"),
+    option("--list", action="store_true", help="print the studies on claims that run here"),
+)
+def index(args: argparse.Namespace) -> int:
+    """Every shipped claim of every publication, with its verdict in the studies that ran.
+
+    `python -m pipeline index` reads results/*/claims/verdicts.json and writes results/index.html.
+    """
+    from pipeline.page import index
+
+    if args.list:
+        print("\n".join(index.studies_here()))
+        return 0
+    out = args.out or args.results / "index.html"
+    found = index.counts(index.write(args.results, out))
+    print(f"{out}: {', '.join(f'{number} {word}' for word, number in found.items() if number)}")
+    return 0
+
+
+@enter(
     STUDY_OR_RESULTS,
     option("--out", type=options.new_file, help="zip file to write; archives/<study>.zip"),
     option(
