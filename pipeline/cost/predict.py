@@ -181,12 +181,15 @@ class Model:
         communication = self.gradients(parameters, backward)
         shards = job.shard if job.zero >= 1 else 1
         update = computation.optimiser(job, parameters / shards, self.device, self.profile)
-        host = 1e-6 * self.profile["host_step_us"]
+        waiting = job.accum * slowest.waiting
+        if self.profile["host_runs_ahead"] > 0:
+            # The device is still busy with an update while the host is ahead in the next passes.
+            waiting = max(0.0, waiting - update)
         whole = Prediction(
             computation=job.accum * slowest.computing,
             communication=job.accum * slowest.communicating + communication,
             bubble=seconds - job.accum * slowest.total,
-            host=job.accum * slowest.waiting + host,
+            host=waiting + 1e-6 * self.profile["host_step_us"],
             optimiser=update,
             memory=memory.largest(job, self.profile, self.counts, self.device.element),
         )
