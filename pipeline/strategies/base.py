@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipeline.errors import UnsupportedError
-from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -158,6 +158,10 @@ class Strategy(ABC):
     def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
         """Settings of its knobs that `plan --model-sizes` compares on so many devices."""
         return ({}, *self.variants)
+
+    def knobs(self, degrees: Degrees) -> Mapping[str, Any] | None:
+        """Knobs with which it has this layout, None where it has none; `plan --auto` asks."""
+        return None
 
     def idle_share(self, spec: RunSpec) -> float | None:
         """Share of a step's time in which a rank waits by design, None where none does.

@@ -7,8 +7,9 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec
@@ -28,6 +29,11 @@ class Ddp(Strategy):
 
     bucket_cap_mb: float = 25.0
     empty_cache: bool = False
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """None of its own, along the data axis alone."""
+        data, pieces = degrees.data, degrees.microbatches
+        return {} if data > 1 and degrees == Degrees(data, microbatches=pieces) else None
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run."""

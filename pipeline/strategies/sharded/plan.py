@@ -8,11 +8,12 @@ gathers them twice.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Layout
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -78,6 +79,11 @@ class Sharded(Strategy):
                 f"sharded option offload: {name} scales the loss, which is not done here with "
                 "gradients on the CPU; use fp32, tf32 or bf16"
             )
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """The stage, along the data axis alone."""
+        cut = degrees.tensor * degrees.pipeline > 1
+        return {"stage": degrees.zero} if degrees.zero and not cut else None
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
-from pipeline.parallel.mesh import DATA, TENSOR, Layout, nearest
+from pipeline.parallel.mesh import DATA, TENSOR, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -142,6 +142,11 @@ class Tensor(Strategy):
         sizes = (2**power for power in range(1, devices.bit_length()))
         cuts = tuple({"ranks": size} for size in sizes)
         return (*cuts, *({**cut, "sequence": True} for cut in cuts))
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """The tensor axis, beside the data axis alone."""
+        alone = degrees.tensor > 1 and degrees.pipeline == 1 and not degrees.zero
+        return {"ranks": degrees.tensor} if alone else None
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the tensor axis does not divide heads, or sequences to be cut."""
