@@ -146,11 +146,8 @@ class Model:
         whole = self.network.all_reduce(group, parameters * wide)
         exposed = whole
         if profile["overlap"] > 0:
-            # Buckets are reduced as the backward pass makes them; the last one is never hidden.
-            buckets = max(1.0, parameters * wide / (1e6 * profile["bucket_mb"]))
-            exposed = max(
-                whole - profile["overlap"] * backward * (1 - 1 / buckets), whole / buckets
-            )
+            buckets = parameters * wide / (1e6 * profile["bucket_mb"])
+            exposed = schedule.exposed(whole, profile["overlap"] * backward, buckets)
         if job.zero == 1:
             shard = Group.of(job.shard, job.tp, job.gpus_per_node)
             exposed += profile["gather_exposed"] * self.network.gather(

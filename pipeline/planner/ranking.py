@@ -83,8 +83,8 @@ class Ranked:
         return low * self.prediction.seconds, high * self.prediction.seconds
 
 
-Predictor = Callable[[Job, Mapping[str, Any]], Prediction]
-"""Prediction of a job, which the cell runs."""
+Predictor = Callable[[Job, Mapping[str, Any]], Prediction | None]
+"""Prediction of a job, which the cell runs; None where it cannot run or be predicted."""
 
 
 def gigabits(text: str) -> float:
@@ -126,6 +126,8 @@ def _search(
             prediction = predicted(job, cell) if predicted else predict(job, constants)
         except Refused as refused:
             raise StudyError(f"{refused}; give another --precision or --device") from None
+        if prediction is None:
+            continue
         one = Ranked(job, cell, prediction)
         if least is None or prediction.gibibytes < least.prediction.gibibytes:
             least = one

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.parallel.mesh import Degrees, Layout
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
 
 
@@ -38,6 +39,11 @@ class Ddp(Strategy):
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run."""
         return Footprint(0, holds_gradients=True)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """One all-reduce of the gradients, in buckets beside the backward pass."""
+        buckets = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
+        return along(layout, DATA, "2(n-1)/n G", 2 * gradients, buckets, overlap=True)
 
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose last backward pass in a step then reduces."""

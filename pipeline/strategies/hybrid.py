@@ -150,7 +150,13 @@ class Hybrid(Pipelined):
         stated = "(n-1)/n (G + W)" if self.zero_stage else "2(n-1)/n G"
         cut_in = self.tensor if part.sequence else 1
         return (
-            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
+            *along(
+                layout,
+                TENSOR,
+                f"2(n-1)/n ({formula})",
+                2 * payload,
+                part.messages(spec, self.pieces(spec, layout)),
+            ),
             *self.sends_between_stages(spec, layout, rank, tied / data, cut_in),
             *along(layout, DATA, stated, reduced + gathered),
         )

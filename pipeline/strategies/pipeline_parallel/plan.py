@@ -16,7 +16,7 @@ from pipeline.errors import StudyError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
+from pipeline.parallel.wire import SEND, Sends
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
@@ -56,6 +56,10 @@ class Pipelined(Strategy):
             sequences=max(1, (stop - start) // work.accumulation_steps),
             accumulation=work.accumulation_steps,
         )
+
+    def pieces(self, spec: RunSpec, layout: Layout) -> int:
+        """Those of the pipeline."""
+        return self.schedule_of(spec, layout).microbatches
 
     def passes(self, degrees: Degrees) -> dict[str, Any]:
         """Knobs of the schedule: interleaved where a rank has several stages."""
@@ -159,7 +163,11 @@ class Pipelined(Strategy):
         between = "A" if parts == 1 else f"A/{parts}"
         ends_send = "first and last rank: G of the tied embedding"
         formula = f"{between} for each neighbouring stage, {ends_send}"
-        return (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
+        if stages.ranks < 2:
+            return ()
+        # The tied embedding's gradients are counted in the size of the others.
+        messages = (ahead + back) * self.pieces(spec, layout)
+        return (Sends(PIPELINE, formula, sent, messages, SEND),)
 
 
 @dataclass(frozen=True)

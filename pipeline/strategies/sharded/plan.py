@@ -125,11 +125,14 @@ class Sharded(Strategy):
         blocks = each * spec.model.num_layers * models.layer_parameters(spec.model)
         weights = each * models.num_parameters(spec.model)
         if self.stage == 1:
-            return along(layout, DATA, "(n-1)/n (G + W)", gradients + weights)
+            buckets = max(1.0, gradients / BUCKET_BYTES)
+            return along(layout, DATA, "(n-1)/n (G + W)", gradients + weights, buckets)
+        groups = (spec.model.num_layers + 1) / 2
         if self.stage == 2:
-            return along(layout, DATA, "(n-1)/n (m W + G)", pieces * weights + gradients)
-        gathered = pieces * (weights + blocks)
-        return along(layout, DATA, "(n-1)/n (m (W + B) + G)", gathered + gradients)
+            total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
+            return along(layout, DATA, formula, total, (pieces + 1) * groups)
+        total = pieces * (weights + blocks) + gradients
+        return along(layout, DATA, "(n-1)/n (m (W + B) + G)", total, (2 * pieces + 1) * groups)
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""

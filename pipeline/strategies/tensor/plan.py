@@ -69,6 +69,11 @@ class Part:
             return 0.0
         return norm + product / 2 if self.sequence else product
 
+    def messages(self, spec: RunSpec, pieces: int = 0) -> float:
+        """All-reduces of a step: four a block, and those of the ends, the loss's three small."""
+        each = 4 * self.layers + self.is_first + 4 * self.is_last
+        return each * (pieces or spec.workload.accumulation_steps)
+
     def blocks(self, spec: RunSpec) -> str:
         """The part of the formula that is its blocks': `4L`, in activations of fp32."""
         return f"{4 + self._again(spec, 1, 1):g}L"
@@ -183,8 +188,8 @@ class Tensor(Strategy):
         formula = f"({part.blocks(spec)} + 2) A + 12 T{' + R' * self.sequence}"
         own = self._share(spec, size) * gradients
         return (
-            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
-            *along(layout, DATA, "2(n-1)/n G", 2 * own),
+            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload, part.messages(spec)),
+            *along(layout, DATA, "2(n-1)/n G", 2 * own, overlap=True),
         )
 
     def _part(self, spec: RunSpec) -> Part:
