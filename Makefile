@@ -38,7 +38,7 @@ override SLOWEST := --durations=15 --durations-min=10
 # Python finds the packages of the lock, whatever the caller's shell says of its own.
 $(foreach name,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES))),$(eval unexport $(name)))
 
-.PHONY: help paper archive test test-system check bench image setup lock clean clean-results
+.PHONY: help paper studies archive test test-system check bench image setup lock clean clean-results
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -61,6 +61,12 @@ paper: setup ## set up, run the study, build its report; STUDY=smoke
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" report "$$folder/report.html" \
 	    figures "$$folder/figures/" tables "$$folder/tables/"
 endif
+
+# One after the other; a restart goes on where it was, and one that fails stops none.
+studies: setup ## every study on published claims that needs no GPU, and one page of all claims
+	@for study in $$($(PIPELINE) index --list); do STUDY=$$study $(MAKE) --no-print-directory paper || \
+	    echo "warning: $$study ended with an error; its claims are left out" >&2; done; \
+	$(PIPELINE) index
 
 archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=smoke
 	@$(PIPELINE) archive --study=$(STUDY_FILE) $${PARTIAL+--partial="$$PARTIAL"}

@@ -1,8 +1,10 @@
 """Accuracy of emulated times: two nodes in dilated time against the same two in real time.
 
     python -m bench.emulation --out bench/results/emulation.json [--quick]
+    python -m bench.emulation --out eight.json --nodes 8 --share 2 --factors 10
 
-In real time each node has a core of its own and nothing is stretched: that is the truth. All
+In real time each node has a core of its own and nothing is stretched: that is the truth. With
+`--share` emulated nodes have so many cores of their own, beside those of nodes in real time. All
 variants of a strategy (real time, each factor, with and without the yardstick) run in each repeat,
 in an order of its own, so that drift of the machine hits them alike. Runs that the host of a
 virtual machine disturbs are made again (`bench/emulated/undisturbed.py`).
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.emulated import checks
+from bench.emulated.lanes import Lanes
 from bench.emulated.runs import Runs, Variant
 from pipeline.emulation.dilation import YARDSTICK_LEAST
 from pipeline.emulation.nodes import why_not
@@ -46,6 +49,7 @@ class Extent:
     models: Sequence[str] = tuple(MODELS)
     strategies: Sequence[str] = CELLS + OTHERS
     factors: Sequence[float] = (3, 5, 10)
+    nodes: int = NODES
 
 
 QUICK = Extent(2, ("default",), ("dps",), (5,))
@@ -57,13 +61,21 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--repeats", type=int, default=Extent.repeats)
     parser.add_argument("--quick", action="store_true", help="one strategy, two repeats, a factor")
+    parser.add_argument("--strategies", nargs="+", default=list(Extent.strategies))
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--factors", nargs="+", type=float, default=list(Extent.factors))
+    parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--share", type=int, default=0, help="cores of emulated nodes alone")
     args = parser.parse_args()
-    few = len(os.sched_getaffinity(0)) < NODES
-    reason = why_not() or (f"{NODES} cores are needed" if few else None)
+    cores, needed = sorted(os.sched_getaffinity(0)), args.nodes + args.share
+    few = f"{needed} cores are needed, {len(cores)} are there" if len(cores) < needed else None
+    reason = why_not() or few
     if reason is not None:
         print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
         return 1
-    extent = QUICK if args.quick else Extent(args.repeats)
+    extent = Extent(args.repeats, args.models, args.strategies, args.factors, args.nodes)
+    if args.quick:
+        extent = QUICK
     about = hardware()
     result: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -75,12 +87,19 @@ def main() -> int:
     }
     for model in extent.models:
         with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
-            runs = Runs(Path(folder), model=MODELS[model])
+            runs = (
+                Lanes(args.nodes, args.share, cores, MODELS[model])
+                if args.share
+                else Runs(Path(folder), model=MODELS[model], nodes=args.nodes)
+            )
             for name in extent.strategies:
                 found = {"model": model, "num_parameters": runs.num_parameters}
+                found |= {"nodes": extent.nodes, "cores": args.share or len(cores)}
                 found |= accuracy(runs, name, extent)
                 print(json.dumps(found), file=sys.stderr)
                 result["accuracy"].append(found)
+            if isinstance(runs, Lanes):
+                runs.close()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"-> {args.out}")
@@ -89,7 +108,7 @@ def main() -> int:
 
 def accuracy(runs: Runs, name: str, extent: Extent) -> dict[str, Any]:
     """Step time in real time, and each emulated one over it, repeat by repeat."""
-    first, *others = variants(runs, name, extent.factors)
+    first, *others = variants(runs, name, extent.factors, extent.nodes)
     real, *emulated = runs.in_turn(extent.repeats, [first, *others])
     ratios = [
         {"factor": one.factor, "yardstick": bool(one.spec.world.yardstick)}
@@ -102,9 +121,9 @@ def accuracy(runs: Runs, name: str, extent: Extent) -> dict[str, Any]:
     return {"strategy": name, "step_seconds": seconds, "ratios": ratios} | runs.machine.told()
 
 
-def variants(runs: Runs, name: str, factors: Sequence[float]) -> list[Variant]:
+def variants(runs: Runs, name: str, factors: Sequence[float], nodes: int = NODES) -> list[Variant]:
     """A strategy in real time, at each factor, and with the yardstick where it can be had."""
-    paced = spec_of(runs, name)
+    paced = spec_of(runs, name, nodes)
     plain = replace(paced, world=replace(paced.world, yardstick=None))
     real = replace(plain, world=replace(plain.world, real_time=True))
     found = [Variant(real, 1), *(Variant(plain, factor) for factor in factors)]
@@ -113,11 +132,11 @@ def variants(runs: Runs, name: str, factors: Sequence[float]) -> list[Variant]:
     return found
 
 
-def spec_of(runs: Runs, name: str) -> RunSpec:
-    """A cell of the default study on two nodes; of another strategy with its default knobs."""
+def spec_of(runs: Runs, name: str, nodes: int = NODES) -> RunSpec:
+    """A cell of the default study on some nodes; of another strategy with its default knobs."""
     if name in CELLS:
-        return runs.spec(name, NODES, checks.RATE_MBITS)
-    plain = runs.spec("dps", NODES, checks.RATE_MBITS)
+        return runs.spec(name, nodes, checks.RATE_MBITS)
+    plain = runs.spec("dps", nodes, checks.RATE_MBITS)
     world = replace(plain.world, yardstick=None)
     return replace(plain, cell=name, strategy=name, options={}, world=world)
 

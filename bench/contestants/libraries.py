@@ -118,6 +118,8 @@ def drive_trainer(setting: Setting, steps: int, between: Callable[[], bool]) -> 
             weight_decay=OPTIMISER.weight_decay,
             max_grad_norm=OPTIMISER.max_grad_norm,
             optim="adamw_torch_fused",
+            # With torch.compile the Trainer would turn TF32 on by itself.
+            tf32=False if setting.device == "cuda" else None,
             bf16=setting.precision == "bf16",
             torch_compile=setting.compiled,
             use_cpu=setting.device == "cpu",

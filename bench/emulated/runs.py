@@ -52,7 +52,7 @@ class Taken:
 class Runs:
     """Runs of the default study, with tokens made once; without its yardstick where that is off.
 
-    `model` are sizes of its model that differ.
+    `model` are sizes of its model that differ; `nodes` is the largest number of nodes.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Runs:
         *,
         yardstick: bool = True,
         model: Mapping[str, int] | None = None,
+        nodes: int = 2,
     ) -> None:
         self.folder, self.count, self.machine = folder, 0, Machine()
-        content = load_study(STUDY).to_dict()
-        content["model"] |= model or {}
-        self.study = Study.of(content)
+        self.study = self.study_of(model or {}, nodes)
+        content = self.study.to_dict()
         if not yardstick:
             self.study = replace(self.study, cluster=replace(self.study.cluster, yardstick=None))
         study, spec = folder / "study.json", folder / "tokens.json"
@@ -78,6 +78,14 @@ class Runs:
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
         if self.study.cluster.yardstick:
             self._pipeline("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
+
+    @staticmethod
+    def study_of(model: Mapping[str, int], nodes: int) -> Study:
+        """The default study with these sizes of its model, on up to so many nodes."""
+        content = load_study(STUDY).to_dict()
+        content["cluster"]["nodes"] = sorted({1, nodes, *content["cluster"]["nodes"]})
+        content["model"] |= model
+        return Study.of(content)
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         """What each variant took in each repeat; every repeat has all, in an order of its own."""

@@ -83,7 +83,7 @@ def _worlds(
     Nodes on a loopback are processes of one machine, so they count as one machine and never as
     several nodes.
     """
-    made, several = claim.made_at, where == SEVERAL_NODES
+    made, several = claim.made_at.world, where == SEVERAL_NODES
     many = [p for p in places if p.nodes > 1]
     if several:
         fit = [p for p in many if p.row["network"] in _WIRED]
@@ -107,8 +107,9 @@ def _worlds(
         )
 
     def distance(world: tuple[int, int]) -> tuple[float, tuple[int, int]]:
-        nodes, ranks = world
-        factor = nodes / made.nodes if several else ranks / (made.nodes * made.ranks_per_node)
+        if made is None:  # the largest is likest to a cluster of unknown size
+            return -world[1], world
+        factor = world[0] / made[0] if several else world[1] / made[1]
         return abs(math.log2(factor)), world
 
     return sorted({(p.nodes, p.ranks) for p in own}, key=distance)

@@ -138,7 +138,8 @@ def _require(claim: Claim, evidence: Evidence) -> None:
         lacks = f"a {claim.made_at.hardware}"
     elif needs.get("same_model") and not _same_model(claim, evidence):
         made, here = claim.made_at.parameters, evidence.fact("num_parameters")
-        lacks = f"a model of {_millions(made)}, and this one has {_millions(here)}"
+        size = "the size that it was made with" if made is None else _millions(made)
+        lacks = f"a model of {size}, and this one has {_millions(here)}"
     if lacks is not None:
         raise NotTestableError(f"needs {lacks}: {needs['because']}")
 
@@ -182,8 +183,8 @@ def _millions(parameters: float) -> str:
 
 
 def _same_model(claim: Claim, evidence: Evidence) -> bool:
-    parameters = evidence.fact("num_parameters")
-    return abs(parameters / claim.made_at.parameters - 1) <= SAME_MODEL
+    made, here = claim.made_at.parameters, evidence.fact("num_parameters")
+    return made is not None and abs(here / made - 1) <= SAME_MODEL
 
 
 def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
@@ -191,8 +192,11 @@ def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
     made, hardware = claim.made_at, _hardware(evidence)
     largest = max(places, key=lambda p: (p.nodes, p.ranks))
     row, ranks = largest.row, largest.ranks
-    world = (largest.nodes, ranks) == (made.nodes, made.nodes * made.ranks_per_node)
-    if world and made.hardware in hardware and _same_model(claim, evidence):
+    if (
+        made.world == (largest.nodes, ranks)
+        and made.hardware in hardware
+        and _same_model(claim, evidence)
+    ):
         return "at that scale"
     nodes = f" on {largest.nodes} nodes" if largest.nodes > 1 else ""
     joined = {

@@ -137,7 +137,7 @@ def absolute(claim: Claim, evidence: Evidence) -> Found:
     test = claim.test
     made = claim.made_at
     [place] = choose(evidence, claim, [test["a"]], test["where"])
-    if (place.nodes, place.ranks) != (made.nodes, made.nodes * made.ranks_per_node):
+    if (place.nodes, place.ranks) != made.world:
         raise NotTestableError(f"it is of {made}, and {place.label} ran on {place.ranks} ranks")
     found = measure(evidence, place, test["metric"])
     what = f"{named(test['metric'], [place])} in {UNITS[test['metric']]}"

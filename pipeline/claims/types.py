@@ -68,15 +68,27 @@ class Selector:
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a claim was made; `parameters` counts those of the model."""
+    """Where a claim was made; `parameters` counts those of the model.
+
+    A publication that does not state its size has none of the three numbers.
+    """
 
     device: str
     hardware: str
-    nodes: int
-    ranks_per_node: int
-    parameters: float
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    parameters: float | None = None
+
+    @property
+    def world(self) -> tuple[int, int] | None:
+        """(nodes, ranks), where they are stated."""
+        if self.nodes is None or self.ranks_per_node is None:
+            return None
+        return self.nodes, self.nodes * self.ranks_per_node
 
     def __str__(self) -> str:
+        if self.nodes is None or self.ranks_per_node is None or self.parameters is None:
+            return self.hardware
         count = self.nodes * self.ranks_per_node
         nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
         return f"{count} {self.hardware}{nodes} with {self.parameters / 1e6:.0f} M parameters"

@@ -15,12 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+import psutil
+
 from pipeline import options
 from pipeline.accept import accept
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, RecordError, StudyError
 from pipeline.machine.facts import cpu_model, usable_cores
 from pipeline.models import flops_per_token
+from pipeline.planner.auto import choose
+from pipeline.planner.here import Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, gigabits, rank, table
@@ -61,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="SIZE",
         help="layouts of GPT of this size (350M, 1.3B) on a cluster, by predicted step time",
     )  # fmt: skip
+    parser.add_argument(
+        "--auto", action="store_true",
+        help="with --study: the layout that is predicted to be best, as a cell to paste",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibration", type=options.file,
+        help="with --auto, for a study on CPUs: what `calibrate` has written",
+    )  # fmt: skip
     parser.add_argument("--nodes", type=options.count(1, 128), help="with --model (default 1)")
     parser.add_argument(
         "--gpus-per-node", type=options.count(1, 16), help="with --model (default 8)"
@@ -74,7 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.count(1, MOST_DEVICES),
         help="with --model-sizes: how many GPUs (default 8)",
     )
-    parser.add_argument("--precision", choices=PRECISIONS, help="with --model-sizes (default bf16)")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, help="with --model-sizes (default bf16) or --auto"
+    )
     parser.add_argument(
         "--recompute", action="store_true", help="with --model-sizes: activations are recomputed"
     )
@@ -95,6 +109,10 @@ def run(args: argparse.Namespace) -> int:
     limit = _limit(args)
     if args.model is not None:
         return _ranking(args)
+    if args.auto and args.study:
+        return _auto(args, limit)
+    if args.auto or args.calibration:
+        raise StudyError("--auto and --calibration go with --study; leave them out, or give it")
     for option in ("nodes", "gpus_per_node", "link", "batch"):
         if getattr(args, option) is not None:
             name = option.replace("_", "-")
@@ -138,6 +156,31 @@ def _ranking(args: argparse.Namespace) -> int:
     )  # fmt: skip
     size = size_of(args.model)
     print("\n".join(table(rank(size, cluster, args.batch or 512, args.precision or "bf16"))))
+    return 0
+
+
+def _auto(args: argparse.Namespace, limit: int | None) -> int:
+    """Print the layouts of a study by predicted step time, and the first as a cell."""
+    study = load_study(args.study)
+    nodes, ranks = max(study.cluster.nodes), study.cluster.ranks_per_node
+    calibration, link = None, gigabits(args.link) if args.link else 0.0
+    if study.cluster.device == "cpu":
+        if args.calibration is None or args.device:
+            raise StudyError(
+                f"study {study.name} runs on CPUs: --auto needs --calibration FILE, which "
+                "`calibrate` writes, and no --device"
+            )
+        calibration = Calibration.read(args.calibration)
+        limit = limit or psutil.virtual_memory().total // nodes
+    elif args.device is None or args.calibration or (nodes > 1 and not link):
+        raise StudyError(
+            f"study {study.name} runs on GPUs: --auto needs --device and of several nodes --link, "
+            "as --device a100-80 --link 200gbit, and no --calibration"
+        )
+    room = (limit or 0) / GIBIBYTE
+    cluster = Cluster(args.device or "cpu", room, nodes, ranks, link)
+    precision = args.precision or study.arms[0].precision
+    print("\n".join(table(choose(study, cluster, precision, calibration))))
     return 0
 
 

@@ -29,6 +29,11 @@ def parse(text: str) -> dict[str, Any]:
         for owner, entry in content[kind].items():
             for name, constant in entry["constants"].items():
                 _check(f"{kind}.{owner}.{name}", constant)
+    # A variant of a device states what differs.
+    for entry in content["devices"].values():
+        if "like" in entry:
+            other = content["devices"][entry["like"]]["constants"]
+            entry["constants"] = other | entry["constants"]
     return content
 
 

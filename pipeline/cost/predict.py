@@ -146,11 +146,8 @@ class Model:
         whole = self.network.all_reduce(group, parameters * wide)
         exposed = whole
         if profile["overlap"] > 0:
-            # Buckets are reduced as the backward pass makes them; the last one is never hidden.
-            buckets = max(1.0, parameters * wide / (1e6 * profile["bucket_mb"]))
-            exposed = max(
-                whole - profile["overlap"] * backward * (1 - 1 / buckets), whole / buckets
-            )
+            buckets = parameters * wide / (1e6 * profile["bucket_mb"])
+            exposed = schedule.exposed(whole, profile["overlap"] * backward, buckets)
         if job.zero == 1:
             shard = Group.of(job.shard, job.tp, job.gpus_per_node)
             exposed += profile["gather_exposed"] * self.network.gather(
@@ -181,12 +178,15 @@ class Model:
         communication = self.gradients(parameters, backward)
         shards = job.shard if job.zero >= 1 else 1
         update = computation.optimiser(job, parameters / shards, self.device, self.profile)
-        host = 1e-6 * self.profile["host_step_us"]
+        waiting = job.accum * slowest.waiting
+        if self.profile["host_runs_ahead"] > 0:
+            # The device is still busy with an update while the host is ahead in the next passes.
+            waiting = max(0.0, waiting - update)
         whole = Prediction(
             computation=job.accum * slowest.computing,
             communication=job.accum * slowest.communicating + communication,
             bubble=seconds - job.accum * slowest.total,
-            host=job.accum * slowest.waiting + host,
+            host=waiting + 1e-6 * self.profile["host_step_us"],
             optimiser=update,
             memory=memory.largest(job, self.profile, self.counts, self.device.element),
         )

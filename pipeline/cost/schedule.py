@@ -28,3 +28,13 @@ def one_forward_one_backward(seconds: Sequence[float], accum: float, vpp: int) -
     """
     slowest = max(seconds)
     return accum * slowest + (sum(seconds) - slowest) / max(1, vpp)
+
+
+def exposed(whole: float, hideable: float, buckets: float) -> float:
+    """Seconds of a reduction in buckets, `whole` in all, that a backward pass does not hide.
+
+    Buckets travel as the pass makes them, beside at most `hideable` seconds of it; the last one
+    begins when it has ended.
+    """
+    buckets = max(1.0, buckets)
+    return max(whole - hideable * (1 - 1 / buckets), whole / buckets)

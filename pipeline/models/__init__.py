@@ -12,7 +12,8 @@ argument, it returns the weighted sum. Its `arithmetic.py`, without torch, has
 `input_bytes(model, sequences, formats)` and `block_bytes(model, sequences, formats)`, and
 `parameter_shapes(model)`; for annotations, `boundary_shapes(model)`. A model with `tensor_cuts` may
 be cut over a tensor axis, and its arithmetic has `cut_parameters(model)`; one with `stage_cuts`
-into stages of a pipeline.
+into stages of a pipeline. With `operators(model, sequences, ranks)` its steps can be predicted from
+what `calibrate` has measured.
 """
 
 from __future__ import annotations
@@ -115,6 +116,9 @@ class StageCuts:
     before: tuple[str, ...]
     after: tuple[str, ...]
 
+
+Counts = Mapping[tuple[str, tuple[int, ...]], int]
+"""How often an operator of a kind and of these sizes is used."""
 
 FP32, HALF, INT64 = 4, 2, 8
 

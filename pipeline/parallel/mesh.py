@@ -21,6 +21,22 @@ BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True)
+class Degrees:
+    """A layout that is searched for: sizes of its axes, and how they are used.
+
+    `chunks`: stages of a pipeline rank. `microbatches`: those of a step on a data rank. `zero`:
+    stage of ZeRO along the data axis.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    chunks: int = 1
+    zero: int = 0
+    microbatches: int = 1
+
+
+@dataclass(frozen=True)
 class Layout:
     """An ordered mesh of named axes, the same on every rank.
 

@@ -28,19 +28,25 @@ The payload is the whole tensor: what is reduced, or what has been gathered. A r
 reduce-scatter and an all-gather; a broadcast is n-1 messages, whatever its tree.
 """
 
-SEND, RECEIVE = "send", "receive"
+SEND, RECEIVE, ANSWERED = "send", "receive", "answered"
 
 
 @dataclass(frozen=True)
 class Sends:
     """A prediction: what a rank sends along one axis of its layout in a step.
 
-    `formula` has the symbols that `pipeline.strategies` explains; `wire_bytes` is its value.
+    `formula` has the symbols that `pipeline.strategies` explains; `wire_bytes` is its value. They
+    go in `messages` of equal size, of a kind: all-reduces, of which a reduce-scatter or an
+    all-gather is half of one, messages to one rank, or such that are answered by one as large.
+    `overlap`: beside the backward pass.
     """
 
     axis: str
     formula: str
     wire_bytes: float
+    messages: float = 1.0
+    kind: str = "all_reduce"
+    overlap: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipeline.errors import MissingError, UnsupportedError
-from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -61,10 +61,15 @@ SYMBOLS = {
 """Symbols of the formulas of `Strategy.sends`."""
 
 
-def along(layout: Layout, axis: str, formula: str, payload: float) -> tuple[Sends, ...]:
+def along(
+    layout: Layout, axis: str, formula: str, payload: float, messages: float = 1.0,
+    *, overlap: bool = False,
+) -> tuple[Sends, ...]:  # fmt: skip
     """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone."""
     ranks = dict(layout.axes).get(axis, 1)
-    return (Sends(axis, formula, ring(payload, ranks)),) if ranks > 1 else ()
+    if ranks < 2:
+        return ()
+    return (Sends(axis, formula, ring(payload, ranks), messages, overlap=overlap),)
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,14 @@ class Strategy(ABC):
     def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
         """Settings of its knobs that `plan --model-sizes` compares on so many devices."""
         return ({}, *self.variants)
+
+    def pieces(self, spec: RunSpec, layout: Layout) -> int:
+        """Micro-batches of a step on a rank: those of the study, unless overridden."""
+        return spec.workload.accumulation_steps
+
+    def knobs(self, degrees: Degrees) -> Mapping[str, Any] | None:
+        """Knobs with which it has this layout, None where it has none; `plan --auto` asks."""
+        return None
 
     def idle_share(self, spec: RunSpec) -> float | None:
         """Share of a step's time in which a rank waits by design, None where none does.

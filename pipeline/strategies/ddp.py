@@ -7,10 +7,12 @@ pass (Li et al., VLDB 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
 
 
@@ -29,9 +31,19 @@ class Ddp(Strategy):
     bucket_cap_mb: float = 25.0
     empty_cache: bool = False
 
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """None of its own, along the data axis alone."""
+        data, pieces = degrees.data, degrees.microbatches
+        return {} if data > 1 and degrees == Degrees(data, microbatches=pieces) else None
+
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run."""
         return Footprint(0, holds_gradients=True)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """One all-reduce of the gradients, in buckets beside the backward pass."""
+        buckets = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
+        return along(layout, DATA, "2(n-1)/n G", 2 * gradients, buckets, overlap=True)
 
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose last backward pass in a step then reduces."""

@@ -13,7 +13,7 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout, nearest
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, along
@@ -85,6 +85,15 @@ class Hybrid(Pipelined):
         )
         return ({}, *self.variants, *deep)
 
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """Axes of stages and tensors together, or one of them with ZeRO's stage 1."""
+        cut = (degrees.pipeline > 1) + (degrees.tensor > 1)
+        if degrees.zero > 1 or cut + degrees.zero < 2 or not cut:
+            return None
+        zero = {"zero_stage": 1} if degrees.zero else {}
+        sizes = {"pipeline": degrees.pipeline, "tensor": degrees.tensor}
+        return {**sizes, **zero, **self.passes(degrees)}
+
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, heads and sequences do not fit the axes."""
         super().check_spec(spec)
@@ -141,7 +150,13 @@ class Hybrid(Pipelined):
         stated = "(n-1)/n (G + W)" if self.zero_stage else "2(n-1)/n G"
         cut_in = self.tensor if part.sequence else 1
         return (
-            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
+            *along(
+                layout,
+                TENSOR,
+                f"2(n-1)/n ({formula})",
+                2 * payload,
+                part.messages(spec, self.pieces(spec, layout)),
+            ),
             *self.sends_between_stages(spec, layout, rank, tied / data, cut_in),
             *along(layout, DATA, stated, reduced + gathered),
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
@@ -27,6 +28,10 @@ class Single(Strategy):
                 f"{world.ranks_per_node} ranks; set the cell's nodes to [1] and ranks_per_node to 1"
             )
         return super().layout(world)
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """None of its own, for one device."""
+        return {} if degrees == Degrees(microbatches=degrees.microbatches) else None
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """One rank reduces nothing, so it needs no buffer."""

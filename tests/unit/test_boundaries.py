@@ -123,7 +123,7 @@ READERS = {
     "pipeline.machine.processes": "the kernel's files, and a log to write it",
     "pipeline.artifact.badges": "a file of this checkout",
     "pipeline.artifact.build": "the lock of this checkout",
-    "pipeline.launch.emulated.yardstick": "what its own processes send",
+    "pipeline.launch.emulated.ranks": "what its own processes send",
     "pipeline.launch.fork_server": "what its own process sends",
     "pipeline.launch.log": "the log of this launch",
     "pipeline.launch.outcome": "what ranks of this launch left",

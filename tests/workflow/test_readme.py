@@ -30,6 +30,15 @@ ELSEWHERE = {
     "make paper STUDY=mine/study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
     "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
     "--require-hashes -r envs/deepspeed.lock": "tests/system/test_deepspeed.py::installed",
+    "python -m pipeline calibrate --study smoke --out calibration.json": (
+        "tests/unit/launch/calibrate/test_calibrate.py::calibrated"
+    ),
+    "python -m pipeline predict --study smoke --calibration calibration.json": (
+        "tests/unit/launch/calibrate/test_calibrate.py::test_the_file_predicts_each_cell"
+    ),
+    "python -m pipeline plan --study mechanisms --auto --calibration calibration.json": (
+        "tests/unit/planner/test_auto.py::test_the_link_decides"
+    ),
     "python -m pipeline watch --study my-study.yaml": (
         "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
     ),

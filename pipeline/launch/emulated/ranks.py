@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from pipeline.emulation import links, pacing
 from pipeline.emulation.cores import Shares
@@ -161,6 +163,31 @@ def fork(work: Callable[[], int]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def start(work: Callable[[], Any], place: Sequence[int]) -> tuple[int, int]:
+    """A child on these cores that does `work`: its id, and where its result comes."""
+    reader, writer = os.pipe()
+
+    def child() -> int:
+        os.close(reader)
+        os.sched_setaffinity(0, place)
+        with os.fdopen(writer, "w", encoding="utf-8") as stream:
+            json.dump(work(), stream)
+        return 0
+
+    pid = fork(child)
+    os.close(writer)
+    return pid, reader
+
+
+def result_of(pid: int, reader: int) -> Any:
+    """What a child has made; raises LaunchError where it failed."""
+    with os.fdopen(reader, encoding="utf-8") as stream:
+        text = stream.read()
+    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise LaunchError(f"a measuring process ended with exit code {code}; see above")
+    return json.loads(text)
 
 
 def follow(ranks: list[Rank], fault: Callable[[float], str | None] = time.sleep) -> int:

@@ -14,9 +14,7 @@ much of a step's CPU seconds the waits cost.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import schemas, strategies
 from pipeline.emulation.dilation import places
 from pipeline.errors import LaunchError
-from pipeline.launch.emulated.ranks import fork
+from pipeline.launch.emulated.ranks import result_of, start
 from pipeline.machine.facts import hardware, provenance
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.parallel.types import Parts, Phases
@@ -80,9 +78,10 @@ def measured(
     width = first.world.cores_per_node or 1
     lasting = seconds or SHAPE_SECONDS * len(having)
     children = [
-        _start(having, place, lasting) for place in places(len(cores) // width or 1, width, cores)
+        start(partial(_rounds, having, len(place), lasting), place)
+        for place in places(len(cores) // width or 1, width, cores)
     ]
-    results = [_result(pid, reader) for pid, reader in children]
+    results = [result_of(*child) for child in children]
     # A process that made more rounds than another has them left out.
     by_shape = {
         shape: [_median_of(same) for same in zip(*(one[n] for one in results), strict=False)]
@@ -146,31 +145,6 @@ def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
         f"{path} has no passes of {sequences} sequences in {precision}, which {spec.run_id} "
         f"computes at a time; {FIX}"
     )
-
-
-def _start(having: Mapping[Shape, RunSpec], place: Sequence[int], seconds: int) -> tuple[int, int]:
-    """A process on these cores, and the end of the pipe from which its figures come."""
-    reader, writer = os.pipe()
-
-    def work() -> int:
-        os.close(reader)
-        os.sched_setaffinity(0, place)
-        with os.fdopen(writer, "w", encoding="utf-8") as stream:
-            json.dump(_rounds(having, len(place), seconds), stream)
-        return 0
-
-    pid = fork(work)
-    os.close(writer)
-    return pid, reader
-
-
-def _result(pid: int, reader: int) -> list[list[Round]]:
-    """The rounds of each shape, as the process has left them."""
-    with os.fdopen(reader, encoding="utf-8") as stream:
-        text = stream.read()
-    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-        raise LaunchError(f"a process of the yardstick ended with exit code {code}; see above")
-    return list(json.loads(text))
 
 
 class _Listener(Phases):

@@ -7,7 +7,9 @@ to what the hooks count.
 
 from __future__ import annotations
 
-from pipeline.models import FP32, INT64, Formats
+from collections import Counter
+
+from pipeline.models import FP32, INT64, Counts, Formats
 from pipeline.study.spec import ModelSpec
 
 
@@ -133,3 +135,33 @@ def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
         for name, times in widths.items():
             shapes[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
     return shapes | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_size)}
+
+
+def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Counts, Counts]:
+    """Operators of the embedding, of one block, and of the output layer with the loss.
+
+    Of a micro-batch of so many sequences on one of `ranks` tensor ranks, as (kind, sizes) and how
+    often. Products are (tokens, inputs, outputs), attention (sequences, heads, positions, width of
+    a head), all else (tokens, width).
+    """
+    tokens, width, vocabulary = sequences * model.context, model.width, model.vocab_size // ranks
+    heads = model.num_heads // ranks
+    cut = heads * (width // model.num_heads)
+    block = Counter(
+        [
+            *2 * [("layer_norm", (tokens, width))],
+            ("product", (tokens, width, 3 * cut)),
+            ("attention", (sequences, heads, model.context, width // model.num_heads)),
+            ("product", (tokens, cut, width)),
+            ("product", (tokens, width, 4 * cut)),
+            ("gelu", (tokens, 4 * cut)),
+            ("product", (tokens, 4 * cut, width)),
+            *2 * [("add", (tokens, width))],
+        ]
+    )
+    last = {
+        ("layer_norm", (tokens, width)): 1,
+        ("product", (tokens, width, vocabulary)): 1,
+        ("cross_entropy", (tokens, vocabulary)): 1,
+    }
+    return {("embedding", (tokens, width, vocabulary)): 1}, block, last

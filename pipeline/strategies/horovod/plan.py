@@ -84,7 +84,7 @@ class Horovod(Strategy):
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """The gradients once, all-reduced as they become ready; the negotiation is not counted."""
-        return along(layout, DATA, "2(n-1)/n G", 2 * self._travels(spec, gradients))
+        return along(layout, DATA, "2(n-1)/n G", 2 * self._travels(spec, gradients), overlap=True)
 
     def _travels(self, spec: RunSpec, gradients: int) -> int:
         """Bytes of the gradients in the type that travels."""

@@ -13,7 +13,7 @@ from pipeline.errors import StudyError
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
+from pipeline.parallel.wire import ANSWERED, Sends
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -78,7 +78,8 @@ class ParameterServer(Strategy):
         if others == 0:
             return ()
         sent = others * gradients if rank == 0 else gradients
-        return (Sends(DATA, "root: (n-1) W, others: G", sent),)
+        messages = others if rank == 0 else 1
+        return (Sends(DATA, "root: (n-1) W, others: G", sent, messages, ANSWERED),)
 
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""

@@ -9,13 +9,14 @@ chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Layout, nearest
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
+from pipeline.parallel.wire import SEND, Sends
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
@@ -55,6 +56,15 @@ class Pipelined(Strategy):
             sequences=max(1, (stop - start) // work.accumulation_steps),
             accumulation=work.accumulation_steps,
         )
+
+    def pieces(self, spec: RunSpec, layout: Layout) -> int:
+        """Those of the pipeline."""
+        return self.schedule_of(spec, layout).microbatches
+
+    def passes(self, degrees: Degrees) -> dict[str, Any]:
+        """Knobs of the schedule: interleaved where a rank has several stages."""
+        chunks = {"schedule": "interleaved", "chunks": degrees.chunks} if degrees.chunks > 1 else {}
+        return {**chunks, "microbatches": degrees.microbatches}
 
     def idle_share(self, spec: RunSpec) -> float:
         """The bubble's share of a step, see `Schedule.bubble`."""
@@ -153,7 +163,11 @@ class Pipelined(Strategy):
         between = "A" if parts == 1 else f"A/{parts}"
         ends_send = "first and last rank: G of the tied embedding"
         formula = f"{between} for each neighbouring stage, {ends_send}"
-        return (Sends(PIPELINE, formula, sent),) if stages.ranks > 1 else ()
+        if stages.ranks < 2:
+            return ()
+        # The tied embedding's gradients are counted in the size of the others.
+        messages = (ahead + back) * self.pieces(spec, layout)
+        return (Sends(PIPELINE, formula, sent, messages, SEND),)
 
 
 @dataclass(frozen=True)
@@ -182,6 +196,11 @@ class PipelineParallel(Pipelined):
                 "cell's option ranks to it, or to 0 for all"
             )
         return Layout.of(world, (PIPELINE, size), (DATA, world.size // size))
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """The pipeline axis, beside the data axis alone."""
+        alone = degrees.pipeline > 1 and degrees.tensor == 1 and not degrees.zero
+        return {"ranks": degrees.pipeline, **self.passes(degrees)} if alone else None
 
     def build(self, parts: Parts) -> Trainable:
         """Keep this rank's stages of the model, and run micro-batches through all of them."""

@@ -8,11 +8,12 @@ gathers them twice.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Layout
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -79,6 +80,11 @@ class Sharded(Strategy):
                 "gradients on the CPU; use fp32, tf32 or bf16"
             )
 
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """The stage, along the data axis alone."""
+        cut = degrees.tensor * degrees.pipeline > 1
+        return {"stage": degrees.zero} if degrees.zero and not cut else None
+
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
         share = 1 / layout.num_processes
@@ -119,11 +125,14 @@ class Sharded(Strategy):
         blocks = each * spec.model.num_layers * models.layer_parameters(spec.model)
         weights = each * models.num_parameters(spec.model)
         if self.stage == 1:
-            return along(layout, DATA, "(n-1)/n (G + W)", gradients + weights)
+            buckets = max(1.0, gradients / BUCKET_BYTES)
+            return along(layout, DATA, "(n-1)/n (G + W)", gradients + weights, buckets)
+        groups = (spec.model.num_layers + 1) / 2
         if self.stage == 2:
-            return along(layout, DATA, "(n-1)/n (m W + G)", pieces * weights + gradients)
-        gathered = pieces * (weights + blocks)
-        return along(layout, DATA, "(n-1)/n (m (W + B) + G)", gathered + gradients)
+            total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
+            return along(layout, DATA, formula, total, (pieces + 1) * groups)
+        total = pieces * (weights + blocks) + gradients
+        return along(layout, DATA, "(n-1)/n (m (W + B) + G)", total, (2 * pieces + 1) * groups)
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""

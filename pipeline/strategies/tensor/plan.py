@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
-from pipeline.parallel.mesh import DATA, TENSOR, Layout, nearest
+from pipeline.parallel.mesh import DATA, TENSOR, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -68,6 +68,11 @@ class Part:
         if not spec.workload.recompute:
             return 0.0
         return norm + product / 2 if self.sequence else product
+
+    def messages(self, spec: RunSpec, pieces: int = 0) -> float:
+        """All-reduces of a step: four a block, and those of the ends, the loss's three small."""
+        each = 4 * self.layers + self.is_first + 4 * self.is_last
+        return each * (pieces or spec.workload.accumulation_steps)
 
     def blocks(self, spec: RunSpec) -> str:
         """The part of the formula that is its blocks': `4L`, in activations of fp32."""
@@ -143,6 +148,11 @@ class Tensor(Strategy):
         cuts = tuple({"ranks": size} for size in sizes)
         return (*cuts, *({**cut, "sequence": True} for cut in cuts))
 
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """The tensor axis, beside the data axis alone."""
+        alone = degrees.tensor > 1 and degrees.pipeline == 1 and not degrees.zero
+        return {"ranks": degrees.tensor} if alone else None
+
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the tensor axis does not divide heads, or sequences to be cut."""
         size = dict(self.layout(spec.world).axes)[TENSOR]
@@ -178,8 +188,8 @@ class Tensor(Strategy):
         formula = f"({part.blocks(spec)} + 2) A + 12 T{' + R' * self.sequence}"
         own = self._share(spec, size) * gradients
         return (
-            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload),
-            *along(layout, DATA, "2(n-1)/n G", 2 * own),
+            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload, part.messages(spec)),
+            *along(layout, DATA, "2(n-1)/n G", 2 * own, overlap=True),
         )
 
     def _part(self, spec: RunSpec) -> Part:

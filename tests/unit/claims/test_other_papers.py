@@ -11,10 +11,20 @@ import pytest
 from pipeline import reference
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims, parse
-from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED, Claim
+from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED, Claim, Scale
 from pipeline.claims.worlds import Evidence
 from pipeline.errors import ClaimError
-from tests.claims_worlds import PARAMETERS, agree, copy, make_world, set_metric, world_study
+from pipeline.study.expansion import expand
+from pipeline.study.load import find_study, load_study
+from tests.claims_worlds import (
+    PARAMETERS,
+    agree,
+    copy,
+    make_world,
+    selectors,
+    set_metric,
+    world_study,
+)
 
 CLUSTER = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2, 4], "backend": "nccl",
            "network": "real"}  # fmt: skip
@@ -178,6 +188,7 @@ SHIPPED = {
 def as_published(world: Evidence, claim: Claim) -> Evidence:
     """The world with cells of this claim: its strategy, mesh, model, machine and node counts."""
     want, made, table = claim.test["a"], claim.made_at, world.table.copy()
+    assert made.nodes and made.ranks_per_node
     counts = {1: made.nodes, 2: 2 * made.nodes, 4: 4 * made.nodes}
     if claim.kind == "absolute":
         counts = {1: 10 * made.nodes, 2: made.nodes, 4: 20 * made.nodes}
@@ -250,6 +261,7 @@ def pair() -> Evidence:
 def of_meshes(pair: Evidence, claim: Claim, effect: float) -> Evidence:
     """The first mesh takes `effect` times as long as the second, on as many devices as claimed."""
     made, names = claim.made_at, {"ddp": claim.test["a"], "ring": claim.test["b"]}
+    assert made.nodes
     counts = {1: 10 * made.nodes, 2: made.nodes, 4: 20 * made.nodes}
     table = pair.table[pair.table["cell"].isna() | (pair.table["nodes"] == 2)]
     nodes = table["nodes"].map(counts).astype("Int64")
@@ -282,3 +294,36 @@ def test_meshes_of_gspmd_come_out_either_way(pair: Evidence, name: str) -> None:
     assert judge(claim, of_meshes(pair, claim, 1.0)).verdict == UNDECIDED
     assert judge(claim, pair).verdict == NOT_TESTABLE
     assert claim.published is not None and claim.published.value < 1
+
+
+def test_a_publication_that_states_no_size_is_tested_at_the_largest_world(world: Evidence) -> None:
+    unknown = Scale("cuda", "GPUs that it does not name")
+    evidence = at(world, {1: 1.0, 2: 1.5, 4: 2.5})
+    found = judge(replace(trend("above"), made_at=unknown), evidence)
+    assert found.verdict == REPRODUCED
+    assert found.scale.startswith("made on GPUs that it does not name, tested on 16 ")
+    sized = replace(absolute("step_seconds", 0.2), made_at=unknown)
+    assert judge(sized, evidence).verdict == NOT_TESTABLE
+
+
+def test_half_a_size_is_none() -> None:
+    half = {"device": "cuda", "hardware": "V100", "nodes": 2}
+    with pytest.raises(ClaimError, match="ranks_per_node"):
+        claim({"kind": "trend", "metric": "step_seconds", "a": "a", "comparison": "above",
+               "bound": 1}, made_at=half)  # fmt: skip
+
+
+def test_each_cell_that_lin2020_names_is_one_of_its_study() -> None:
+    study = load_study(find_study("lin2020"))
+    claims = load_claims(FOLDER / "lin2020/claims.yaml")
+    named = {one.name: one for claim in claims for one in selectors(claim)}
+    arms = {run.cell: run for run in expand(study) if run.world.link and run.world.nodes == 4}
+    for want in named.values():
+        fit = [
+            cell
+            for cell, run in arms.items()
+            if run.options.get("bucket_cap_mb") == want.options["bucket_cap_mb"]
+            and run.workload.accumulation_steps == want.accumulation
+            and (run.precision == "fp32") == (want.precision == "fp32")
+        ]
+        assert len(fit) == 2  # one over each link

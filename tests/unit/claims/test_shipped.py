@@ -114,7 +114,7 @@ def make_world_on_cpu() -> Evidence:
 
 def test_on_a_loopback_no_claim_on_several_nodes_is_tested() -> None:
     for claim in CLAIMS:
-        if claim.made_at.nodes > 1:
+        if claim.made_at.nodes != 1:
             found = judge(claim, make_world_on_cpu())
             assert found.verdict == NOT_TESTABLE
             assert "processes of one machine over its loopback" in found.why

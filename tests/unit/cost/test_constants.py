@@ -1,6 +1,7 @@
 """Constants: held to their limits, and none derived from the points that it predicts."""
 
 import json
+import re
 
 import pytest
 
@@ -28,6 +29,18 @@ def changed(**changes):
 def test_a_constant_beyond_the_data_sheet_is_refused(changes, words) -> None:
     with pytest.raises(ClaimError, match=words):
         parse(changed(**changes))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "link"),
+    [("A800-SXM4-80GB", 200), ("NVIDIA A100-SXM4-80GB", 300), ("A100-PCIE-40GB", 31.5),
+     ("H800", 200), ("V100S-PCIE-32GB", 15.75), ("V100-32GB-DGX2", 150)],
+)  # fmt: skip
+def test_a_variant_of_a_device_states_what_differs(hardware, link) -> None:
+    devices = content()["devices"]
+    name = next(n for n in devices if re.search(devices[n]["pattern"], hardware))
+    of = Constants().device(name)
+    assert of["link_gb_s"] == link and set(of) == set(Constants().device("H100"))
 
 
 def test_each_constant_says_what_it_is() -> None:

@@ -81,3 +81,12 @@ def test_autocast_reduces_gradients_in_fp32(job) -> None:
         for p in ("fp16", "fp16 amp")
     )
     assert wide.communication > 1.9 * narrow.communication
+
+
+def test_a_host_that_runs_ahead_hides_behind_the_update() -> None:
+    ours = jobs_of(read(FOLDER / "samestep_h200.csv")[0])[0]
+    known = predict(ours, Constants())
+    assert known.host > 0
+    assert of(ours, framework="other").host > known.host + 0.005
+    queued = known.host + known.optimiser + known.computation
+    assert queued == pytest.approx(1e-6 * (2 * 1800 + 1500))

@@ -31,13 +31,17 @@ def test_sets_that_the_model_has_not_seen(source, most) -> None:
     assert errors(source) <= most
 
 
+def test_own_points_are_met_by_constants_that_they_gave() -> None:
+    assert errors("samestep_h200", "own") <= 0.10 < errors("samestep_h200")
+
+
 def test_suspect_rows_are_never_scored() -> None:
     assert not any(row.row["suspect"] for row in scored())
     assert sum(bool(row["suspect"]) for row in points()) == 71
 
 
 def test_the_table_has_every_measured_set() -> None:
-    assert sum(int(row["n"]) for row in table()) == len(scored()) == 1020
+    assert sum(int(row["n"]) for row in table()) == len(scored()) == 1034
 
 
 def test_a_constant_utilisation_is_the_best_of_all() -> None:
@@ -57,7 +61,7 @@ def test_the_page_has_the_table_that_is_computed() -> None:
     before, _, rest = page.partition(first)
     written, _, after = rest.partition(last)
     assert written.strip() == markdown()
-    assert len(f"{before} {after}".split()) <= 900
+    assert len(f"{before} {after}".split()) <= 1400
 
 
 def test_layouts_are_ordered() -> None:

@@ -1,11 +1,16 @@
 """Layouts of a model on a cluster, by predicted step time."""
 
+from dataclasses import replace
+
 import pytest
+import yaml
 
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
-from pipeline.planner.ranking import Cluster, gigabits, rank, table
-from pipeline.planner.sizes import size_of
+from pipeline.planner.ranking import Cluster, answer, gigabits, rank, table
+from pipeline.planner.sizes import ADAMW, size_of
+from pipeline.resolved import resolve
+from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
 
 CLUSTER = Cluster("a100-80", 80, 4, 8, 200.0)
 
@@ -28,8 +33,9 @@ def test_a_slow_link_keeps_tensors_inside_and_a_large_model_is_cut() -> None:
 
 
 def test_what_fits_nowhere_says_what_the_least_needs() -> None:
-    with pytest.raises(StudyError, match=r"no layout of 175B fits 1 x 8 GPUs of 16 GiB: the least"):
-        rank(size_of("175B"), Cluster("v100-16", 16, 1, 8, 0.0), 512, "fp16")
+    words = r"no layout of 30B fits 1 x 8 devices of 16 GiB: the least.*; 8 nodes would do \("
+    with pytest.raises(StudyError, match=words):
+        rank(size_of("30B"), Cluster("v100-16", 16, 1, 8, 0.0), 64, "fp16")
 
 
 def test_the_table_says_that_it_is_a_prediction(capsys) -> None:
@@ -38,6 +44,46 @@ def test_the_table_says_that_it_is_a_prediction(capsys) -> None:
     printed = capsys.readouterr().out.splitlines()
     assert printed == table(rank(size_of("1.3B"), CLUSTER, 512, "bf16"))
     assert printed[-1].startswith("Predicted, nothing is measured")
+    assert any(line.startswith("Runner-up: ") for line in printed)
+
+
+def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
+    """What `strategy`, `options` and `workload` state is the layout that was predicted."""
+    found = rank(size_of("6.7B"), CLUSTER, 512, "bf16")
+    assert len({one.cell["strategy"] for one in found}) >= 4
+    for one in found:
+        (nodes,) = one.cell["nodes"]
+        work = WorkloadSpec(512, 1, 3, 1, "strong", 0)
+        spec = RunSpec(
+            study="x", cell="auto", strategy=one.cell["strategy"], precision="bf16",
+            world=WorldSpec(nodes, 8, "cuda", "nccl", "real"), model=size_of("6.7B").model,
+            optimiser=ADAMW, workload=replace(work, **one.cell["workload"]), repeat=0, seed=0,
+            options=one.cell["options"],
+        )  # fmt: skip
+        run = resolve(spec)
+        run.strategy.check_spec(spec)
+        run.layout.check_batch(spec)
+        axes = dict(run.layout.axes)
+        job = one.job
+        assert (job.dp, job.tp, job.pp) == tuple(
+            axes.get(axis, 1) for axis in ("data", "tensor", "pipeline")
+        )
+        if (idle := run.strategy.idle_share(spec)) is not None:
+            bubble = (job.pp - 1) / (job.vpp * job.accum)
+            assert idle == pytest.approx(bubble / (1 + bubble))
+
+
+def test_the_cell_is_yaml() -> None:
+    found = rank(size_of("1.3B"), CLUSTER, 512, "bf16")
+    text = "\n".join(line for line in answer(found) if line.startswith(("-", "  ")))
+    (cell,) = yaml.safe_load(text)
+    assert cell == {"name": "auto", "label": f"Auto: {found[0].name}"} | dict(found[0].cell)
+
+
+def test_fewer_nodes_are_taken_where_the_link_is_slow() -> None:
+    small = rank(size_of("125M"), Cluster("a100-80", 80, 8, 1, 0.01), 8, "bf16")
+    assert small[0].nodes == 1 and small[0].cell["strategy"] == "single"
+    assert any(one.nodes == 8 for one in small)
 
 
 @pytest.mark.parametrize(

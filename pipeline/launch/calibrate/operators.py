@@ -1,0 +1,163 @@
+"""Seconds of single operators in both passes, of an empty one, and the rate of memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipeline.launch.emulated.ranks import result_of, start
+from pipeline.machine.processes import keep_freed_memory
+from pipeline.planner.operators import Operator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+COPIES = 3
+"""Sets of tensors that take turns: in a step no operator finds its own in the caches."""
+LEAST_TIMES = 5
+COPIED_BYTES = 1 << 26
+
+
+def measured(
+    wanted: Sequence[Operator], cores: Sequence[int], threads: int, seconds: float
+) -> list[dict[str, Any]]:
+    """The figures of a process on each place of `threads` cores, all at once."""
+    places = [cores[at : at + threads] for at in range(0, len(cores) - threads + 1, threads)]
+    running = [
+        start(partial(_figures, wanted, threads, seconds), place) for place in places or [cores]
+    ]
+    return [result_of(pid, reader) for pid, reader in running]
+
+
+def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    keep_freed_memory()
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    each = seconds / max(1, len(wanted) + 2)
+    whole = torch.ones(COPIED_BYTES // 4)
+    copied = _timed(partial(torch.empty_like(whole).copy_, whole), each, clock)
+    one = torch.zeros(1, requires_grad=True)
+    return {
+        "operators": [_timed(_turns(operator), each, clock) for operator in wanted],
+        "host_seconds": _timed(lambda: torch.autograd.grad(one * 2, one), each, clock),
+        "memory": 2 * COPIED_BYTES / copied,
+    }
+
+
+def _timed(work: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
+    """The median of as many calls as fit, after one that fills the caches."""
+    work()
+    took: list[float] = []
+    end = time.monotonic() + seconds
+    while len(took) < LEAST_TIMES or time.monotonic() < end:
+        before = clock()
+        work()
+        took.append(clock() - before)
+    return statistics.median(took)
+
+
+def _turns(operator: Operator) -> Callable[[], object]:
+    """A call that takes the next of several sets of tensors."""
+    made = [KINDS[operator.kind](operator) for _ in range(COPIES)]
+    turn = iter(range(1 << 60))
+    return lambda: made[next(turn) % COPIES]()
+
+
+def _both(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
+    """Forward pass of a function of tensors, and its gradients for all inputs of numbers."""
+    import torch
+
+    needed = [one.requires_grad_() for one in inputs if one.is_floating_point()]
+    gradient = torch.ones_like(function(*inputs))
+    return lambda: torch.autograd.grad(function(*inputs), needed, gradient)
+
+
+def _made(operator: Operator, *shape: int) -> Tensor:
+    import torch
+
+    return torch.randn(*shape, dtype=getattr(torch, operator.dtype))
+
+
+def _product(operator: Operator) -> Callable[[], object]:
+    from torch.nn import functional
+
+    tokens, inputs, outputs = operator.sizes
+    make = partial(_made, operator)
+    return _both(functional.linear, make(tokens, inputs), make(outputs, inputs), make(outputs))
+
+
+def _attention(operator: Operator) -> Callable[[], object]:
+    from torch.nn import functional
+
+    fused = partial(functional.scaled_dot_product_attention, is_causal=True)
+    return _both(fused, *(_made(operator, *operator.sizes) for _ in range(3)))
+
+
+def _layer_norm(operator: Operator) -> Callable[[], object]:
+    from torch.nn import functional
+
+    width = operator.sizes[-1]
+    make = partial(_made, operator)
+    norm = functional.layer_norm
+    return _both(
+        lambda x, weight, bias: norm(x, (width,), weight, bias),
+        make(*operator.sizes), make(width), make(width),
+    )  # fmt: skip
+
+
+def _gelu(operator: Operator) -> Callable[[], object]:
+    from torch.nn import functional
+
+    return _both(partial(functional.gelu, approximate="tanh"), _made(operator, *operator.sizes))
+
+
+def _add(operator: Operator) -> Callable[[], object]:
+    import torch
+
+    return _both(torch.add, *(_made(operator, *operator.sizes) for _ in range(2)))
+
+
+def _cross_entropy(operator: Operator) -> Callable[[], object]:
+    import torch
+    from torch.nn import functional
+
+    targets = torch.randint(0, operator.sizes[1], operator.sizes[:1])
+    return _both(functional.cross_entropy, _made(operator, *operator.sizes), targets)
+
+
+def _embedding(operator: Operator) -> Callable[[], object]:
+    import torch
+    from torch.nn import functional
+
+    tokens, width, vocabulary = operator.sizes
+    ids = torch.randint(0, vocabulary, (tokens,))
+    return _both(lambda table: functional.embedding(ids, table), _made(operator, vocabulary, width))
+
+
+def _update(operator: Operator) -> Callable[[], object]:
+    """Norm, clipping and AdamW of so many numbers in so many tensors."""
+    import torch
+
+    numbers, tensors = operator.sizes
+    parameters = [_made(operator, max(1, numbers // tensors)) for _ in range(tensors)]
+    for one in parameters:
+        one.grad = torch.ones_like(one)
+    optimiser = torch.optim.AdamW(parameters, fused=True)
+
+    def update() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+
+    return update
+
+
+KINDS: dict[str, Callable[[Operator], Callable[[], object]]] = {
+    "product": _product, "attention": _attention, "layer_norm": _layer_norm, "gelu": _gelu,
+    "add": _add, "cross_entropy": _cross_entropy, "embedding": _embedding, "update": _update,
+}  # fmt: skip

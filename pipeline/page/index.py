@@ -1,0 +1,124 @@
+"""One page on every shipped claim of every publication, from the verdicts of several studies."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.types import NOT_TESTABLE, Claim
+from pipeline.claims.write import OUTCOMES, no_interval, outcome, read_verdicts
+from pipeline.errors import StudyError
+from pipeline.files import write_text
+from pipeline.metrics.format import NONE, significant
+from pipeline.study.load import load_study, shipped_studies
+
+NOT_RUN = "not run"
+COLUMNS = (
+    "publication", "id", "sentence", "place", "study", "verdict", "effect", "low", "high",
+    "repeats", "claimed", "why",
+)  # fmt: skip
+_VERDICTS = Path("claims/verdicts.json")
+
+
+def studies_here() -> list[str]:
+    """Names of the shipped studies on claims that one machine without a GPU can run."""
+    studies = [load_study(path) for path in shipped_studies().values()]
+    return [
+        one.name
+        for one in studies
+        if one.claims and one.cluster.device == "cpu" and one.cluster.network != "real"
+    ]
+
+
+def rows(results: Path) -> list[dict[str, Any]]:
+    """A row for each shipped claim: its verdict in the study that says most of it.
+
+    A decided verdict says more than an undecided one, and that more than 'not testable here'; of
+    two alike the one of more runs is taken. Raises StudyError where no study has verdicts.
+    """
+    files = sorted(results.glob(f"*/{_VERDICTS}"))
+    if not files:
+        raise StudyError(
+            f"no study in {results} has {_VERDICTS}; run one (make paper), or all (make studies)"
+        )
+    known: dict[tuple[str, str], list[tuple[str, Mapping[str, Any]]]] = {}
+    for path in files:
+        study = path.parents[1].name
+        for one in read_verdicts(path, study):
+            known.setdefault((one["publication"], one["id"]), []).append((study, one))
+    order = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
+    found = []
+    for path in sorted(FOLDER.glob("*/claims.yaml")):
+        for claim in load_claims(path):
+            tested = known.get((claim.document, claim.id), [])
+            best = min(
+                tested, key=lambda of: (order[outcome(of[1])], -len(of[1]["runs"])), default=None
+            )
+            found.append(_row(claim, *(best or ("", None))))
+    return found
+
+
+def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, Any]:
+    effect = (one and one["effect"]) or {}
+    return {
+        "publication": claim.document,
+        "id": claim.id,
+        "sentence": claim.sentence,
+        "place": claim.source,
+        "study": study,
+        "verdict": outcome(one) if one else NOT_RUN,
+        "effect": effect.get("value"),
+        "low": effect.get("low"),
+        "high": effect.get("high"),
+        "repeats": effect.get("repeats"),
+        "claimed": str(claim.region) if claim.region else None,
+        "why": f"{one['why']}; {one['scale']}" if one else f"made on {claim.made_at}",
+        "shown": _shown(one) if effect and one else NONE,
+    }
+
+
+def _shown(one: Mapping[str, Any]) -> str:
+    effect = one["effect"]
+    bounds = f"[{significant(effect['low'])}, {significant(effect['high'])}]"
+    return f"{significant(effect['value'])} {no_interval(one) or bounds}"
+
+
+def counts(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many rows have each verdict, those that were not run last."""
+    words = [str(one["verdict"]) for one in found]
+    return {word: words.count(word) for word in (*OUTCOMES, NOT_RUN)}
+
+
+def write(results: Path, out: Path) -> list[dict[str, Any]]:
+    """Write the page to `out` and the same rows beside it as CSV; returns the rows."""
+    found = rows(results)
+    here = Path(__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader(here), undefined=StrictUndefined, autoescape=True,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    publications: dict[str, list[dict[str, Any]]] = {}
+    for one in found:
+        publications.setdefault(one["publication"], []).append(one)
+    page = environment.get_template("index.html.j2").render(
+        style=(here / "style.css").read_text(encoding="utf-8"),
+        publications={name: (counts(own), own) for name, own in publications.items()},
+        total=counts(found),
+        studies=sorted({one["study"] for one in found} - {""}),
+        results=os.path.relpath(results, out.parent),
+        quiet=(NOT_TESTABLE, NOT_RUN),
+    )
+    write_text(out, page)
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
+    table.writerows(found)
+    write_text(out.with_suffix(".csv"), text.getvalue())
+    return found

@@ -1,0 +1,63 @@
+"""The choice of a layout for a study: `plan --study X --auto`, when the study is expanded.
+
+What strategies can run on the study's nodes or fewer is predicted, by the cost model for GPUs or by
+what `calibrate` has measured here, and ranked (`pipeline.planner.ranking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline import strategies
+from pipeline.cost.job import Job
+from pipeline.cost.predict import Prediction
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.planner import here
+from pipeline.planner.ranking import Cluster, Ranked, rank
+from pipeline.planner.sizes import Size
+from pipeline.resolved import ResolvedRun, resolve
+from pipeline.study.expansion import expand
+from pipeline.study.study import Study
+
+
+def choose(
+    study: Study, cluster: Cluster, precision: str, calibration: here.Calibration | None
+) -> list[Ranked]:
+    """The cells that fit, as `rank` has them; without a calibration by the model of GPUs.
+
+    Raises StudyError where none fits, or the model's family is not known to the cost model.
+    """
+    if study.model.family != "gpt2":
+        raise StudyError(
+            f"study {study.name} has a model of family {study.model.family!r}; layouts are ranked "
+            "for gpt2 alone"
+        )
+
+    def predicted(job: Job, cell: Mapping[str, Any]) -> Prediction | None:
+        assert calibration is not None
+        run = run_of(study, cell)
+        try:
+            return None if run is None else here.predict(run, calibration)
+        except StudyError:
+            return None
+
+    size, batch = Size(study.name, study.model, ""), study.workload.global_batch
+    if calibration is not None:
+        return rank(size, cluster, batch, precision, predicted)
+    ranked = rank(size, cluster, batch, precision)
+    if found := [one for one in ranked if run_of(study, one.cell) is not None]:
+        return found
+    raise StudyError(f"study {study.name}: none of {len(ranked)} layouts is a cell that it takes")
+
+
+def run_of(study: Study, cell: Mapping[str, Any]) -> ResolvedRun | None:
+    """The first run of a study with this cell alone; None where the study cannot have it."""
+    whole = {"name": "auto", "label": "auto", **cell}
+    try:
+        run = resolve(expand(study.but(cells=[whole], repeats=1, profile=None))[0])
+        strategies.check([run.spec])
+        run.strategy.check_precision(run.spec.precision)
+    except (StudyError, UnsupportedError):
+        return None
+    return run

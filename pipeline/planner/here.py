@@ -1,0 +1,240 @@
+"""Steps of a study on the machine that `calibrate` has measured: sums of operators and messages.
+
+An operator that was not timed takes the time of the most alike one of its kind, by work; between
+and beyond sizes of a collective its time is a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from pipeline import models, schemas
+from pipeline.cost.constants import content
+from pipeline.cost.memory import Memory
+from pipeline.cost.predict import Prediction
+from pipeline.cost.schedule import exposed, one_forward_one_backward
+from pipeline.errors import StudyError
+from pipeline.parallel.wire import ANSWERED, SEND, Sends
+from pipeline.planner.memory import MEBIBYTE, predict_sent
+from pipeline.planner.memory import predict as predict_memory
+from pipeline.planner.operators import Counted, Operator, work_of
+from pipeline.planner.tables import align
+from pipeline.resolved import ResolvedRun, resolve
+from pipeline.study.spec import RunSpec
+
+BAND = "unknown inner"
+"""Band of the published points for an implementation without constants of its own."""
+OVERLAP = 0.9
+"""Share of the backward pass beside which gradients travel, as `cost.constants` assumes it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A file of `calibrate`, as look-ups."""
+
+    operators: Mapping[Operator, float]
+    collectives: Mapping[tuple[str | None, int, str], Sequence[tuple[int, float]]]
+    memory_rate: float
+
+    @classmethod
+    def read(cls, path: Path) -> Calibration:
+        """That of a validated file; raises RecordError."""
+        content = schemas.read(path, "calibration", "python -m pipeline calibrate")
+        times: dict[tuple[str | None, int, str], list[tuple[int, float]]] = {}
+        for one in content["collectives"]:
+            key = one["link"], one["ranks"], one["kind"]
+            times.setdefault(key, []).append((one["bytes"], one["seconds"]))
+        return cls(
+            {Operator(one["kind"], one["dtype"], tuple(one["sizes"])): one["seconds"]
+             for one in content["operators"]},
+            {key: sorted(each) for key, each in times.items()},
+            content["memory_bytes_per_second"],
+        )  # fmt: skip
+
+    def seconds(self, operator: Operator) -> float:
+        """Both passes of an operator."""
+        if (known := self.operators.get(operator)) is not None:
+            return known
+        alike = [o for o in self.operators if (o.kind, o.dtype) == (operator.kind, operator.dtype)]
+        if not alike:
+            raise StudyError(
+                f"the calibration has no {operator.kind} in {operator.dtype}; run "
+                "`python -m pipeline calibrate` for this study"
+            )
+        near = min(alike, key=lambda one: abs(math.log(one.work / operator.work)))
+        return self.operators[near] * operator.work / near.work
+
+    def total(self, counted: Counted) -> float:
+        """Seconds of all operators."""
+        return sum(count * self.seconds(operator) for operator, count in counted.items())
+
+    def collective(self, link: str | None, ranks: int, kind: str, size: float) -> float:
+        """Seconds of a collective of `size` bytes, by the nearest number of ranks."""
+        known = [key for key in self.collectives if (key[0], key[2]) == (link, kind)]
+        if not known:
+            raise StudyError(
+                f"the calibration has no {kind} over link {link}; run `python -m pipeline "
+                "calibrate` for this study"
+            )
+        points = self.collectives[min(known, key=lambda key: abs(key[1] - ranks))]
+        last = points[-1]
+        for (a, x), (b, y) in pairwise(points):
+            if size <= b or (b, y) == last:
+                return max(min(x, y), x + (y - x) * (size - a) / (b - a))
+        return last[1]
+
+
+def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
+    """Seconds of a step by part; memory is that of `plan`. Raises StudyError with a reason."""
+    spec, strategy = run.spec, run.strategy
+    if strategy.sends_unstated:
+        raise StudyError(f"{spec.run_id}: {strategy.sends_unstated}")
+    work = work_of(run)
+    stages = [calibration.total(stage) for stage in work.stages]
+    slowest = max(stages)
+    # Chunks of a rank, as the strategy's own formula of its bubble has them.
+    chunks = 1
+    if len(stages) > 1 and (idle := strategy.idle_share(spec)):
+        chunks = max(1, round((len(stages) - 1) * (1 - idle) / (idle * work.pieces)))
+    passed = one_forward_one_backward(stages, work.pieces, chunks)
+    numbers = models.num_parameters(spec.model)
+    added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
+    last_backward = 2 / 3 * slowest
+    sends = predict_sent(spec)
+    ranks = {name: size for name, size in run.layout.axes}
+    exchanged = sum(
+        _seconds(one, run, ranks[one.axis], calibration, last_backward) for one in sends
+    )
+    peak = max(predict_memory(spec, rank).peak for rank in range(run.layout.num_processes))
+    again = slowest * work.pieces / 3 if spec.workload.recompute else 0.0
+    return Prediction(
+        computation=work.pieces * slowest + added + again,
+        communication=exchanged,
+        bubble=passed - work.pieces * slowest,
+        host=0.0,
+        optimiser=calibration.total(work.update),
+        memory=Memory(0.0, 0.0, 0.0, 0.0, 0.0, float(peak)),
+    )
+
+
+def _seconds(
+    sends: Sends, run: ResolvedRun, ranks: int, calibration: Calibration, backward: float
+) -> float:
+    """Seconds of what a rank sends along an axis that computing does not hide."""
+    link = run.link.name if run.link else None
+    if sends.kind in (SEND, ANSWERED):
+        times = 2 if sends.kind == ANSWERED else 1
+        if not sends.messages:
+            return 0.0
+        size = sends.wire_bytes / sends.messages
+        return times * sends.messages * calibration.collective(link, ranks, SEND, size)
+    payload = sends.wire_bytes * ranks / (2 * (ranks - 1))
+    if sends.overlap:
+        # Buckets that are on their way together share the latency. A node of one core sends and
+        # computes by the same core: nothing is hidden there.
+        spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
+        whole = calibration.collective(link, ranks, sends.kind, payload)
+        return exposed(whole, OVERLAP * backward * spare, sends.messages)
+    size = payload / sends.messages
+    return sends.messages * calibration.collective(link, ranks, sends.kind, size)
+
+
+COLUMNS = (
+    "cell", "nodes", "step_s_pred", "step_s_low", "step_s_high", "computation_s_pred",
+    "communication_s_pred", "bubble_s_pred", "optimiser_s_pred", "mem_mib_pred",
+    "step_s", "error", "reason",
+)  # fmt: skip
+
+
+def predict_study(
+    runs: Sequence[RunSpec], calibration: Calibration, measured: Mapping[tuple[str, int], float]
+) -> list[dict[str, str]]:
+    """A row for each cell and node count, beside what was measured of it."""
+    low, high = content()["band"][BAND]
+    rows: dict[tuple[str, int], dict[str, str]] = {}
+    for spec in runs:
+        key = spec.cell, spec.world.nodes
+        if key in rows:
+            continue
+        row = dict.fromkeys(COLUMNS, "") | {"cell": key[0], "nodes": str(key[1])}
+        if key in measured:
+            row["step_s"] = f"{measured[key]:.6g}"
+        try:
+            one = predict(resolve(spec), calibration)
+        except StudyError as refused:
+            row["reason"] = str(refused)
+        else:
+            seconds = one.seconds
+            row |= {
+                "step_s_pred": f"{seconds:.6g}",
+                "step_s_low": f"{low * seconds:.6g}",
+                "step_s_high": f"{high * seconds:.6g}",
+                "computation_s_pred": f"{one.computation:.6g}",
+                "communication_s_pred": f"{one.communication:.6g}",
+                "bubble_s_pred": f"{one.bubble:.6g}",
+                "optimiser_s_pred": f"{one.optimiser:.6g}",
+                "mem_mib_pred": f"{one.memory.total / MEBIBYTE:.0f}",
+            }
+            if key in measured:
+                row["error"] = f"{seconds / measured[key] - 1:+.3f}"
+        rows[key] = row
+    return list(rows.values())
+
+
+def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The rows as a table, and the errors where something was measured."""
+    heads = (
+        "cell",
+        "nodes",
+        "predicted ms",
+        "band ms",
+        "communication",
+        "MiB",
+        "measured ms",
+        "error",
+    )
+    table = [heads]
+    for row in rows:
+        if row["reason"]:
+            table.append((row["cell"], row["nodes"], "-", "-", "-", "-", _ms(row["step_s"]), "-"))
+            continue
+        share = float(row["communication_s_pred"]) / float(row["step_s_pred"])
+        table.append(
+            (
+                row["cell"], row["nodes"], _ms(row["step_s_pred"]),
+                f"{_ms(row['step_s_low'])} to {_ms(row['step_s_high'])}", f"{share:.0%}",
+                row["mem_mib_pred"], _ms(row["step_s"]),
+                f"{float(row['error']):+.0%}" if row["error"] else "-",
+            )
+        )  # fmt: skip
+    lines = align(table)
+    lines += ["", *(f"{row['cell']}: {row['reason']}" for row in rows if row["reason"])]
+    return [*lines, errors(rows)]
+
+
+def _ms(seconds: str) -> str:
+    return f"{1e3 * float(seconds):.1f}" if seconds else "-"
+
+
+def errors(rows: Sequence[Mapping[str, str]]) -> str:
+    """Median, nine in ten, what the band holds, and Kendall's tau of the order."""
+    both = [(float(row["step_s"]), float(row["step_s_pred"])) for row in rows if row["error"]]
+    if not both:
+        return "Predicted from single operators and collectives; no results of this study are here."
+    sizes = sorted(abs(p / m - 1) for m, p in both)
+    inside = sum(
+        float(row["step_s_low"]) <= float(row["step_s"]) <= float(row["step_s_high"])
+        for row in rows if row["error"]
+    )  # fmt: skip
+    pairs = [(a - b) * (x - y) for n, (a, x) in enumerate(both) for b, y in both[:n]]
+    order = sum((one > 0) - (one < 0) for one in pairs)
+    tau = f"{order / len(pairs):.2f}" if pairs else "-"
+    return (
+        f"{len(both)} cells and node counts: median error {median(sizes):.0%}, nine in ten within "
+        f"{sizes[math.ceil(0.9 * len(sizes)) - 1]:.0%}, {inside} in the band, Kendall's tau {tau}."
+    )

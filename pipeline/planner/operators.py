@@ -1,0 +1,108 @@
+"""Operators and messages of a run's step, by its strategy's arithmetic: what `calibrate` times.
+
+An operator is a kind, a number format and sizes; its seconds are those of both passes. The family
+has them for a micro-batch (`operators` of its arithmetic), the strategy how many there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipeline import models
+from pipeline.errors import StudyError
+from pipeline.parallel.mesh import PIPELINE, TENSOR
+from pipeline.planner.memory import weight_bytes
+from pipeline.resolved import ResolvedRun, resolve
+from pipeline.study.spec import RunSpec
+
+PRODUCT_FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
+                   "amp_o1": "bfloat16", "amp_o2": "bfloat16"}  # fmt: skip
+"""Number format of products on a CPU."""
+
+NARROW = ("product", "attention", "gelu")
+"""Kinds that autocast narrows; sums and losses stay in fp32."""
+
+
+@dataclass(frozen=True, order=True)
+class Operator:
+    """A kind of operator, the format of its numbers, and its sizes."""
+
+    kind: str
+    dtype: str
+    sizes: tuple[int, ...]
+
+    @property
+    def work(self) -> float:
+        """FLOPs or numbers, up to a factor: times of one kind grow with it."""
+        size = 1.0
+        for one in self.sizes:
+            size *= one
+        if self.kind == "attention":
+            return size * self.sizes[2]
+        return size / self.sizes[-1] if self.kind in ("embedding", "update") else size
+
+
+Counted = Counter[Operator]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operators of a step: of a micro-batch on each stage, and of the update, once."""
+
+    stages: tuple[Counted, ...]
+    update: Counted
+    pieces: int
+
+    @property
+    def operators(self) -> set[Operator]:
+        """All of them."""
+        return {one for part in (*self.stages, self.update) for one in part}
+
+
+def work_of(run: ResolvedRun) -> Work:
+    """The operators of a run; raises StudyError for a family that does not state its own."""
+    spec, axes = run.spec, dict(run.layout.axes)
+    sizes = models.arithmetic(spec.model)
+    if not hasattr(sizes, "operators") or spec.objective or spec.compile:
+        raise StudyError(
+            f"{spec.run_id}: steps of compiled blocks, of other objectives than causal and of "
+            f"family {spec.model.family!r} are not predicted; only gpt2 states its operators"
+        )
+    if spec.precision not in PRODUCT_FORMATS:
+        raise StudyError(f"{spec.run_id}: precision {spec.precision} is not timed on a CPU")
+    pieces = run.strategy.pieces(spec, run.layout)
+    sequences = -(-spec.workload.global_batch // (run.layout.data_devices * pieces))
+    first, block, last = sizes.operators(spec.model, sequences, axes.get(TENSOR, 1))
+    count = axes.get(PIPELINE, 1)
+    stages = []
+    for stage in range(count):
+        layers = len(range(stage, spec.model.num_layers, count))
+        found = Counter({key: layers * n for key, n in block.items()})
+        found.update(first if stage == 0 else {})
+        found.update(last if stage == count - 1 else {})
+        stages.append(Counter({_operator(spec, *key): n for key, n in found.items()}))
+    own = run.strategy.footprint(
+        spec, run.layout, 0, weight_bytes(spec) * models.num_parameters(spec.model)
+    )
+    numbers = max(1, round(own.optimiser_share * models.num_parameters(spec.model)))
+    tensors = max(1, len(sizes.parameter_shapes(spec.model)) // count)
+    update = Counter({Operator("update", "float32", (numbers, tensors)): 1})
+    return Work(tuple(stages), update, pieces)
+
+
+def _operator(spec: RunSpec, kind: str, sizes: tuple[int, ...]) -> Operator:
+    narrow = kind in NARROW
+    return Operator(kind, PRODUCT_FORMATS[spec.precision] if narrow else "float32", sizes)
+
+
+def of_study(runs: Iterable[RunSpec]) -> list[Operator]:
+    """All operators of the runs that can be predicted, in a fixed order."""
+    found: set[Operator] = set()
+    for spec in runs:
+        try:
+            found |= work_of(resolve(spec)).operators
+        except StudyError:
+            continue
+    return sorted(found)

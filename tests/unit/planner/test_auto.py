@@ -1,0 +1,76 @@
+"""The layout that is chosen for a study."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.__main__ import main
+from pipeline.errors import StudyError
+from pipeline.planner.auto import choose, run_of
+from pipeline.planner.here import Calibration
+from pipeline.planner.operators import of_study
+from pipeline.planner.ranking import Cluster
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+
+MECHANISMS = load_study(Path("workflow/config/mechanisms/study.yaml"))
+CLUSTER = Cluster("cpu", 4.0, 4, 1, 0.0)
+
+
+def machine(a_byte: float) -> Calibration:
+    """Operators of 1 ns a unit of work, and messages of so many seconds a byte."""
+    line = [(1000, 1000 * a_byte), (1_000_000, 1e6 * a_byte)]
+    link: str | None = "1gbit"
+    times = {(link, n, kind): line for n in (2, 4) for kind in ("all_reduce", "send")}
+    return Calibration({o: 1e-9 * o.work for o in of_study(expand(MECHANISMS))}, times, 1e10)
+
+
+def test_the_link_decides() -> None:
+    fast, slow = (choose(MECHANISMS, CLUSTER, "fp32", machine(rate)) for rate in (1e-12, 1e-5))
+    assert (fast[0].cell["strategy"], fast[0].nodes) == ("ddp", 4)
+    assert (slow[0].cell["strategy"], slow[0].nodes) == ("single", 1)
+    assert len({one.cell["strategy"] for one in fast}) >= 4
+
+
+def test_every_cell_that_is_ranked_runs_in_the_study() -> None:
+    for one in choose(MECHANISMS, CLUSTER, "fp32", machine(1e-9)):
+        run = run_of(MECHANISMS, one.cell)
+        assert run is not None
+        assert run.spec.world.nodes == one.nodes
+
+
+def test_what_a_study_cannot_have_is_not_ranked() -> None:
+    """A yardstick needs forward passes of the whole model."""
+    smoke = load_study(Path("workflow/config/smoke/study.yaml"))
+    found = choose(smoke, CLUSTER, "fp32", machine(1e-12))
+    assert {one.cell["strategy"] for one in found} <= {"single", "ddp"}
+
+
+def test_another_family_is_refused() -> None:
+    model = {**MECHANISMS.to_dict()["model"], "family": "transformers"}
+    with pytest.raises(StudyError, match="layouts are ranked for gpt2 alone"):
+        choose(MECHANISMS.but(model=model), CLUSTER, "fp32", None)
+
+
+def test_gpus_are_ranked_by_the_model(capsys) -> None:
+    words = "plan --study bai2022 --auto --device v100-16 --link 100gbit"
+    assert main(words.split()) == 0
+    printed = capsys.readouterr().out
+    text = "\n".join(line for line in printed.splitlines() if line.startswith(("-", "  ")))
+    (cell,) = yaml.safe_load(text)
+    study = load_study(Path("workflow/config/bai2022/study.yaml"))
+    assert expand(study.but(cells=[cell]))[0].strategy == cell["strategy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("--study smoke --auto", "--auto needs --calibration FILE"),
+        ("--study bai2022 --auto", "--auto needs --device and of several nodes --link"),
+        ("--model-sizes --auto", "--auto and --calibration go with --study"),
+    ],
+)
+def test_what_is_missing_is_named(words, error, capsys) -> None:
+    assert main(["plan", *words.split()]) == 2
+    assert error in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""Steps predicted from single operators and messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import StudyError
+from pipeline.parallel.wire import SEND
+from pipeline.planner.here import Calibration, errors, predict, predict_study, shown
+from pipeline.planner.operators import Operator, work_of
+from pipeline.resolved import resolve
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[RunSpec]:
+    return expand(load_study(Path("workflow/config/mechanisms/study.yaml")))
+
+
+@pytest.fixture(scope="module")
+def calibration(runs) -> Calibration:
+    """A machine on which an operator takes as long as it has work, and 1 MB one ms."""
+    single = work_of(resolve(next(run for run in runs if run.cell == "single")))
+    kinds = {(one.kind, one.dtype): one for one in single.operators}
+    times = {one: 1e-9 * one.work for one in kinds.values()}
+    line = [(1000, 2e-6), (1_000_000, 1e-3)]
+    return Calibration(times, {("1gbit", 4, kind): line for kind in ("all_reduce", SEND)}, 1e9)
+
+
+def of(runs, calibration, cell, **changes):
+    spec = next(run for run in runs if run.cell == cell)
+    return predict(resolve(replace(spec, **changes)), calibration)
+
+
+def test_a_step_on_four_ranks_has_a_quarter_of_the_computation(runs, calibration) -> None:
+    one, four = (of(runs, calibration, cell) for cell in ("single", "ddp"))
+    assert four.computation == pytest.approx(one.computation / 4)
+    assert one.communication == 0 < four.communication
+    assert one.optimiser == four.optimiser > 0
+
+
+def test_a_tensor_axis_cuts_products_and_not_norms(runs, calibration) -> None:
+    one, cut = (of(runs, calibration, cell).computation for cell in ("single", "tensor"))
+    assert one / 4 < cut < one / 3
+
+
+def test_a_pipeline_waits_for_its_bubble(runs, calibration) -> None:
+    few, many = (of(runs, calibration, f"pipe-{n}") for n in (4, 16))
+    assert few.bubble > 3 * many.bubble > 0
+    assert of(runs, calibration, "interleaved-4").bubble < 0.7 * few.bubble
+
+
+def test_zero_sends_weights_and_updates_a_share(runs, calibration) -> None:
+    whole, cut = (of(runs, calibration, cell) for cell in ("ddp", "zero1"))
+    assert cut.optimiser == pytest.approx(whole.optimiser / 4, rel=0.01)
+
+
+def test_sizes_between_and_beyond_those_measured(calibration) -> None:
+    times = [calibration.collective("1gbit", 4, SEND, size) for size in (500, 500_500, 2_000_000)]
+    assert times[0] == pytest.approx(2e-6)
+    assert times[1] == pytest.approx(5.01e-4)
+    assert times[2] == pytest.approx(2e-3, rel=0.01)
+    product = Operator("product", "float32", (64, 64, 64))
+    assert calibration.seconds(product) == pytest.approx(1e-9 * 64**3)
+
+
+def test_what_was_not_measured_is_refused(runs, calibration) -> None:
+    with pytest.raises(StudyError, match="the calibration has no product in bfloat16"):
+        of(runs, calibration, "single", precision="bf16")
+    other = replace(calibration, collectives={})
+    with pytest.raises(StudyError, match="no all_reduce over link 1gbit; run"):
+        of(runs, other, "ddp")
+    with pytest.raises(StudyError, match="compiled blocks"):
+        of(runs, calibration, "single", compile=True)
+
+
+def test_a_study_stands_beside_what_was_measured(runs, calibration) -> None:
+    right = of(runs, calibration, "single").seconds
+    wrong = of(runs, calibration, "ddp").seconds / 2
+    measured = {("single", 1): right, ("ddp", 4): wrong}
+    rows = {row["cell"]: row for row in predict_study(runs, calibration, measured)}
+    assert len(rows) == len({(run.cell, run.world.nodes) for run in runs})
+    assert (rows["single"]["error"], rows["ddp"]["error"]) == ("+0.000", "+1.000")
+    assert rows["zero1"]["error"] == ""
+    lines = shown(list(rows.values()))
+    assert lines[-1].startswith("2 cells and node counts: median error 50 %".replace(" %", "%"))
+    assert "1 in the band, Kendall's tau" in lines[-1]
+    assert errors([rows["zero1"]]).startswith("Predicted from single operators")

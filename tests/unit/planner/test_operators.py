@@ -1,0 +1,48 @@
+"""Operators of a step, by arithmetic."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import StudyError
+from pipeline.models import flops_per_token
+from pipeline.planner.operators import of_study, work_of
+from pipeline.resolved import resolve
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+
+RUNS = expand(load_study(Path("workflow/config/mechanisms/study.yaml")))
+
+
+def work(cell):
+    return work_of(resolve(next(run for run in RUNS if run.cell == cell)))
+
+
+def products(stage):
+    """FLOPs of both passes, attention as the family counts it."""
+    factors = {"product": 6, "attention": 12}
+    return sum(n * factors[o.kind] * o.work for o, n in stage.items() if o.kind in factors)
+
+
+@pytest.mark.parametrize("cell", ["single", "ddp", "ddp-4", "tensor", "pipe-4", "hybrid"])
+def test_all_ranks_together_do_what_the_model_has(cell) -> None:
+    found = work(cell)
+    run = next(run for run in RUNS if run.cell == cell)
+    ranks = run.world.size / len(found.stages)
+    flops = sum(products(stage) for stage in found.stages) * found.pieces * ranks
+    assert flops == pytest.approx(flops_per_token(run.model) * run.global_batch_tokens)
+
+
+def test_a_study_asks_for_each_operator_once() -> None:
+    found = of_study(RUNS)
+    assert found == sorted(set(found))
+    assert {one.kind for one in found} == {
+        "product", "attention", "layer_norm", "gelu", "add", "cross_entropy", "embedding", "update"
+    }  # fmt: skip
+
+
+def test_a_family_without_operators_is_refused() -> None:
+    model = replace(RUNS[0].model, family="transformers", architecture="LlamaForCausalLM")
+    with pytest.raises(StudyError, match="only gpt2 states its operators"):
+        work_of(resolve(replace(RUNS[0], model=model)))
