@@ -130,7 +130,7 @@ def _jobs(size: Size, cluster: Cluster, batch: int, precision: str) -> Iterator[
                             gpus_per_node=cluster.gpus_per_node, node_net_gbps=cluster.link,
                             bert=False, layers=model.num_layers, hidden=model.width,
                             heads=model.num_heads, kv_heads=model.num_heads, ffn=4 * model.width,
-                            gated=False, vocab=model.vocab_size, seq=model.context, tied=True,
+                            gated=False, vocab=model.vocab_rows, seq=model.context, tied=True,
                             dp=dp, tp=tp, pp=pp, vpp=1, zero=zero, shard=dp, seq_parallel=False,
                             micro=micro, accum=batch / dp / micro, per_micro=False,
                             precision=precision, recompute=recompute, flash=True,
