@@ -148,7 +148,7 @@ def formula_24(spec: RunSpec) -> int:
     """
     model, batch = spec.model, sequences_at_once(spec, resolve(spec).layout)
     values = FORMULA_VALUES * models.num_parameters(model)
-    outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_size)
+    outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_rows)
     return FP32 * (values + batch * outputs) + 2 * INT64 * batch * model.context
 
 

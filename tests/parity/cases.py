@@ -124,6 +124,8 @@ UNSEEN = ("deepspeed",)
 """Strategies whose gradients a library keeps to itself."""
 ONE_NORM = "one_norm"
 """The gradient of one layer norm is scaled by 1.5, in every strategy, in fp32 and bf16."""
+SEEN = "padding_seen"
+"""The loss sees the columns that pad the vocabulary, in every strategy."""
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
     | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
@@ -146,7 +148,8 @@ class Case:
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
-    sequences. `decay`: strong weight decay, of matrices alone.
+    sequences. `decay`: strong weight decay, of matrices alone. `padded`: the vocabulary has masked
+    rows, held against a single device without.
     """
 
     strategy: str
@@ -162,6 +165,7 @@ class Case:
     brief: bool = False
     architecture: str | None = None
     decay: bool = False
+    padded: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -179,7 +183,7 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
-        parts += ["decay"] * self.decay
+        parts += ["decay"] * self.decay + ["padded"] * self.padded
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [self.mutation or "", self.architecture or ""]
@@ -208,7 +212,8 @@ class Case:
     def model(self) -> ModelSpec:
         """Our own GPT-2, or a class of transformers of the same sizes."""
         if self.architecture is None:
-            return replace(MODEL, num_layers=self.num_layers)
+            rows = 128 if self.padded else None
+            return replace(MODEL, num_layers=self.num_layers, pad_vocab_to=rows)
         config = ARCHITECTURES[self.architecture]
         return replace(MODEL, family="transformers", architecture=self.architecture, config=config)
 
@@ -223,12 +228,13 @@ class Case:
 
         Putting them together takes a collective for each of them.
         """
-        undisturbed = not (self.resume or self.overflow or self.recompute or self.brief)
-        return self.precision == "fp32" and self.mutation is None and undisturbed
+        disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
+        return self.precision == "fp32" and self.mutation is None and not disturbed
 
     def reference(self) -> Case:
         """The same work on a single device."""
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
+        plain = replace(plain, padded=False)
         return replace(plain, strategy=REFERENCE, recompute=False)
 
     def to_dict(self) -> dict[str, object]:
@@ -250,6 +256,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     if world == mutated_world(strategy):
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
+    found += padded_cases(strategy, world)
     if strategy == REFERENCE:
         deep = [replace(case, num_layers=LAYERS[1]) for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
@@ -334,6 +341,13 @@ def decay_cases(strategy: str, world: int) -> list[Case]:
     if "amp_o2" in precisions_of(strategy, 0):
         found.append(case_of(strategy, world, 0, "amp_o2", decay=True))
     return found
+
+
+def padded_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting in fp32; in one world, the same code."""
+    if world != (1 if strategy == REFERENCE else mutated_world(strategy)):
+        return []
+    return [case_of(strategy, world, v, padded=True) for v in variants_of(strategy, world)]
 
 
 def references(cases: list[Case]) -> list[Case]:
@@ -422,6 +436,8 @@ def mutants(strategy: str) -> list[Case]:
         found.append(case)
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
     wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
+    if strategy != REFERENCE:
+        found.append(case_of(strategy, world, mutation=SEEN, padded=True))
     return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in wanted]
 
 

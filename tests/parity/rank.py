@@ -283,6 +283,8 @@ def broken(mutation: str | None) -> Any:
         return mock.patch(f"pipeline.strategies.annotated.step.{name}", wrong)
     if mutation == "sum":
         return mock.patch("pipeline.precision.native.Native.scaled", summed())
+    if mutation == "padding_seen":
+        return mock.patch("torch.Tensor.masked_fill", lambda logits, *_: logits)
     if mutation == "one_norm":
         return mock.patch.object(Stepper, "reduced", one_and_a_half(Stepper.reduced))
     raise ValueError(mutation)

@@ -60,6 +60,7 @@ from tests.parity.cases import (
     mutated_world,
     on_eight,
     overflow_cases,
+    padded_cases,
     precisions_of,
     recomputed_cases,
     variants_of,
@@ -411,6 +412,23 @@ DECAYED = [(s, w, c) for s, w in launches() if w > 1 for c in decay_cases(s, w)]
 )
 def test_matrices_alone_decay_as_on_a_single_device(launched, strategy, world, case) -> None:
     assert_same_training(launched(strategy, world), launched("single", 1), case)
+
+
+PADDED = [(s, w, c) for s, w in launches() for c in padded_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in PADDED]
+)
+def test_a_padded_vocabulary_takes_the_steps_of_one_without(
+    launched, strategy, world, case
+) -> None:
+    """On a single device the loss of equal weights has equal bits; gradients differ in the last."""
+    single = launched("single", 1).rank(case.reference())
+    run = launched(strategy, world).rank(case)
+    assert_same_steps(run, single, first=FIRST_STEP, later=ALL_STEPS)
+    if strategy == "single":
+        assert run["steps"][0]["loss"] == single["steps"][0]["loss"]
 
 
 MUTANTS = [case for strategy in {s: None for s, _ in launches()} for case in mutants(strategy)]

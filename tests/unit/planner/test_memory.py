@@ -28,6 +28,7 @@ from pipeline.study.spec import ModelSpec, RunSpec
 
 SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)
 MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
+PADDED = replace(SMALL, vocab_size=1000, pad_vocab_to=128)
 TOLERANCE = 0.02
 SIZES = models.arithmetic(SMALL)
 
@@ -58,10 +59,10 @@ def kept_bytes(model: ModelSpec, precision: str, sequences: int, recompute: bool
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp_o1", "amp_o2"])
-@pytest.mark.parametrize(("model", "sequences"), [(SMALL, 1), (SMALL, 8), (MIDDLE, 2)])
+@pytest.mark.parametrize(("model", "sequences"), [(SMALL, 1), (SMALL, 8), (MIDDLE, 2), (PADDED, 2)])
 def test_activations_are_what_torch_keeps(model, sequences, precision) -> None:
     spec = replace(run_of("smoke", "single", 1), model=model, precision=precision)
-    log_probabilities = 4 * sequences * model.context * model.vocab_size
+    log_probabilities = 4 * sequences * model.context * model.vocab_rows
     predicted = SIZES.activation_bytes(spec.model, sequences, formats(spec)) + log_probabilities
     assert predicted == pytest.approx(kept_bytes(model, precision, sequences), rel=TOLERANCE)
 
