@@ -65,9 +65,9 @@ class ObjectiveSpec:
 
 @dataclass(frozen=True)
 class OptimiserSpec:
-    """AdamW with clipping by the global gradient norm and a linear warm-up of `warmup_steps`.
+    """AdamW or LAMB (`lamb`), clipped by the global gradient norm, with a linear warm-up.
 
-    After the warm-up, `schedule` is `constant` or `linear` (to zero after `schedule_steps`, by
+    After `warmup_steps`, `schedule` is `constant` or `linear` (to zero after `schedule_steps`, by
     default the run's steps). `decay_matrices_only`: biases, layer norms and all else of one
     dimension have no weight decay, as in Megatron-LM and nanoGPT.
     """

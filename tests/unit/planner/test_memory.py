@@ -149,6 +149,13 @@ def test_adamw_in_fp32_holds_four_values_a_parameter() -> None:
     assert formula_24(spec) > 16 * count
 
 
+def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:
+    spec = run_of("bai2022", "single", 1)
+    adamw = predict(spec)
+    lamb = predict(replace(spec, optimiser=replace(spec.optimiser, name="lamb")))
+    assert lamb == replace(adamw, buffers=adamw.buffers + 4 * num_parameters(spec.model))
+
+
 def test_narrow_weights_keep_masters_and_their_gradients() -> None:
     spec = run_of("bai2022", "dps-apex", 1)
     found = predict(spec)
