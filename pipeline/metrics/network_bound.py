@@ -16,11 +16,10 @@ from pipeline.metrics.parity import lossy
 from pipeline.metrics.select import pick, records
 from pipeline.metrics.statistics import bounds
 from pipeline.metrics.table import Rows, rows
+from pipeline.models import HALF
+from pipeline.parallel.wire import ring
+from pipeline.planner.memory import weight_bytes
 from pipeline.records import RunRecord
-
-_HALF, _FULL = 2, 4
-_NARROW = ("amp_o2", "apex_o2")
-"""Precisions in which gradients may travel in two bytes, whether or not the strategy does so."""
 
 
 def network_bound_rows(groups: Groups) -> list[Rows]:
@@ -57,9 +56,10 @@ def least_step_seconds(group: Group) -> float | None:
     rates = [rate for run in group.ok if (rate := _bits_per_second(run.record)) is not None]
     if nodes < 2 or not data_alone or len(rates) < len(group.ok):
         return None
-    narrow = group.context["precision"] in _NARROW or lossy(group)
-    gradient = record.run["model"]["num_parameters"] * (_HALF if narrow else _FULL)
-    return float(2 * (nodes - 1) / nodes * gradient * 8 / max(rates))
+    # Narrow weights have gradients that may travel so, whether or not the strategy does it.
+    each = HALF if lossy(group) else weight_bytes(record.spec)
+    sent = ring(2 * record.run["model"]["num_parameters"] * each, nodes)
+    return 8 * sent / max(rates)
 
 
 def _bits_per_second(record: RunRecord) -> float | None:

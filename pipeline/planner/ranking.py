@@ -19,12 +19,16 @@ import yaml
 from pipeline import strategies
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import Job, Refused
+from pipeline.cost.memory import Memory
 from pipeline.cost.points import fits, kind_of
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
-from pipeline.planner.sizes import Size
+from pipeline.planner.memory import predict as predict_memory
+from pipeline.planner.sizes import ADAMW, Size
 from pipeline.planner.tables import align
+from pipeline.resolved import resolve
+from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
 
 LARGEST_MICRO = 64
 MOST_NODES = 4096
@@ -126,16 +130,38 @@ def _search(
             prediction = predicted(job, cell) if predicted else predict(job, constants)
         except Refused as refused:
             raise StudyError(f"{refused}; give another --precision or --device") from None
-        if prediction is None:
+        key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero)
+        if prediction is None or (
+            key in best and best[key].prediction.seconds <= prediction.seconds
+        ):
             continue
+        if predicted is None:
+            peak = _peak(size, batch, job, cell)
+            if peak is None:
+                continue
+            prediction = replace(prediction, memory=Memory(0.0, 0.0, 0.0, 0.0, 0.0, peak))
         one = Ranked(job, cell, prediction)
         if least is None or prediction.gibibytes < least.prediction.gibibytes:
             least = one
-        key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero)
-        faster = key not in best or prediction.seconds < best[key].prediction.seconds
-        if fits(job, prediction) and faster:
+        if fits(job, prediction):
             best[key] = one
     return best, least
+
+
+def _peak(size: Size, batch: int, job: Job, cell: Mapping[str, Any]) -> float | None:
+    """Bytes of the rank that needs most, as its strategy has them; None where it takes no such."""
+    (nodes,) = cell["nodes"]
+    spec = RunSpec(
+        study="sizes", cell="auto", strategy=cell["strategy"], precision=cell["precision"],
+        world=WorldSpec(nodes, job.gpus_per_node, "cuda", "nccl", "real"), model=size.model,
+        optimiser=ADAMW, repeat=0, seed=0, options=cell["options"],
+        workload=replace(WorkloadSpec(batch, 1, 2, 1, "strong", 0), **cell["workload"]),
+    )  # fmt: skip
+    try:
+        resolve(spec).strategy.check_spec(spec)
+    except StudyError:
+        return None
+    return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
 
 
 def _too_large(

@@ -136,6 +136,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
         raise StudyError(
             f"strategy {name[:80]!r} has no file of its own in pipeline/strategies; use one of "
             + ", ".join(names())
+            + "; `plan --auto` chooses one" * (name == "auto")
         )
     kind = _kind(_module(name))
     knobs = {field.name for field in fields(kind)}

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline import strategies
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.planner.auto import choose, run_of
@@ -45,6 +46,11 @@ def test_what_a_study_cannot_have_is_not_ranked() -> None:
     smoke = load_study(Path("workflow/config/smoke/study.yaml"))
     found = choose(smoke, CLUSTER, "fp32", machine(1e-12))
     assert {one.cell["strategy"] for one in found} <= {"single", "ddp"}
+
+
+def test_auto_is_no_strategy_but_a_choice() -> None:
+    with pytest.raises(StudyError, match="`plan --auto` chooses one"):
+        strategies.load("auto", {})
 
 
 def test_another_family_is_refused() -> None:

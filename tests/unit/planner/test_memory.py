@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 
 from pipeline import models, strategies
+from pipeline.cost.points import read
+from pipeline.cost.score import FOLDER
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.parallel.types import Parts
@@ -211,3 +213,22 @@ def test_one_process_with_all_gpus_cuts_the_batch_over_them() -> None:
     single = run_of("bai2022", "single", 1)
     one, other = (predict(s) for s in (spec, single))
     assert 4 * one.activations == other.activations
+
+
+def test_peaks_of_one_gpu_are_those_measured() -> None:
+    """14 shapes of GPT-2 on one H200, by torch's allocator: within 7 %, 2 % in the mean."""
+    errors = []
+    for row in read(FOLDER / "samestep_h200.csv"):
+        layers, width, heads, context, vocabulary = (
+            int(row[key]) for key in ("layers", "hidden", "heads", "seq", "vocab")
+        )
+        spec = replace(
+            run_of("bai2022", "single", 1),
+            model=ModelSpec("gpt2", layers, width, heads, context, vocabulary),
+            precision="bf16",
+        )
+        batch = replace(spec.workload, global_batch=int(row["micro"]), accumulation_steps=1)
+        peak = predict(replace(spec, workload=batch)).model_peak / 2**30
+        errors.append(abs(peak / float(row["mem_gib"]) - 1))
+    assert max(errors) < 0.07
+    assert sum(errors) / len(errors) < 0.02
