@@ -151,6 +151,8 @@ def program() -> int:
     SIGTERM interrupts it.
     """
     inherited.begin()
+    if sys.stdout is None:  # closed by the caller (`>&-`)
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     signal.signal(signal.SIGTERM, _terminate)
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -143,7 +143,7 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
             reason = f"{reason.rpartition('; ')[0] or reason}; {fix}"
         raise error(f"{name}: {reason}") from None
     except MemoryError:
-        raise error(f"{name} does not fit into memory; is it the right one?") from None
+        raise error(f"{name} does not fit into memory; give the command more") from None
     except (yaml.YAMLError, ValueError) as fault:
         # ValueError: also dates that do not exist, and numbers too long for Python to read.
         reason = " ".join(str(fault).split())[:300]

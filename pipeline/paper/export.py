@@ -135,7 +135,8 @@ def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> N
 
     with atomic_path(final.resolve()) as temporary:
         command = [
-            pypandoc.get_pandoc_path(),
+            # that of the lock: `get_pandoc_path` takes a newer one from the caller's PATH
+            str(Path(pypandoc.__file__).parent / "files" / "pandoc"),
             source.name,
             "--from=markdown",
             f"--output={temporary}",

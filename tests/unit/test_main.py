@@ -111,3 +111,12 @@ def test_no_stage_imports_torch_to_show_its_help(stage) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_closed_stdout_is_no_bug(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m pipeline strategies --readme none.md >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 2 and "none.md" in done.stderr, done.stderr
+    helped = command.partition(" strategies")[0] + " >&-"
+    done = subprocess.run(["sh", "-c", helped], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""

@@ -46,6 +46,18 @@ def test_a_tool_that_cannot_run_is_named_with_its_stage(
     assert not [*litter.iterdir()]
 
 
+def test_the_pandoc_of_the_lock_is_used_whatever_the_shell_names(
+    litter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = litter / "bin" / "pandoc"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\necho pandoc 99.0\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(other.parent), prepend=":")
+    monkeypatch.setenv("PYPANDOC_PANDOC", str(other))
+    rehearse(study())
+
+
 def test_check_rehearses_until_a_run_has_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
