@@ -112,7 +112,8 @@ def read_lines(
             number += 1
             at = f"{name}:{number}"
             if len(line) > MAX_LINE_BYTES:
-                raise error(f"{at}: the line is over {MAX_LINE_BYTES // 1024} KiB; is it a step?")
+                mend = fix or "is it a step?"
+                raise error(f"{at}: the line is over {MAX_LINE_BYTES // 1024} KiB; {mend}")
             with _named(at, error, "JSON", fix):
                 text = line.decode("utf-8")
             yield number, parse(text, at, error, "JSON", fix)

@@ -42,6 +42,10 @@ class LostError(SamestepError):
     """An allocated node disappeared; restart the run to resume from its checkpoint."""
 
 
+class StoppedError(SamestepError):
+    """The job was asked to end, and its run keeps a checkpoint to go on from."""
+
+
 class PeerError(SamestepError):
     """Another rank failed in what all do together; its own error says why."""
 

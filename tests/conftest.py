@@ -57,6 +57,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture(autouse=True)
+def _no_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what `check` does last, which takes seconds of each good study."""
+    monkeypatch.setattr("pipeline.commands.rehearse.rehearse", lambda study: None)
+
+
 @pytest.fixture(scope="session")
 def small_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real token shards of a small text that this function writes."""

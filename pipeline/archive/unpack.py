@@ -29,14 +29,15 @@ from pipeline.files import made_folder, open_regular, sha256_of_file
 from pipeline.metrics.collect import collect_every
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
-from pipeline.schemas import validate
+from pipeline.schemas import AGAIN, validate
 from pipeline.study.load import load_study
 from pipeline.study.real_time import every_run
 
 _PREFIX = ".unpack."
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
-_AGAIN = "fetch the archive again"
+_AGAIN, _RETRAIN = AGAIN["archive"], AGAIN["record"]
+_PACK_AGAIN = "finish the study and pack it again"
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
             RuntimeError, ValueError)  # fmt: skip
 """Errors of zipfile for bytes that are no sound zip file."""
@@ -54,8 +55,12 @@ def unpack(archive: Path, into: Path) -> Path:
             study = check_records(fresh)
         except (SamestepError, ValueError, RecursionError) as error:
             # the fault is the archive's, not that of a folder which is about to go
-            text = " ".join(str(error).split())
-            raise ArchiveError(f"{archive}: {text}".replace(f"{fresh}{os.sep}", "")) from None
+            text = " ".join(str(error).split()).replace(f"{fresh}{os.sep}", "")
+            # nor can a run of it be repeated here
+            text = text.replace("delete the folder and ", "").replace(_RETRAIN, _AGAIN)
+            if not any(fix in text for fix in (_AGAIN, _PACK_AGAIN)):
+                text = f"{text}; {_AGAIN}"
+            raise ArchiveError(f"{archive}: {text}") from None
         final = into / study
         if final.exists() and not (final / layout.SUMS_FILE).is_file():
             raise ArchiveError(f"{final} was not unpacked from an archive; move it away first")
@@ -129,7 +134,7 @@ def check_records(folder: Path) -> str:
     if facts["num_recorded"] < facts["num_runs"]:
         raise ArchiveError(
             f"it is partial, with {facts['num_recorded']} of {facts['num_runs']} runs, and no "
-            "results can be rebuilt from it; finish the study and pack it again"
+            f"results can be rebuilt from it; {_PACK_AGAIN}"
         )
     content = read_document(folder / layout.STUDY_FILE, "", ArchiveError, _AGAIN)
     if isinstance(content, dict) and "extends" in content:

@@ -75,11 +75,15 @@ def check(args: argparse.Namespace) -> int:
     here, in one line.
     """
     from pipeline.accept import accept_to_run
+    from pipeline.commands.rehearse import rehearse
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
     accept_to_run(study)
-    print(Path("results", study.name))
+    results = Path("results", study.name)
+    if not any(results.glob("runs/*/*/*/run.json")):
+        rehearse(study)
+    print(results)
     return 0
 
 

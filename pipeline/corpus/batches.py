@@ -20,6 +20,7 @@ from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest
 from pipeline.corpus.objectives import Masked, Objective, Tokens, causal
 from pipeline.documents import read_document
 from pipeline.errors import CorpusError
+from pipeline.schemas import AGAIN
 from pipeline.study.spec import ObjectiveSpec
 
 MAX_OPEN_SHARDS = 128
@@ -74,7 +75,9 @@ class Batches:
 
     def _masked(self, spec: ObjectiveSpec) -> Masked:
         """The objective for these tokens; raises CorpusError for a mask token that text has."""
-        about = read_document(self._folder / TOKENIZER_FILE, "tokeniser", CorpusError)
+        about = read_document(
+            self._folder / TOKENIZER_FILE, "tokeniser", CorpusError, AGAIN["manifest"]
+        )
         special = {token["id"] for token in about["added_tokens"] if token["special"]}
         special |= {self.manifest.separator_id}
         if spec.mask_token < self.manifest.vocab_size and spec.mask_token not in special:

@@ -15,14 +15,14 @@ import numpy as np
 from pipeline.documents import MAX_MADE_BYTES, parse, read_document, read_made, read_text
 from pipeline.errors import CorpusError, RecordError, SamestepError
 from pipeline.files import sha256_of_file, write_text
-from pipeline.schemas import validate
+from pipeline.schemas import AGAIN, validate
 
 MANIFEST_FILE, TOKENIZER_FILE = "manifest.json", "tokenizer.json"
 VERIFIED_FILE = ".verified.json"
 """What was read and found right: a folder of tokens is hashed once and not before every run."""
 
 SCHEMA_VERSION = 1
-_AGAIN = "make the tokens again with `python -m pipeline tokens`"
+_AGAIN = AGAIN["manifest"]
 
 
 @dataclass(frozen=True)
@@ -176,4 +176,4 @@ def _validate(data: object, path: Path) -> None:
     try:
         validate(data, "manifest", path)
     except RecordError as error:
-        raise CorpusError(f"{error}; {_AGAIN}") from None
+        raise CorpusError(str(error)) from None

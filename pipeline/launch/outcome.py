@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.corpus.manifest import Manifest
 from pipeline.emulation import REPORT, tcp
-from pipeline.errors import LaunchError
+from pipeline.errors import LaunchError, StoppedError
 from pipeline.launch.log import cause
 from pipeline.launch.torchrun import Launch, RunPaths, is_sent_again
 from pipeline.machine import processes
@@ -160,7 +160,10 @@ class Verdict:
 
 
 def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
-    """The verdict on an ended run, by what was seen; raises LaunchError for a wrong input."""
+    """The verdict on an ended run, by what was seen; raises LaunchError for a wrong input.
+
+    Raises StoppedError where the run ended at a checkpoint as it was asked to.
+    """
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
     killed: Verdict | None = None
     if (number := ended.killed_by) is not None and not ended.timed_out:
@@ -171,13 +174,15 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
         killed = Verdict("failed", reason, lost=True)
     # The rank that fell first drags others into a lost connection: worst kind first. Out of time
     # the launchers are stopped, and ranks lose peers that ended earlier.
-    worst = ("error", "disturbed", "unsupported", "oom", "failed")
+    worst = ("error", "stopped", "disturbed", "unsupported", "oom", "failed")
     for kind in worst if ended.timed_out else (*worst, "lost"):
         error = next((error for error in errors if error["kind"] == kind), None)
         if error is None:
             continue
         if kind == "error":
             raise LaunchError(f"{spec.run_id}: {error['message']}")
+        if kind == "stopped":
+            raise StoppedError(f"{spec.run_id}: {error['message']}")
         reason = f"{error['type']}: {error['message']}"
         if kind == "lost":
             return killed or Verdict("failed", reason, lost=True)

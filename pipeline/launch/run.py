@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
-from pipeline.errors import CorpusError, LaunchError, LostError, StudyError
+from pipeline.errors import CorpusError, LaunchError, LostError, StoppedError, StudyError
 from pipeline.launch.leftovers import clear
 from pipeline.launch.log import LOST, port_was_taken, signals_of_ranks, size_of
 from pipeline.launch.outcome import Ended, judge, make_record
@@ -23,6 +23,7 @@ from pipeline.launch.torchrun import (
     RunPaths,
     here,
     is_sent_again,
+    is_to_end,
     network_text,
     on_this_machine,
     plan,
@@ -67,6 +68,8 @@ def train(
     where no record can be made.
     """
     spec = load_spec(paths.spec)
+    if is_to_end():
+        raise StoppedError(f"{spec.run_id}: not started, its job was asked to end; start it again")
     if paths.yardstick and not spec.world.yardstick:
         raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
     run = resolve(spec)
@@ -228,6 +231,8 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
             if now >= next_look:
                 next_look += FENCE_SECONDS
                 _check_ours(spec, paths, launch.token)
+                if is_to_end():
+                    (paths.ranks / fence.STOP).touch()
             progress.update()
             processes.wait_for_one(running, POLL_SECONDS)
     finally:

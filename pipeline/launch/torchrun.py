@@ -201,6 +201,7 @@ def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> t
         f"--resume-from={place.done}",
         f"--launch={place.token}",
         *([f"--owner={place.owner}"] if place.owner else []),
+        *(["--may-stop"] if inherited.STOP in os.environ else []),
         *([f"--yardstick={paths.yardstick}"] if paths.yardstick else []),
         *([f"--image-digest={image_digest}"] if image_digest else []),
     )
@@ -227,3 +228,8 @@ def is_sent_again() -> bool:
     An allocation alone is none: a shell inside of one is, too.
     """
     return inherited.SENT_AGAIN in os.environ
+
+
+def is_to_end() -> bool:
+    """Whether the job of this process was asked to end: its training stops at a checkpoint."""
+    return inherited.STOP in os.environ and Path(os.environ[inherited.STOP]).exists()

@@ -19,6 +19,9 @@ STATED = "SAMESTEP_STATED"
 SENT_AGAIN = "SAMESTEP_SENT_AGAIN"
 """Set in jobs that Snakemake has sent to a scheduler (`workflow/rules/common.smk`)."""
 
+STOP = "SAMESTEP_STOP"
+"""Names a file that is made when the job is to end (`envs/checkpoint_on_signal.sh`)."""
+
 OWN = {"PYTHONPATH": ROOT, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 """Python finds this project and its own packages, and none of the working folder or the user."""
 

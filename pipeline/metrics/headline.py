@@ -15,7 +15,17 @@ from pipeline.metrics.contrasts import FASTER
 from pipeline.metrics.emulation import bias_sentence
 from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.labels import spoken
-from pipeline.metrics.select import cells, fact, listed, node_counts, pick, plural, records
+from pipeline.metrics.select import (
+    FEW,
+    cells,
+    fact,
+    few,
+    listed,
+    node_counts,
+    pick,
+    plural,
+    records,
+)
 from pipeline.metrics.verdicts import Verdict, against_plain, compared, faster_than_base
 from pipeline.study.profiling import COMMUNICATION
 
@@ -123,15 +133,19 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
     undecided = [row for row, one in answers if one and one.compared and one.verdict != FASTER]
     apart = [row["arm_label"] for row, one in answers if one is None or not one.compared]
     why = "because work or training were not the same"
-    unlike = f" Not compared with {listed(apart)}, {why}." if apart else ""
+    unlike = f" Not compared with {few(apart)}, {why}." if apart else ""
     where = f"At {place_name(same)} in {kind}"
     if not beaten:
         # In the order of the study: the order of throughputs would name a winner.
         rows = records(same.sort_values("cell_order"))
-        rates = listed(f"{row['arm_label']} trained {_rate(row)}" for row in rows)
+        named = rows if len(rows) <= FEW + 1 else rows[:FEW]
+        more = f" (and {len(rows) - FEW} more cells)" if named is not rows else ""
+        rates = listed(f"{row['arm_label']} trained {_rate(row)}" for row in named)
         still_open = "; the data do not decide which has more" if undecided else ""
-        return "", f"{where}, {rates} tokens/s{still_open}.{unlike}"
-    ratios = listed(f"{_ratio(one)} times as many as {row['arm_label']}" for row, one in beaten)
+        return "", f"{where}, {rates} tokens/s{more}{still_open}.{unlike}"
+    ratios = listed(
+        f"{_ratio(one)} times as many as {row['arm_label']}" for row, one in beaten[:FEW]
+    )
     speedups = pick(table, "cell", "speedup").set_index(["cell", "nodes"])["base"]
     base = str(speedups.get((cell, nodes), ""))
     against = faster_than_base(table, cell, nodes, base)
@@ -139,13 +153,14 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
         alone, _, on = base.partition(", ")
         labels = cells(table).set_index("cell")["arm_label"]
         ratios += f", and {_ratio(against)} times as many as {labels[alone]} on {on}"
-    names = listed(row["arm_label"] for row, _ in beaten)
+    names = few(row["arm_label"] for row, _ in beaten)
     if len(beaten) == len(others) > 1:
-        names = f"every other {kind} cell"
+        num = len(beaten)
+        names = f"all {num} other {kind} cells" if num > FEW else f"every other {kind} cell"
     winner = f"{where}, {name} was faster than {names}: {_rate(first)} tokens/s, {ratios}."
     rest = ""
     if undecided:
-        names = listed(f"{row['arm_label']} ({_rate(row)} tokens/s)" for row in undecided)
+        names = few(f"{row['arm_label']} ({_rate(row)} tokens/s)" for row in undecided)
         rest = f"The data do not decide between {name} and {names}."
     return winner, (rest + unlike).strip()
 
@@ -186,7 +201,7 @@ def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tu
         if row["cell"] in rates and plain["cell"] in rates:
             gains.append(rates[row["cell"]] / rates[plain["cell"]])
             types.add(_type(row))
-    lower = f"In lower precision at {place_name(place)}, {listed(told)}." if told else ""
+    lower = f"In lower precision at {place_name(place)}, {few(told)}." if told else ""
     if not gains:
         return lower, ""
     span = " to ".join(dict.fromkeys(f"{gain:.2f}" for gain in (min(gains), max(gains))))
@@ -219,7 +234,7 @@ def _why(costs: dict[str, dict[str, Any]]) -> str:
         if "sent" in one
     ]
     shares = [f"{one['share']:.0f} % in {label}" for label, one in costs.items() if "share" in one]
-    told = [f"The rank that sends most sent {listed(sent)} in a step."] if sent else []
+    told = [f"The rank that sends most sent {few(sent)} in a step."] if sent else []
     if shares:
-        told.append(f"Of a step, communication that no computing hides was {listed(shares)}.")
+        told.append(f"Of a step, communication that no computing hides was {few(shares)}.")
     return " ".join(told)

@@ -138,6 +138,16 @@ def listed(items: Iterable[object]) -> str:
     return " and ".join([between.join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+FEW = 3
+
+
+def few(items: Iterable[object]) -> str:
+    """As `listed`; of over four items the first three and the number of the others."""
+    words = [*items]
+    more = [f"{len(words) - FEW} more"]
+    return listed(words if len(words) <= FEW + 1 else [*words[:FEW], *more])
+
+
 def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
     """Runs that did not finish: one row for each cell, status and reason, with `nodes` and `runs`.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -50,10 +51,14 @@ class Write:
 
 @dataclass(frozen=True)
 class Initial:
-    """The initial weights of a model; `writes` are all that building did, in order."""
+    """The initial weights of a model; `writes` are all that building did, in order.
+
+    `rows` are those of the names whose values rows of zeros follow.
+    """
 
     seed: int
     names: dict[int, str]
+    rows: dict[str, int]
     writes: tuple[Write, ...]
 
     def values(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
@@ -72,7 +77,8 @@ class Initial:
                 tensor = torch.empty(write.parameter.shape, dtype=write.parameter.dtype)
             write.apply(tensor, generator)
             if name in wanted and after is None:
-                yield name, tensor
+                more = self.rows.get(name, len(tensor)) - len(tensor)
+                yield name, F.pad(tensor, (0, 0, 0, more)) if more else tensor
             elif after is not None and not after.overwrites:
                 held[name] = tensor
 
@@ -98,7 +104,12 @@ def deferred_model(spec: ModelSpec, seed: int) -> tuple[nn.Module, Initial]:
             model: nn.Module = family_module(spec.family, "model").build(spec)
     finally:
         hook.remove()
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names, rows = dict[int, str](), dict[str, int]()
+    for name, parameter in model.named_parameters():
+        pads: Any = getattr(parameter, "samestep_pads", None)
+        names[id(parameter if pads is None else pads)] = name
+        if pads is not None:
+            rows[name] = len(parameter)
     written = {id(write.parameter) for write in notes.writes}
     strange = [name for key, name in names.items() if key not in written]
     if strange or notes.refused or not written <= {id(p) for p in notes.registered}:
@@ -107,7 +118,7 @@ def deferred_model(spec: ModelSpec, seed: int) -> tuple[nn.Module, Initial]:
             f"model family {spec.family} initialises {what} in a way that a part of it cannot "
             "repeat; use torch.nn.init on each whole parameter after it has been assigned"
         )
-    return model, Initial(seed, names, tuple(notes.writes))
+    return model, Initial(seed, names, rows, tuple(notes.writes))
 
 
 class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]

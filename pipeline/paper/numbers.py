@@ -69,7 +69,7 @@ def collect(
         "study": _study(study, table),
         "corpus": _corpus(study),
         "model": _model(study),
-        "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()},
+        "optimiser": _optimiser(study),
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
         "emulation": emulation_facts(table),
@@ -165,6 +165,14 @@ def _corpus(study: Study) -> dict[str, Any]:
         "pretrained": f"the pretrained tokeniser {markdown_code(str(tokenizer.get('name')))}",
     }
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
+
+
+def _optimiser(study: Study) -> dict[str, str]:
+    named = dict(study.content["optimiser"])
+    label, source = {"adamw": ("AdamW", "loshchilov2019"), "lamb": ("LAMB", "you2020")}[
+        named["name"]
+    ]
+    return {key: _plain(value) for key, value in named.items()} | {"label": label, "source": source}
 
 
 def _model(study: Study) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Rows:
 
     start: int
     shape: tuple[int, ...]
+    ranks: dist.ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,19 @@ def cut_of(tensor: Tensor) -> Cut | None:
     """The cut of a parameter; None for a whole one."""
     made: Cut | None = getattr(tensor, NAME, None)
     return made
+
+
+def holders(tensor: Tensor) -> list[dist.ProcessGroup]:
+    """The ranks that together hold the whole of a tensor: a group for each axis that cuts it.
+
+    Axes come in the same order on all of them, and none where this rank holds it all.
+    """
+    groups = [made.ranks for made in (rows_of(tensor), cut_of(tensor)) if made is not None]
+    if hasattr(tensor, "full_tensor"):
+        shards: Any = tensor
+        places = [n for n, placement in enumerate(shards.placements) if placement.is_shard()]
+        groups += map(shards.device_mesh.get_group, places)
+    return groups
 
 
 @dataclass(frozen=True)

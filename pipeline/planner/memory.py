@@ -56,7 +56,8 @@ class Memory:
     """Parts of one rank's memory in bytes; they do not all peak at once, so see `peak`.
 
     `parameters` holds fp32 master weights, `gradients` the masters' too. `held_gradients` is the
-    share of them that stays while activations are there. `buffers` are those of the reduction.
+    share of them that stays while activations are there. `buffers` are those of the reduction, and
+    LAMB's steps, all of which are there before the first is taken.
     `recomputed` are the activations of the one block that is recomputed at a time.
     """
 
@@ -116,7 +117,8 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         # torch's O2 drops the masters' gradients before a forward pass; Apex is taken to keep them.
         held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
         optimiser=int(slots_kept * 2 * FP32 * count),
-        buffers=footprint.buffer_bytes,
+        buffers=footprint.buffer_bytes
+        + int(slots_kept * FP32 * count * (spec.optimiser.name == "lamb")),
         activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
         recomputed=int(footprint.block_share * block),
         logits=int(footprint.logit_share * sizes.logit_bytes(spec.model, sequences)),
@@ -148,7 +150,7 @@ def formula_24(spec: RunSpec) -> int:
     """
     model, batch = spec.model, sequences_at_once(spec, resolve(spec).layout)
     values = FORMULA_VALUES * models.num_parameters(model)
-    outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_size)
+    outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_rows)
     return FP32 * (values + batch * outputs) + 2 * INT64 * batch * model.context
 
 

@@ -228,7 +228,7 @@ def _job(
         gpus=nodes * cluster.gpus_per_node, gpus_per_node=cluster.gpus_per_node,
         node_net_gbps=cluster.link, bert=False, layers=model.num_layers, hidden=model.width,
         heads=model.num_heads, kv_heads=model.num_heads, ffn=4 * model.width, gated=False,
-        vocab=model.vocab_size, seq=model.context, tied=True, dp=degrees.data,
+        vocab=model.vocab_rows, seq=model.context, tied=True, dp=degrees.data,
         tp=degrees.tensor, pp=degrees.pipeline, vpp=degrees.chunks, zero=degrees.zero,
         shard=degrees.data, seq_parallel=False,
         micro=batch // degrees.data // degrees.microbatches, accum=float(degrees.microbatches),

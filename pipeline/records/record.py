@@ -14,11 +14,11 @@ from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
 from pipeline.records.contradictions import contradiction
 from pipeline.records.step_rules import step_lines, steps_sha256
-from pipeline.schemas import validate, validate_lines
+from pipeline.schemas import AGAIN, validate, validate_lines
 from pipeline.study.spec import RunSpec
 
 RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
-_AGAIN = "run the training again"
+_AGAIN = AGAIN["record"]
 
 
 @dataclass(frozen=True)

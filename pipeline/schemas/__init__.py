@@ -60,6 +60,20 @@ _Validator = extend(  # type: ignore[no-untyped-call]
 )
 
 
+AGAIN = {
+    "archive": "fetch the archive again",
+    "image": "run `make image` again",
+    "manifest": "make the tokens again with `python -m pipeline tokens`",
+    "metrics": "run `python -m pipeline metrics` again",
+    "record": "run the training again",
+    "spec": "run snakemake again",
+    "sbom": "report it, as `make image` must not write that",
+    "step": "run the training again",
+    "verdicts": "run `python -m pipeline claims` again",
+    "yardstick": "run `python -m pipeline yardstick` again",
+}
+"""What mends a file of the product's own, by its schema: it is made again, and never edited."""
+
 FORMATS = FormatChecker()
 """Formats that schemas may name: those of jsonschema, and `visible`."""
 
@@ -202,10 +216,13 @@ def _of_its_form(error: ValidationError) -> ValidationError:
 
 
 def validate(instance: object, name: str, where: str | Path) -> None:
-    """Raise RecordError unless `instance` fits the schema `name`; `where` names the file."""
+    """Raise RecordError unless `instance` fits the schema `name`; `where` names the file.
+
+    The fix is that of `AGAIN`: nobody is to edit what the product wrote.
+    """
     error = first_error(instance, name)
     if error is not None:
-        raise RecordError(f"{where} {describe(error)}")
+        raise RecordError(f"{where} {describe(error)}; {AGAIN[name]}")
 
 
 def read(path: Path, name: str, made_by: str) -> dict[str, Any]:

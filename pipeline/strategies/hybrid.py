@@ -139,7 +139,7 @@ class Hybrid(Pipelined):
         each = gradients / models.num_parameters(model)
         uncut, cut = part.parameters(spec)
         own = each * (uncut + cut / self.tensor)
-        tied = each * model.vocab_size * model.width / self.tensor
+        tied = each * model.vocab_rows * model.width / self.tensor
         formula = f"{part.blocks(spec)} A, first stage: + A, last stage: + A + 12 T"
         if part.sequence:
             payload += each * uncut

@@ -90,8 +90,9 @@ def without_lossy_wire(spec: RunSpec) -> RunSpec:
 def model_text(spec: RunSpec) -> str:
     """Family or class and shape of the model, comparable as one string."""
     m = spec.model
+    padded = f" rows={m.vocab_rows}" if m.pad_vocab_to else ""
     config = "".join(f" {name}={value}" for name, value in sorted((m.config or {}).items()))
     return (
         f"{m.architecture or m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
-        f"context={m.context} vocabulary={m.vocab_size}{config}"
+        f"context={m.context} vocabulary={m.vocab_size}{padded}{config}"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError
 from pipeline.fonts import missing, printed
-from pipeline.schemas import CONFIG_SCHEMAS, describe, first_error, validator
+from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
@@ -202,7 +202,7 @@ def load_spec(path: Path) -> RunSpec:
     content = read_made(path, "run spec", StudyError, "snakemake")
     error = first_error(content, "spec")
     if error is not None:
-        raise StudyError(f"run spec {path} {describe(error)}; run snakemake again")
+        raise StudyError(f"run spec {path} {describe(error)}; {AGAIN['spec']}")
     return RunSpec.from_dict(content)
 
 

@@ -25,7 +25,8 @@ class ModelSpec:
     """Shape of the model. `width` is the embedding size, `context` the positions per sequence.
 
     Of the family `transformers`, `architecture` is the class and `config` what its configuration
-    has besides these sizes.
+    has besides these sizes. `pad_vocab_to`: embedding and output layer have rows up to a multiple
+    of it, which no token uses and the loss does not see, as Megatron-LM pads for faster products.
     """
 
     family: str
@@ -36,6 +37,13 @@ class ModelSpec:
     vocab_size: int
     architecture: str | None = None
     config: Mapping[str, Any] | None = field(default=None, hash=False)
+    pad_vocab_to: int | None = None
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding and of the output layer."""
+        multiple = self.pad_vocab_to or 1
+        return -(-self.vocab_size // multiple) * multiple
 
 
 @dataclass(frozen=True)
@@ -57,9 +65,9 @@ class ObjectiveSpec:
 
 @dataclass(frozen=True)
 class OptimiserSpec:
-    """AdamW with clipping by the global gradient norm and a linear warm-up of `warmup_steps`.
+    """AdamW or LAMB (`lamb`), clipped by the global gradient norm, with a linear warm-up.
 
-    After the warm-up, `schedule` is `constant` or `linear` (to zero after `schedule_steps`, by
+    After `warmup_steps`, `schedule` is `constant` or `linear` (to zero after `schedule_steps`, by
     default the run's steps). `decay_matrices_only`: biases, layer norms and all else of one
     dimension have no weight decay, as in Megatron-LM and nanoGPT.
     """
@@ -209,6 +217,7 @@ class RunSpec:
             (whole, "objective"),
             (whole["model"], "architecture"),
             (whole["model"], "config"),
+            (whole["model"], "pad_vocab_to"),
         ]
         optional = "threads_per_rank link cores_per_node yardstick dilated_for real_time".split()
         later += [(whole["world"], name) for name in optional]
@@ -300,6 +309,11 @@ def _check_model(model: ModelSpec) -> None:
         raise StudyError(
             f"model.family {model.family} with model.architecture {model.architecture}: name the "
             "class of a model of transformers for the family transformers, and for no other"
+        )
+    if model.architecture and model.pad_vocab_to:
+        raise StudyError(
+            f"model.pad_vocab_to {model.pad_vocab_to}: models of transformers are not padded; "
+            "leave it out, or raise model.vocab_size, whose further columns then count in the loss"
         )
     if model.width % model.num_heads:
         raise StudyError(

@@ -12,6 +12,8 @@ from pathlib import Path
 from pipeline.files import write_text
 
 FILE = "launch"
+STOP = "stop"
+"""Made by the launcher: the ranks are to write a checkpoint after this step, and to end."""
 
 
 def claim(folder: Path) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from pipeline.emulation import tcp
+from pipeline.errors import StoppedError
 from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.models.deferred import deferred_model
 from pipeline.parallel.collectives import heard_by
@@ -37,10 +38,14 @@ FREE_STEPS = 50
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a worker does besides the training: keep a step, keep the state after `n` steps."""
+    """What a worker does besides the training: keep a step, keep the state after `n` steps.
+
+    `stops` is collective: True on every rank where the run is to end at a checkpoint now.
+    """
 
     on_step: Callable[[Step], None]
     on_checkpoint: Callable[[int, Trainable], None]
+    stops: Callable[[Trainable], bool] = lambda _: False
 
 
 class Loop:
@@ -125,8 +130,14 @@ class Loop:
                     passes=self.phases.split_passes() if self.phases else None,
                 )
             )
-            if work.checkpoint_every and (step + 1) % work.checkpoint_every == 0:
+            stops = step + 1 < work.steps and hooks.stops(self.trainable)
+            if stops or (work.checkpoint_every and (step + 1) % work.checkpoint_every == 0):
                 hooks.on_checkpoint(step + 1, self.trainable)
+            if stops:
+                raise StoppedError(
+                    f"the job was asked to end; a checkpoint keeps its {step + 1} steps, start it "
+                    "again and it resumes from there"
+                )
         self.tcp = tcp.since(before)
         self.sent = None if self.counted is None else self.counted.summary()
         if self.device.type == "cuda" and self.phases is None:

@@ -9,10 +9,11 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from pipeline.study.spec import OptimiserSpec
+from pipeline.training.lamb import Lamb
 
 
 def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Fused AdamW over these parameters, as in the study (Loshchilov & Hutter 2019).
+    """Fused AdamW (Loshchilov & Hutter 2019) or LAMB over these parameters, as in the study.
 
     A part of a parameter has as many dims as the whole, so every cut decays what one device does.
     """
@@ -22,11 +23,12 @@ def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) ->
         for parameter in parameters:
             (decayed if parameter.dim() > 1 else rest).append(parameter)
         groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
-    return AdamW(
-        groups,
-        lr=chosen.learning_rate,
-        betas=(chosen.beta1, chosen.beta2),
-        eps=chosen.eps,
-        weight_decay=chosen.weight_decay,
-        fused=True,
+    options: dict[str, Any] = {
+        "lr": chosen.learning_rate,
+        "betas": (chosen.beta1, chosen.beta2),
+        "eps": chosen.eps,
+        "weight_decay": chosen.weight_decay,
+    }
+    return (
+        Lamb(groups, **options) if chosen.name == "lamb" else AdamW(groups, fused=True, **options)
     )

@@ -25,6 +25,7 @@ from pipeline.errors import (
     LostError,
     PeerError,
     SamestepError,
+    StoppedError,
     UnsupportedError,
 )
 from pipeline.files import write_text
@@ -71,6 +72,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
     parser.add_argument("--owner", default="", help="key of the checkpoints, see checkpoint.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
+    parser.add_argument("--may-stop", action="store_true", help="look for fence.STOP at each step")
     parser.add_argument("--yardstick", type=Path, help="of runs on emulated nodes that have one")
     parser.set_defaults(pacer=Pacer, share=nullcontext)
     return parser.parse_args(arguments)
@@ -80,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     """Run one rank; every failure is left as a file for the launcher, then raised."""
     try:
         image.check_inside(args.image_digest)
-        places = Places(args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
+        where = (args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
+        places = Places(*where, may_stop=args.may_stop)
         train(read_spec(args), args.tokens, places, Machine(args.pacer(), args.share))
     except Exception as error:
         leave_error(error, args, _rank())
@@ -130,7 +133,7 @@ def import_heavy() -> None:
 class Places:
     """Where a rank leaves its files, the steps that a checkpoint has done, the launch's token.
 
-    `owner` is the key of the checkpoints.
+    `owner` is the key of the checkpoints, `may_stop` says whether the launcher may ask for an end.
     """
 
     out: Path
@@ -138,6 +141,7 @@ class Places:
     done: int
     launch: str
     owner: str = ""
+    may_stop: bool = False
 
     def check(self) -> None:
         """Raise LaunchError where a later launch has taken over, or the folder is gone."""
@@ -198,8 +202,13 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
                 shards = trainable.shards()
                 checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
 
+        def stops(trainable: Trainable) -> bool:
+            # Rank 0 is on the launcher's node: files show late on others. All take its word.
+            asked = places.may_stop and rank == 0 and (places.out / fence.STOP).exists()
+            return places.may_stop and not trainable.agree(not asked)
+
         with machine.share():
-            loop.run(Hooks(steps.write, keep_checkpoint), done, state)
+            loop.run(Hooks(steps.write, keep_checkpoint, stops), done, state)
     places.check()
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
     about = _summary(loop, account) | {"resumed_from_step": done}
@@ -268,6 +277,7 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     """
     for kind, own in (
         ("unsupported", UnsupportedError),
+        ("stopped", StoppedError),
         ("disturbed", DisturbedError),
         ("lost", LostError | PeerError),
         ("error", SamestepError),

@@ -82,6 +82,9 @@ OPTIMISER = OptimiserSpec(
 DECAYED = replace(OPTIMISER, weight_decay=10.0, decay_matrices_only=True)
 """Decay of norms would move their weights of 1 by 2 % a step, 200 times what parity allows."""
 
+LAMB = replace(DECAYED, name="lamb", learning_rate=2e-2)
+"""Each step moves each matrix by 2 % of its norm."""
+
 # Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.
 MUTATIONS = (
     ("annotated", "partial_kept"),
@@ -119,15 +122,28 @@ MUTATIONS = (
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
     *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
+    ("annotated", "part_ratio"),
+    ("sharded", "part_ratio"),
+    ("sharded", "rows_ratio"),
+    ("tensor", "cut_ratio"),
+    ("hybrid", "cut_ratio"),
+    ("hybrid", "rows_ratio"),
+    ("pipeline_parallel", "stage_ratio"),
 )
+RATIOS = ("part_ratio", "rows_ratio", "cut_ratio", "stage_ratio")
+"""Mutations that show with LAMB: its norms are of a shard, of rows, of a tensor rank's part, or of
+all that a stage holds."""
 UNSEEN = ("deepspeed",)
 """Strategies whose gradients a library keeps to itself."""
 ONE_NORM = "one_norm"
 """The gradient of one layer norm is scaled by 1.5, in every strategy, in fp32 and bf16."""
+SEEN = "padding_seen"
+"""The loss sees the columns that pad the vocabulary, in every strategy."""
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
     | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
-    | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add")}
+    | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add", "part_ratio")}
+    | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
 )
 """Where a mutation shows with another setting of the knobs than the defaults."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
@@ -146,7 +162,8 @@ class Case:
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
-    sequences. `decay`: strong weight decay, of matrices alone.
+    sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
+    `padded`: the vocabulary has masked rows, held against a single device without.
     """
 
     strategy: str
@@ -162,6 +179,8 @@ class Case:
     brief: bool = False
     architecture: str | None = None
     decay: bool = False
+    padded: bool = False
+    lamb: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -179,7 +198,7 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
-        parts += ["decay"] * self.decay
+        parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [self.mutation or "", self.architecture or ""]
@@ -196,7 +215,7 @@ class Case:
             precision=self.precision,
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=self.model,
-            optimiser=DECAYED if self.decay else OPTIMISER,
+            optimiser=LAMB if self.lamb else DECAYED if self.decay else OPTIMISER,
             workload=WorkloadSpec(batch, self.accumulation, steps, 2, "strong", 0, self.recompute),
             repeat=0,
             seed=11,
@@ -208,7 +227,8 @@ class Case:
     def model(self) -> ModelSpec:
         """Our own GPT-2, or a class of transformers of the same sizes."""
         if self.architecture is None:
-            return replace(MODEL, num_layers=self.num_layers)
+            rows = 128 if self.padded else None
+            return replace(MODEL, num_layers=self.num_layers, pad_vocab_to=rows)
         config = ARCHITECTURES[self.architecture]
         return replace(MODEL, family="transformers", architecture=self.architecture, config=config)
 
@@ -223,12 +243,13 @@ class Case:
 
         Putting them together takes a collective for each of them.
         """
-        undisturbed = not (self.resume or self.overflow or self.recompute or self.brief)
-        return self.precision == "fp32" and self.mutation is None and undisturbed
+        disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
+        return self.precision == "fp32" and self.mutation is None and not disturbed
 
     def reference(self) -> Case:
         """The same work on a single device."""
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
+        plain = replace(plain, padded=False)
         return replace(plain, strategy=REFERENCE, recompute=False)
 
     def to_dict(self) -> dict[str, object]:
@@ -250,6 +271,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     if world == mutated_world(strategy):
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
+    found += padded_cases(strategy, world)
     if strategy == REFERENCE:
         deep = [replace(case, num_layers=LAYERS[1]) for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
@@ -324,7 +346,10 @@ def overflow_cases(strategy: str, world: int) -> list[Case]:
 
 
 def decay_cases(strategy: str, world: int) -> list[Case]:
-    """Every setting in fp32, the defaults also with master weights; in one world, the same code."""
+    """Every setting in fp32, the defaults also with master weights; in one world, the same code.
+
+    All of it with AdamW and with LAMB, where the strategy takes it.
+    """
     if strategy == REFERENCE:
         others = [name for name in strategies.names() if name != REFERENCE]
         return references([case for s in others for case in decay_cases(s, mutated_world(s))])
@@ -333,7 +358,16 @@ def decay_cases(strategy: str, world: int) -> list[Case]:
     found = [case_of(strategy, world, v, decay=True) for v in variants_of(strategy, world)]
     if "amp_o2" in precisions_of(strategy, 0):
         found.append(case_of(strategy, world, 0, "amp_o2", decay=True))
-    return found
+    found += [replace(case, decay=False, lamb=True) for case in found]
+    found.append(case_of(strategy, world, lamb=True, resume=True))
+    return [case for case in found if fits(case, world)]
+
+
+def padded_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting in fp32; in one world, the same code."""
+    if world != (1 if strategy == REFERENCE else mutated_world(strategy)):
+        return []
+    return [case_of(strategy, world, v, padded=True) for v in variants_of(strategy, world)]
 
 
 def references(cases: list[Case]) -> list[Case]:
@@ -417,11 +451,13 @@ def mutants(strategy: str) -> list[Case]:
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
         else:
             variant = VARIANT_OF.get((strategy, mutation), 0)
-            again = mutation in RECOMPUTED
-            case = case_of(strategy, world, variant, mutation=mutation, recompute=again)
+            again, lamb = mutation in RECOMPUTED, mutation in RATIOS
+            case = case_of(strategy, world, variant, mutation=mutation, recompute=again, lamb=lamb)
         found.append(case)
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
     wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
+    if strategy != REFERENCE:
+        found.append(case_of(strategy, world, mutation=SEEN, padded=True))
     return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in wanted]
 
 

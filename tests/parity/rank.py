@@ -34,7 +34,7 @@ from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
 from pipeline.parallel import counted, state
 from pipeline.parallel.cut import cut as real_cut
-from pipeline.parallel.cut import held
+from pipeline.parallel.cut import cut_of, held, holders, rows_of
 from pipeline.parallel.group import ALONE
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.state import whole
@@ -283,6 +283,8 @@ def broken(mutation: str | None) -> Any:
         return mock.patch(f"pipeline.strategies.annotated.step.{name}", wrong)
     if mutation == "sum":
         return mock.patch("pipeline.precision.native.Native.scaled", summed())
+    if mutation == "padding_seen":
+        return mock.patch("torch.Tensor.masked_fill", lambda logits, *_: logits)
     if mutation == "one_norm":
         return mock.patch.object(Stepper, "reduced", one_and_a_half(Stepper.reduced))
     raise ValueError(mutation)
@@ -343,12 +345,27 @@ def means_of_pieces(self: Stepper, microbatches: Any) -> torch.Tensor:
     return real_passes(self, even)
 
 
+def held_but_for(cut_by: Any) -> Any:
+    """The holders of a tensor, as if one way of cutting it were none."""
+    return lambda owner: [
+        ranks for ranks in holders(owner) if ranks is not getattr(cut_by(owner), "ranks", None)
+    ]
+
+
+def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
+    """One norm of all weights of a rank, and one of their updates, as if each were one tensor."""
+    half = len(parts) // 2
+    return torch.cat(
+        [real_norm(some).double().expand(half) for some in (parts[:half], parts[half:])]
+    )
+
+
 real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
 real_masks = Masked.__call__
 real_leave = tensor._Leave.forward
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
-P = "pipeline.parallel."
+P, RATIO = "pipeline.parallel.", "pipeline.training.lamb."
 TENSOR, STAGES, ROWS = (
     f"pipeline.strategies.{room}." for room in ("tensor.step", "pipeline_parallel", "sharded.rows")
 )
@@ -376,6 +393,10 @@ WRONG: dict[str, dict[str, Any]] = {
             real_masks(self, windows, seed, step, 0)
         )
     },
+    "part_ratio": {RATIO + "holders": lambda owner: []},
+    "rows_ratio": {RATIO + "holders": held_but_for(rows_of)},
+    "cut_ratio": {RATIO + "holders": held_but_for(cut_of)},
+    "stage_ratio": {RATIO + "whole_norms": norm_of_a_stage},
 }
 """What a broken axis has in place of the right thing, by mutation."""
 

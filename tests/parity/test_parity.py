@@ -60,6 +60,7 @@ from tests.parity.cases import (
     mutated_world,
     on_eight,
     overflow_cases,
+    padded_cases,
     precisions_of,
     recomputed_cases,
     variants_of,
@@ -201,12 +202,12 @@ def test_a_model_of_transformers_takes_the_same_steps(launched, strategy, world,
 
 
 def assert_same_training(runs: Runs, single: Runs, case: Case) -> None:
-    """Steps and, in fp32, final weights of a single device; all ranks end with the same bits."""
+    """Steps and, where they are kept, final weights of a single device; the same on all ranks."""
     full = case.precision == "fp32"
     first, later = (FIRST_STEP, ALL_STEPS) if full else (MIXED_FIRST, MIXED)
     assert_same_steps(runs.rank(case), single.rank(case.reference()), first=first, later=later)
     assert len({rank["weights_sha256"] for rank in runs.ranks(case)}) == 1
-    if full:
+    if case.weights_wanted:
         expected = single.weights(case.reference())
         for name, weight in runs.weights(case).items():
             torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
@@ -409,8 +410,25 @@ DECAYED = [(s, w, c) for s, w in launches() if w > 1 for c in decay_cases(s, w)]
 @pytest.mark.parametrize(
     ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in DECAYED]
 )
-def test_matrices_alone_decay_as_on_a_single_device(launched, strategy, world, case) -> None:
+def test_decay_of_matrices_and_lamb_as_on_a_single_device(launched, strategy, world, case) -> None:
     assert_same_training(launched(strategy, world), launched("single", 1), case)
+
+
+PADDED = [(s, w, c) for s, w in launches() for c in padded_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in PADDED]
+)
+def test_a_padded_vocabulary_takes_the_steps_of_one_without(
+    launched, strategy, world, case
+) -> None:
+    """On a single device the loss of equal weights has equal bits; gradients differ in the last."""
+    single = launched("single", 1).rank(case.reference())
+    run = launched(strategy, world).rank(case)
+    assert_same_steps(run, single, first=FIRST_STEP, later=ALL_STEPS)
+    if strategy == "single":
+        assert run["steps"][0]["loss"] == single["steps"][0]["loss"]
 
 
 MUTANTS = [case for strategy in {s: None for s, _ in launches()} for case in mutants(strategy)]

@@ -110,7 +110,22 @@ def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(slurm_cluster, tmp
     check_gone_on(made, steps=1_200, run="dps/n1/r0")
 
 
-def test_runs_of_a_preempted_allocation_go_on_in_the_next(slurm_cluster, tmp_path) -> None:
+def test_a_run_whose_job_gets_the_signal_goes_on_from_where_it_was(slurm_cluster, tmp_path) -> None:
+    """`scancel --batch` sends the batch script what `--signal=B:USR1@120` does before its end."""
+    made = with_checkpoints(tmp_path / "cluster", steps=1_200, every=100)
+    study = start_to_a_checkpoint(slurm_cluster, made)
+    (job,) = [job for job, state in slurm_cluster.jobs().items() if state == "RUNNING"]
+    slurm_cluster.run(["scancel", "--batch", "--signal=USR1", job])
+    said, _ = study.communicate(timeout=300)
+    assert study.returncode == 0, said[-3000:]
+    assert "Trying to restart job" in said
+    check_gone_on(made, steps=1_200)
+    record = json.loads((made.results / "runs/dps/n2/r0/run.json").read_text())
+    assert record["execution"]["resumed_from_step"] % 100, "of the signal, not of every 100 steps"
+
+
+@pytest.mark.parametrize("how", ["preempted", "signalled"])
+def test_runs_of_an_ended_allocation_go_on_in_the_next(slurm_cluster, tmp_path, how) -> None:
     """Two runs share an allocation; the first loses it, and takes the same steps as the second."""
     made = with_checkpoints(tmp_path / "cluster", steps=1_000, every=100, repeats=2)
     job = ("workflow/profiles/allocation/job.sh", "runs_on_2", "--configfile", "tiny.yaml")
@@ -124,13 +139,16 @@ def test_runs_of_a_preempted_allocation_go_on_in_the_next(slurm_cluster, tmp_pat
     slurm_cluster.wait_for(
         "a checkpoint", lambda: next(runs.glob("*/checkpoints/step-*"), None) is not None, 120
     )
-    slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
+    if how == "preempted":
+        slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
+    else:
+        slurm_cluster.run(["scancel", "--batch", "--signal=USR1", number])
     slurm_cluster.wait_for(
         "the end", lambda: slurm_cluster.jobs()[number] in ("COMPLETED", "FAILED"), 300
     )
     said = (made.folder / "job.txt").read_text()
     assert slurm_cluster.jobs()[number] == "COMPLETED", said[-3000:]
-    assert "DUE TO PREEMPTION" in said
+    assert ("DUE TO PREEMPTION" if how == "preempted" else "the job was asked to end") in said
     first, second = records(made.results).values()
     assert first["status"] == second["status"] == "ok"
     resumed = [record["execution"]["resumed_from_step"] for record in (first, second)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline import figures, tables
 from pipeline.__main__ import main
-from pipeline.archive.layout import MANIFEST_FILE, METRICS_FILE, REPORT_FILE, STUDY_FILE
+from pipeline.archive.layout import MANIFEST_FILE, STUDY_FILE
+from pipeline.commands.rehearse import after_training
 from pipeline.figures import theme
 from pipeline.files import sha256_of_file, write_text
 from pipeline.metrics.collect import run_folder
@@ -64,6 +64,9 @@ ONE = {"cells": [cell(0)], "repeats": 1, "claims": [], "cluster": {"nodes": [1]}
 STUDIES: dict[str, tuple[dict[str, Any], Failure]] = {
     "none finished, each in its way": (THREE, in_turn),
     "all unsupported": (THREE, every("unsupported", "there is no CUDA device")),
+    "all diverged": (
+        THREE, every("failed", "FloatingPointError: the loss of step 3 is nan"),
+    ),
     "all timed out": (THREE, every("timeout", "not done after timeout_seconds = 300")),
     "no base": (THREE, but_the_base),
     "one cell, one run": (ONE, none),
@@ -105,27 +108,11 @@ def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
 
 
 def stages(study: Study, results: Path) -> list[tuple[str, ...]]:
-    """The commands of the stages after training, as the rules call them."""
-    of_study = ("--study", str(results / STUDY_FILE))
-    metrics = ("--metrics", str(results / METRICS_FILE))
-    verdicts = results / "claims/verdicts.json"
-    judged = ("--verdicts", str(verdicts)) if study.claims else ()
-    runs = ("--runs", str(results / "runs"))
-    made = ("--figures", str(results / "figures"), "--tables", str(results / "tables"))
-    drawn, tabled = figures.catalogue.shown(study), tables.catalogue.shown(study)
-    paper = ("--generated", str(results.parent / "generated"), "--out", str(results / "paper"))
-    manifest = ("--manifest", str(results / MANIFEST_FILE))
-    page = ("--out", str(results / REPORT_FILE))
-    archive = ("--results", str(results), "--out", str(results.parent / "fake.zip"))
+    """The commands of the stages after training, as the rules call them, and those on the whole."""
     return [
-        ("metrics", *of_study, *runs, "--out", str(results / METRICS_FILE)),
-        *([("claims", *of_study, *metrics, "--out", str(verdicts))] if study.claims else []),
-        ("figure", *drawn, *metrics, *judged, "--out", str(results / "figures")),
-        ("table", *tabled, *metrics, *judged, "--out", str(results / "tables")),
-        ("paper", *of_study, *metrics, *judged, *made, *manifest, *paper),
-        ("page", *of_study, *metrics, *judged, *made, *runs, *page),
+        *after_training(study, results, "--manifest", str(results / MANIFEST_FILE)),
         ("artifact", "--results", str(results)),
-        ("archive", *archive),
+        ("archive", "--results", str(results), "--out", str(results.parent / "fake.zip")),
     ]
 
 

@@ -28,6 +28,9 @@ Rank 0 writes all of them where every rank holds the same; where the model is cu
 HOST_BYTES = 28
 """A parameter on the host of a GPU: what a rank starts from and what it writes, generously."""
 
+STOP_SIGNAL = "--signal=B:USR1@120"
+"""120 s before its end, or at its preemption, a job hears it (`envs/checkpoint_on_signal.sh`)."""
+
 RESERVE = 1.25
 """Over the predicted peak: what the allocator keeps, and what the prediction misses."""
 
@@ -44,7 +47,8 @@ class Request:
     @property
     def slurm_extra(self) -> str:
         """sbatch's options for which Snakemake's executor has no resource."""
-        return "--exclusive" + (f" --gpus-per-node={self.gpus}" if self.gpus else "")
+        gpus = f" --gpus-per-node={self.gpus}" if self.gpus else ""
+        return f"--exclusive{gpus} {STOP_SIGNAL}"
 
     @property
     def srun(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pipeline.study.spec import ModelSpec
 
 def num_parameters(model: ModelSpec) -> int:
     """Parameters of GPT-2 with tied embeddings: 12 w^2 + 13 w a layer, the rest outside of them."""
-    embeddings = (model.vocab_size + model.context) * model.width
+    embeddings = (model.vocab_rows + model.context) * model.width
     return model.num_layers * layer_parameters(model) + embeddings + 2 * model.width
 
 
@@ -26,7 +26,7 @@ def layer_parameters(model: ModelSpec) -> int:
 
 def end_parameters(model: ModelSpec) -> tuple[int, int]:
     """Both embeddings; the last layer norm and the output layer, which shares its weight."""
-    tokens = model.vocab_size * model.width
+    tokens = model.vocab_rows * model.width
     return tokens + model.context * model.width, tokens + 2 * model.width
 
 
@@ -53,7 +53,7 @@ def recomputed_flops_per_token(model: ModelSpec) -> float:
 
 def product_weights(model: ModelSpec) -> int:
     """Weights that are used in matrix products; the output layer counts once."""
-    return 12 * model.num_layers * model.width**2 + model.vocab_size * model.width
+    return 12 * model.num_layers * model.width**2 + model.vocab_rows * model.width
 
 
 def cut_parameters(model: ModelSpec) -> int:
@@ -97,7 +97,7 @@ def _end_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
 def logit_bytes(model: ModelSpec, sequences: int) -> int:
     """The loss at its peak: log-probabilities and two gradients in fp32, and the token ids."""
     tokens = sequences * model.context
-    return tokens * (3 * FP32 * model.vocab_size + 2 * INT64)
+    return tokens * (3 * FP32 * model.vocab_rows + 2 * INT64)
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -112,7 +112,7 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
         "mlp.c_proj": (width, hidden),
     }
     shapes: dict[str, tuple[int, ...]] = {
-        "wte.weight": (model.vocab_size, width),
+        "wte.weight": (model.vocab_rows, width),
         "wpe.weight": (model.context, width),
     }
     for block in range(model.num_layers):
@@ -134,7 +134,7 @@ def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
     for block in range(model.num_layers):
         for name, times in widths.items():
             shapes[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
-    return shapes | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_size)}
+    return shapes | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_rows)}
 
 
 def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Counts, Counts]:
@@ -144,7 +144,7 @@ def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Cou
     often. Products are (tokens, inputs, outputs), attention (sequences, heads, positions, width of
     a head), all else (tokens, width).
     """
-    tokens, width, vocabulary = sequences * model.context, model.width, model.vocab_size // ranks
+    tokens, width, vocabulary = sequences * model.context, model.width, model.vocab_rows // ranks
     heads = model.num_heads // ranks
     cut = heads * (width // model.num_heads)
     block = Counter(

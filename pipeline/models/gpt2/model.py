@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +73,9 @@ class Block(nn.Module):
 class Gpt2(nn.Module):
     """The language model; the output layer shares its weight with the token embedding.
 
-    `cross_entropy` is the loss of logits (tokens, vocab_size) and targets (tokens,).
+    `cross_entropy` is the loss of logits (tokens, vocabulary) and targets (tokens,), of which
+    `first_column` is the first of this rank. Rows from `vocab_size` on pad the vocabulary: zeros,
+    and as their columns are masked they have no gradient and stay so.
     """
 
     tensor_cuts = TensorCuts(
@@ -94,7 +97,9 @@ class Gpt2(nn.Module):
         self.ln_f = nn.LayerNorm(spec.width)
         self.lm_head = nn.Linear(spec.width, spec.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
+        self.first_column = 0
         self._initialise()
+        self._pad()
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -109,6 +114,20 @@ class Gpt2(nn.Module):
                 nn.init.normal_(parameter, std=residual if "c_proj" in name else 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+    def _pad(self) -> None:
+        """Add the rows that pad the vocabulary; all else has the values that it has without them.
+
+        A weight without memory names what it pads, whose values `models.deferred` draws.
+        """
+        if (more := self.spec.vocab_rows - self.spec.vocab_size) == 0:
+            return
+        own = self.wte.weight
+        padded: Any = nn.Parameter(F.pad(own.detach(), (0, 0, 0, more)))
+        if own.device.type == "meta":
+            padded.samestep_pads = own
+        self.wte.weight = self.lm_head.weight = padded
+        self.wte.num_embeddings = self.lm_head.out_features = self.spec.vocab_rows
 
     @property
     def width(self) -> int:
@@ -128,10 +147,16 @@ class Gpt2(nn.Module):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; targets are (batch, context)."""
-        return self.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        logits = logits.flatten(0, 1).float()
+        if self.spec.vocab_rows > self.spec.vocab_size:
+            columns = self.first_column + torch.arange(logits.shape[-1], device=logits.device)
+            # Finite: a rank whose columns are all masked multiplies some of them by zero.
+            lowest = torch.finfo(logits.dtype).min
+            logits = logits.masked_fill(columns >= self.spec.vocab_size, lowest)
+        return self.cross_entropy(logits, targets.flatten())
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Token ids (batch, context) -> logits (batch, context, vocab_size)."""
+        """Token ids (batch, context) -> logits (batch, context, vocab_rows)."""
         x = self.embed(inputs)
         for block in self.h:
             x = block(x)

@@ -68,6 +68,15 @@ class Deepspeed(Strategy):
             raise StudyError(f"deepspeed stage {self.stage} is unknown; use one of 1, 2, 3")
         return super().layout(world)
 
+    def check_spec(self, spec: RunSpec) -> None:
+        """Besides, raise StudyError for an optimiser that asks for the norm of each tensor."""
+        super().check_spec(spec)
+        if spec.optimiser.name == "lamb":
+            raise StudyError(
+                f"{spec.run_id}: DeepSpeed steps runs of all weights joined, and optimiser lamb "
+                "needs the norm of each tensor; use strategy sharded, or optimiser adamw"
+            )
+
     def check(self) -> None:
         """Raise MissingError where DeepSpeed is missing or too old."""
         reason = why_unusable()

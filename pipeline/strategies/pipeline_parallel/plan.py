@@ -118,7 +118,7 @@ class Pipelined(Strategy):
     def _products(self, spec: RunSpec, layers: int, is_last: bool) -> float:
         """Share of the weights of products: those of the layers, and of the output layer."""
         model, products = spec.model, models.product_weights(spec.model)
-        head = model.vocab_size * model.width
+        head = model.vocab_rows * model.width
         return (layers * (products - head) / model.num_layers + head * is_last) / products
 
     @property
@@ -133,7 +133,7 @@ class Pipelined(Strategy):
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Activations to the next stage, their gradients to the one before; sums of gradients."""
-        tied = spec.model.vocab_size * spec.model.width / models.num_parameters(spec.model)
+        tied = spec.model.vocab_rows * spec.model.width / models.num_parameters(spec.model)
         share = self.footprint(spec, layout, rank, gradients).weight_share
         return (
             *self.sends_between_stages(spec, layout, rank, tied * gradients),

@@ -91,11 +91,15 @@ class Sharded(Strategy):
         if self.stage == 1:
             # rows of the weights besides the whole ones and of the gradients, and a bucket in the
             # order of the ranks while it is reduced; then all that is gathered
-            rows = int(gradients * share)
+            rows, bucket = int(gradients * share), min(BUCKET_BYTES, gradients)
+            # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of
+            # Gloo's copy of that: blocks of so many sizes never fit one another's.
+            heap = layout.device == "cpu"
             return Footprint(
-                buffer_bytes=min(BUCKET_BYTES, gradients),
+                buffer_bytes=0 if heap else bucket,
+                holds_gradients=heap,
                 optimiser_share=share,
-                gathered_bytes=2 * rows,
+                gathered_bytes=2 * rows + (bucket + 2 * gradients if heap else 0),
             )
         each = gradients // models.num_parameters(spec.model)
         block = each * models.layer_parameters(spec.model)

@@ -47,7 +47,7 @@ class Bucket:
             shape = (min(run, len(parameter) - start), *parameter.shape[1:])
             numel = math.prod(shape)
             rows = nn.Parameter(own[:numel].view(shape))
-            setattr(rows, ROWS_NAME, Rows(start, tuple(parameter.shape)))
+            setattr(rows, ROWS_NAME, Rows(start, tuple(parameter.shape), ranks))
             if (cut := cut_of(parameter)) is not None:
                 setattr(rows, NAME, cut)
             self.rows.append(rows)

@@ -41,7 +41,7 @@ class Part:
         """
         model = spec.model
         before, after = models.end_parameters(model)
-        tied = model.vocab_size * model.width
+        tied = model.vocab_rows * model.width
         cut = self.layers * (models.cut_parameters(model) - tied) / model.num_layers
         cut += tied * (self.is_first or self.is_last)
         held = self.layers * models.layer_parameters(model)

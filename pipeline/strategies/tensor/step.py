@@ -244,6 +244,7 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
     if axis.sequence:
         places: Any = model.get_submodule(cuts.positions)
         _replace(model, cuts.positions, OwnPositions(places, axis))
+    any_model.first_column = embedding.start
     any_model.cross_entropy = lambda logits, targets: vocabulary_cross_entropy(
         logits, targets, axis, embedding.start
     )

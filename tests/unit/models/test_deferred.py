@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from pipeline.study.spec import ModelSpec
 SPEC = ModelSpec("gpt2", num_layers=2, width=12, num_heads=2, context=5, vocab_size=31)
 
 
-def test_values_are_those_of_a_model_that_was_built_at_once() -> None:
-    whole = dict(build_model(SPEC, 7).named_parameters())
-    model, initial = deferred_model(SPEC, 7)
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, pad_vocab_to=16)], ids=["plain", "padded"])
+def test_values_are_those_of_a_model_that_was_built_at_once(spec) -> None:
+    whole = dict(build_model(spec, 7).named_parameters())
+    model, initial = deferred_model(spec, 7)
     found = dict(initial.values(whole.keys()))
     assert all(parameter.is_meta for parameter in model.parameters())
     assert [name for name, _ in model.named_parameters()] == list(whole)

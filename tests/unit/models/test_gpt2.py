@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from pipeline.errors import StudyError
-from pipeline.models import flops_per_token, tensor_shapes
+from pipeline.models import flops_per_token, num_parameters, tensor_shapes
 from pipeline.models.build import build_model
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.study.spec import ModelSpec
+from tests.parity.cases import Case
 from tests.transformers_weights import load_transformers
 
 if TYPE_CHECKING:  # each process of a session imports this file, one runs it
     from transformers import GPT2LMHeadModel
 
 SPEC = ModelSpec("gpt2", num_layers=2, width=32, num_heads=4, context=16, vocab_size=61)
+PADDED = replace(SPEC, pad_vocab_to=16)
 
 
 def reference() -> GPT2LMHeadModel:
@@ -71,6 +74,29 @@ def test_later_tokens_do_not_change_earlier_logits() -> None:
 def test_output_layer_is_the_embedding() -> None:
     model = make(0)
     assert model.lm_head.weight is model.wte.weight
+
+
+def test_a_padded_vocabulary_is_rows_of_zeros_that_stay_zeros() -> None:
+    """All other weights have the bits that they have without, and so has the first loss."""
+    padded, plain = build_model(PADDED, 7), make(7)
+    weights = dict(padded.named_parameters())
+    for name, weight in plain.named_parameters():
+        assert torch.equal(weights[name][: len(weight)], weight), name
+    assert weights["wte.weight"].shape == tensor_shapes(PADDED)["wte.weight"] == (64, 32)
+    assert num_parameters(PADDED) == sum(weight.numel() for weight in weights.values())
+    assert flops_per_token(PADDED) - flops_per_token(SPEC) == 6 * 3 * 32
+    losses = [model(ids(), ids()) for model in (plain, padded)]
+    assert losses[0].item() == losses[1].item()
+    optimiser = torch.optim.AdamW(padded.parameters(), 0.1)
+    losses[1].backward()
+    optimiser.step()
+    assert not weights["wte.weight"][61:].any()
+
+
+def test_a_model_of_transformers_is_not_padded() -> None:
+    spec = Case("single", architecture="GPT2LMHeadModel").spec(1)
+    with pytest.raises(StudyError, match="pad_vocab_to 16: models of transformers are not padded"):
+        replace(spec, model=replace(spec.model, pad_vocab_to=16)).check()
 
 
 def test_flops_per_token_by_hand() -> None:

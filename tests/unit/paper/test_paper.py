@@ -261,6 +261,18 @@ def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
     assert "global_batch differ".replace("_", r"\_") in text
 
 
+@pytest.mark.parametrize(
+    ("name", "label", "source"), [("adamw", "AdamW", "loshchilov2019"), ("lamb", "LAMB", "you2020")]
+)
+def test_the_optimiser_is_named_with_its_source(name, label, source, folder: Path) -> None:
+    study = make_study(repeats=1)
+    study["optimiser"] |= {"name": name}
+    text = " ".join(text_of(study, make_table(repeats=1), folder).split())
+    assert f"The optimiser is {label} [@{source}] with learning rate" in text
+    assert f"because {label} divides a gradient" in text
+    assert f"@inproceedings{{{source}," in Path("paper/references.bib").read_text()
+
+
 def test_a_study_of_which_nothing_ran_is_still_a_paper(tmp_path: Path) -> None:
     cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
     study = make_study(repeats=1, cells=cells)

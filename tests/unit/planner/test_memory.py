@@ -28,6 +28,7 @@ from pipeline.study.spec import ModelSpec, RunSpec
 
 SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)
 MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
+PADDED = replace(SMALL, vocab_size=1000, pad_vocab_to=128)
 TOLERANCE = 0.02
 SIZES = models.arithmetic(SMALL)
 
@@ -58,10 +59,10 @@ def kept_bytes(model: ModelSpec, precision: str, sequences: int, recompute: bool
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp_o1", "amp_o2"])
-@pytest.mark.parametrize(("model", "sequences"), [(SMALL, 1), (SMALL, 8), (MIDDLE, 2)])
+@pytest.mark.parametrize(("model", "sequences"), [(SMALL, 1), (SMALL, 8), (MIDDLE, 2), (PADDED, 2)])
 def test_activations_are_what_torch_keeps(model, sequences, precision) -> None:
     spec = replace(run_of("smoke", "single", 1), model=model, precision=precision)
-    log_probabilities = 4 * sequences * model.context * model.vocab_size
+    log_probabilities = 4 * sequences * model.context * model.vocab_rows
     predicted = SIZES.activation_bytes(spec.model, sequences, formats(spec)) + log_probabilities
     assert predicted == pytest.approx(kept_bytes(model, precision, sequences), rel=TOLERANCE)
 
@@ -146,6 +147,13 @@ def test_adamw_in_fp32_holds_four_values_a_parameter() -> None:
     count = num_parameters(spec.model)
     assert found.parameters + found.gradients + found.optimiser == 16 * count
     assert formula_24(spec) > 16 * count
+
+
+def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:
+    spec = run_of("bai2022", "single", 1)
+    adamw = predict(spec)
+    lamb = predict(replace(spec, optimiser=replace(spec.optimiser, name="lamb")))
+    assert lamb == replace(adamw, buffers=adamw.buffers + 4 * num_parameters(spec.model))
 
 
 def test_narrow_weights_keep_masters_and_their_gradients() -> None:

@@ -146,3 +146,14 @@ def test_an_estimate_names_what_it_is_from(capsys, tmp_path, monkeypatch) -> Non
     assert "Estimate: " in shown and " earlier records in results/fake of this machine" in shown
     assert main(["plan", "--study", "bai2022", "--device", "a100-80"]) == 0
     assert "At least " in (bound := capsys.readouterr().out) and "A100 datasheet" in bound
+
+
+def test_zero_1_needs_more_than_ddp_where_a_heap_keeps_its_messages() -> None:
+    """Measured on four nodes at 1.6 M parameters: 342 MiB, and 320 of DDP."""
+    found = plans_of("mechanisms")
+    zero, ddp = (found[cell, 4].memory.peak / MEBIBYTE for cell in ("zero1", "ddp"))
+    assert 8 < zero - ddp < 22
+    gpus = plans_of("bai2022")["dps", 2].spec
+    sharded = replace(gpus, strategy="sharded", options={"stage": 1})
+    on_gpus = [plan_study([spec])[0].memory.peak for spec in (gpus, sharded)]
+    assert on_gpus[1] < on_gpus[0]

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from pipeline import strategies
-from pipeline.errors import LaunchError, PeerError, UnsupportedError
+from pipeline.errors import LaunchError, PeerError, StoppedError, UnsupportedError
 from pipeline.training.worker import kind_of
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]"
@@ -16,6 +16,7 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection cl
     [
         (UnsupportedError("no Apex"), "unsupported"),
         (LaunchError("two ranks came up"), "error"),
+        (StoppedError("the job was asked to end"), "stopped"),
         (PeerError("another rank could not write its part"), "lost"),
         (OSError(errno.ENOSPC, "No space left on device"), "error"),
         (MemoryError(), "oom"),

@@ -18,7 +18,7 @@ def run_of(study: str, cell: str, nodes: int) -> ResolvedRun:
 def test_gpus_and_nodes_are_those_of_the_spec() -> None:
     two = request(run_of("bai2022", "horovod-apex", 2))
     assert (two.nodes, two.gpus) == (2, 4)
-    assert two.slurm_extra == "--exclusive --gpus-per-node=4"
+    assert two.slurm_extra == "--exclusive --gpus-per-node=4 --signal=B:USR1@120"
     assert two.srun[0] == "srun"
     assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=4"} <= set(two.srun)
     one = request(run_of("bai2022", "single", 1))
@@ -31,7 +31,7 @@ def test_one_process_may_own_all_gpus_of_its_node() -> None:
 
 def test_nodes_on_the_loopback_are_one_machine() -> None:
     four = request(run_of("smoke", "dps", 4))
-    assert (four.nodes, four.gpus, four.slurm_extra) == (1, 0, "--exclusive")
+    assert (four.nodes, four.gpus, four.slurm_extra) == (1, 0, "--exclusive --signal=B:USR1@120")
     assert four.memory_mb > request(run_of("smoke", "dps", 1)).memory_mb
 
 

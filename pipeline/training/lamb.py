@@ -1,0 +1,102 @@
+"""LAMB (You et al. 2020, arXiv 1904.00962): Adam whose step is as long as each weight is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pipeline.parallel.collectives import collective
+from pipeline.parallel.cut import holders
+
+
+class Lamb(Optimizer):
+    """Adam's step with its decay, scaled for each tensor by its trust ratio.
+
+    That is the norm of the weight over the norm of its step, one where either is zero. Both are
+    norms of the whole tensor, of which a rank may hold a part. Slots are those of AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, options)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Step all parameters that have gradients. Collective where ranks hold parts of them."""
+        owners, weights, updates, rates = list[Tensor](), list[Tensor](), list[Tensor](), []
+        for group in self.param_groups:
+            own = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if own:
+                owners += own
+                weights += map(part, own)
+                updates += self._updates(own, group)
+                rates += [group["lr"]] * len(own)
+        if not owners:
+            return
+        lengths, steps = whole_norms([*owners, *owners], [*weights, *updates]).chunk(2)
+        trust = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
+        for weight, update, rate, ratio in zip(weights, updates, rates, trust, strict=True):
+            weight.sub_(update.mul_(rate * ratio))
+
+    def _updates(self, owners: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Adam's steps of this rank's parts, decay included, before they are scaled."""
+        for owner in owners:
+            if not self.state[owner]:
+                self.state[owner] = {
+                    "step": torch.zeros((), device=owner.device),
+                    "exp_avg": torch.zeros_like(owner),
+                    "exp_avg_sq": torch.zeros_like(owner),
+                }
+        kept = [self.state[owner] for owner in owners]
+        gradients: Any = [owner.grad for owner in owners]
+        gradients = list(map(part, gradients))
+        means, squares = ([part(one[name]) for one in kept] for name in ("exp_avg", "exp_avg_sq"))
+        counts = [one["step"] for one in kept]
+        torch._foreach_add_(counts, 1)
+        (mean_decay, square_decay), count = group["betas"], counts[0].double()
+        torch._foreach_lerp_(means, gradients, 1 - mean_decay)
+        torch._foreach_mul_(squares, square_decay)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - square_decay)
+        updates = []
+        for owner, mean, square in zip(map(part, owners), means, squares, strict=True):
+            root = (square / (1 - square_decay**count)).sqrt_().add_(group["eps"])
+            update = (mean / (1 - mean_decay**count)).div_(root)
+            updates.append(update.add_(owner, alpha=group["weight_decay"]))
+        return updates
+
+
+def part(tensor: Tensor) -> Tensor:
+    """This rank's numbers of a tensor."""
+    shards: Any = tensor.detach()
+    own: Tensor = shards.to_local() if hasattr(shards, "to_local") else shards
+    return own
+
+
+@collective
+def whole_norms(owners: list[Tensor], parts: list[Tensor]) -> Tensor:
+    """L2 norms, in float64, of the wholes of `parts`, which are cut as `owners` are. Collective.
+
+    One all-reduce of a number for each tensor, along each axis that cuts some.
+    """
+    squares = torch.stack(torch._foreach_norm(parts)).double() ** 2
+    cut_over: dict[dist.ProcessGroup, list[int]] = {}
+    for place, owner in enumerate(owners):
+        for ranks in holders(owner):
+            cut_over.setdefault(ranks, []).append(place)
+    for ranks, places in cut_over.items():
+        sums = squares[places]
+        dist.all_reduce(sums, group=ranks)
+        squares[places] = sums
+    return squares.sqrt()
