@@ -274,7 +274,8 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         brief = [case for name in strategies.names() for case in brief_cases(name, 2)]
         found += [case for case in references(brief) if case not in found]
     found += brief_cases(strategy, world) if world == 2 else []
-    return found + recomputed_cases(strategy, world) + model_cases(strategy, world)
+    found += recomputed_cases(strategy, world) + model_cases(strategy, world)
+    return list(dict.fromkeys(found))
 
 
 def model_cases(strategy: str, world: int) -> list[Case]:
@@ -283,11 +284,14 @@ def model_cases(strategy: str, world: int) -> list[Case]:
     Where layers are cut, those with a plan, also in micro-batches, where what is sent is counted;
     `NARROW` also recomputed, and over a data axis besides.
     """
+    if strategy == REFERENCE:
+        others = [name for name in strategies.names() if name != REFERENCE]
+        return references([case for s in others for w in (2, 4) for case in model_cases(s, w)])
     cuts = strategies.load(strategy, {}).cuts
     able = cuts in ("", "axis_cuts") and strategy != "deepspeed"
     if able and cuts and world == 4:
         return [Case(strategy, accumulation=2, variant=1, architecture=name) for name in NARROW]
-    if not able or world != (1 if strategy == REFERENCE else 2):
+    if not able or world != 2:
         return []
     again = [Case(strategy, accumulation=4, recompute=True, architecture=name) for name in NARROW]
     return again * bool(cuts) + [
@@ -295,8 +299,7 @@ def model_cases(strategy: str, world: int) -> list[Case]:
         for name in ARCHITECTURES
         for variant in (variants_of(strategy, world) if not cuts else (0,))
         for precision in (("fp32",) if variant or name not in NARROW else ("fp32", "bf16"))
-        for pieces in ((1, 2, 4) if strategy == REFERENCE else (1, 4))
-        if pieces == 1 or cuts or strategy == REFERENCE or name in NARROW[1:]
+        for pieces in ((1, 4) if cuts or name in NARROW[1:] else (1,))
         if not cuts or name.startswith(PLANNED)
     ]
 
