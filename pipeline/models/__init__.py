@@ -11,8 +11,8 @@ argument, it returns the weighted sum. Its `arithmetic.py`, without torch, has
 `logit_bytes(model, sequences)`, for recomputation `recomputed_flops_per_token(model)`,
 `input_bytes(model, sequences, formats)` and `block_bytes(model, sequences, formats)`, and
 `parameter_shapes(model)`; for annotations, `boundary_shapes(model)`. A model with `tensor_cuts` may
-be cut over a tensor axis, and its arithmetic has `cut_parameters(model)`; one with `stage_cuts`
-into stages of a pipeline. With `operators(model, sequences, ranks)` its steps can be predicted from
+be cut over a tensor axis, and its arithmetic has `axis_cuts(model)`; one with `stage_cuts` into
+stages of a pipeline. With `operators(model, sequences, ranks)` its steps can be predicted from
 what `calibrate` has measured.
 """
 
@@ -53,9 +53,10 @@ def product_weights(model: ModelSpec) -> int:
     return int(arithmetic(model).product_weights(model))
 
 
-def cut_parameters(model: ModelSpec) -> int:
-    """Parameters of the layers that a tensor axis cuts."""
-    return int(arithmetic(model).cut_parameters(model))
+def axis_cuts(model: ModelSpec) -> AxisCuts:
+    """What a tensor axis cuts; raises StudyError for a model that it cannot cut."""
+    found: AxisCuts = arithmetic(model).axis_cuts(model)
+    return found
 
 
 def flops_per_token(model: ModelSpec) -> float:
@@ -91,16 +92,38 @@ class TensorCuts:
 
     `columns` are linear layers cut by output features, each with the number of runs that are cut by
     themselves (three for fused query, key and value); their `rows` follow, cut by input features.
-    `embedding` and `head` are cut over the vocabulary; the model calls its own `cross_entropy` on
-    the logits. `positions` embeds the places of a sequence, (context,) -> (context, width), which
-    are added to what `embedding` gives; what is between the cut layers works token by token.
+    Those of one module have the same input. `partial` are whole on every rank, which sees a part of
+    their input alone, as norms of heads do. `embedding` and `head` are cut over the vocabulary; the
+    model calls its own `cross_entropy` on the logits. `positions` embeds the places of a sequence,
+    (context,) -> (context, width), which are added to what `embedding` gives; what is between the
+    cut layers works token by token. Without them sequences cannot be cut.
     """
 
     columns: Mapping[str, int]
     rows: tuple[str, ...]
     embedding: str
     head: str
-    positions: str
+    positions: str = ""
+    partial: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AxisCuts:
+    """Numbers of a model that may be cut over a tensor axis.
+
+    `parameters` are cut; gradients of `partial` others are added up. A block has `entries` inputs
+    of column cuts and `exits` outputs of row cuts, of which a recomputation repeats `again`.
+    `heads` are what the axis must divide, by the key of the model that sets it: what, how many.
+    `sequences`: may be cut too.
+    """
+
+    parameters: int
+    partial: int
+    entries: int
+    exits: int
+    again: int
+    heads: Mapping[str, tuple[str, int]]
+    sequences: bool
 
 
 @dataclass(frozen=True)

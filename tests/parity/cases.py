@@ -57,6 +57,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 """Classes of transformers, which strategies that cut no model must train; what differs from a
 configuration's defaults."""
+PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
+"""With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
 """Trained in bf16 too, the latter also in micro-batches."""
 MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
@@ -122,6 +124,7 @@ MUTATIONS = (
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
     *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
+    ("tensor", "heads_alone"),
     ("annotated", "part_ratio"),
     ("sharded", "part_ratio"),
     ("sharded", "rows_ratio"),
@@ -278,20 +281,33 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         brief = [case for name in strategies.names() for case in brief_cases(name, 2)]
         found += [case for case in references(brief) if case not in found]
     found += brief_cases(strategy, world) if world == 2 else []
-    return found + recomputed_cases(strategy, world) + model_cases(strategy, world)
+    found += recomputed_cases(strategy, world) + model_cases(strategy, world)
+    return list(dict.fromkeys(found))
 
 
 def model_cases(strategy: str, world: int) -> list[Case]:
-    """Each class of transformers on two ranks, in fp32 with every setting; `NARROW` in bf16 too."""
-    cuts = strategies.load(strategy, {}).cuts or strategy == "deepspeed"
-    if cuts or world != (1 if strategy == REFERENCE else 2):
+    """Each class of transformers on two ranks, in fp32 with every setting; `NARROW` in bf16 too.
+
+    Where layers are cut, those with a plan, also in micro-batches, where what is sent is counted;
+    `NARROW` also recomputed, and over a data axis besides.
+    """
+    if strategy == REFERENCE:
+        others = [name for name in strategies.names() if name != REFERENCE]
+        return references([case for s in others for w in (2, 4) for case in model_cases(s, w)])
+    cuts = strategies.load(strategy, {}).cuts
+    able = cuts in ("", "axis_cuts") and strategy != "deepspeed"
+    if able and cuts and world == 4:
+        return [Case(strategy, accumulation=2, variant=1, architecture=name) for name in NARROW]
+    if not able or world != 2:
         return []
-    return [
+    again = [Case(strategy, accumulation=4, recompute=True, architecture=name) for name in NARROW]
+    return again * bool(cuts) + [
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
-        for variant in variants_of(strategy, world)
+        for variant in (variants_of(strategy, world) if not cuts else (0,))
         for precision in (("fp32",) if variant or name not in NARROW else ("fp32", "bf16"))
-        for pieces in ((1, 4) if name in NARROW[1:] else (1,))
+        for pieces in ((1, 4) if cuts or name in NARROW[1:] else (1,))
+        if not cuts or name.startswith(PLANNED)
     ]
 
 
@@ -449,6 +465,8 @@ def mutants(strategy: str) -> list[Case]:
     for mutation in [name for s, name in MUTATIONS if s == strategy]:
         if mutation in MISCOUNTED:
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
+        elif mutation == "heads_alone":  # norms of heads, of which each rank has some
+            case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
         else:
             variant = VARIANT_OF.get((strategy, mutation), 0)
             again, lamb = mutation in RECOMPUTED, mutation in RATIOS

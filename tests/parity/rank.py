@@ -378,6 +378,7 @@ WRONG: dict[str, dict[str, Any]] = {
     },
     "recomputed_without_sum": {TENSOR + "_Leave.forward": staticmethod(summed_once)},
     "uncut_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, model: None},
+    "heads_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, model: None},
     "one_run": {TENSOR + "cut": one_run},
     "untied": {STAGES + "step.Axes.of": without_ends},
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},

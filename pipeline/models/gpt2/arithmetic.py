@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pipeline.models import FP32, INT64, Counts, Formats
+from pipeline.models import FP32, INT64, AxisCuts, Counts, Formats
 from pipeline.study.spec import ModelSpec
 
 
@@ -56,9 +56,17 @@ def product_weights(model: ModelSpec) -> int:
     return 12 * model.num_layers * model.width**2 + model.vocab_rows * model.width
 
 
-def cut_parameters(model: ModelSpec) -> int:
+def axis_cuts(model: ModelSpec) -> AxisCuts:
     """What a tensor axis cuts: the weights of products, and the biases of column cuts (7 w)."""
-    return product_weights(model) + 7 * model.num_layers * model.width
+    return AxisCuts(
+        parameters=product_weights(model) + 7 * model.num_layers * model.width,
+        partial=0,
+        entries=2,
+        exits=2,
+        again=1,
+        heads={"num_heads": ("attention heads", model.num_heads)},
+        sequences=True,
+    )
 
 
 def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:

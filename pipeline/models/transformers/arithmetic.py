@@ -20,8 +20,11 @@ from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.files import write_text
-from pipeline.models import FP32, INT64, Formats
+from pipeline.models import FP32, INT64, AxisCuts, Formats
 from pipeline.study.spec import ModelSpec
+
+FACTS = 2
+"""Version of what `facts` prints."""
 
 
 def num_parameters(model: ModelSpec) -> int:
@@ -75,6 +78,14 @@ def logit_bytes(model: ModelSpec, sequences: int) -> int:
     return tokens * (3 * FP32 * model.vocab_size + 2 * INT64)
 
 
+def axis_cuts(model: ModelSpec) -> AxisCuts:
+    """What a tensor axis cuts; raises StudyError where the class has no plan that we follow."""
+    found = _facts(model)["cuts"]
+    if isinstance(found, str):
+        raise StudyError(f"{found}; use a strategy that cuts no layers, such as sharded")
+    return AxisCuts(**found)
+
+
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter by its name, tied ones once."""
     return {name: tuple(shape) for name, shape in _facts(model)["parameters"].items()}
@@ -93,7 +104,7 @@ def _facts(model: ModelSpec) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _counted(model: str) -> dict[str, Any]:
     """Facts of a model, given as JSON; raises StudyError where transformers refuses it."""
-    versions = [version(name) for name in ("transformers", "torch")]
+    versions = [FACTS, *(version(name) for name in ("transformers", "torch"))]
     key = hashlib.sha256(json.dumps([model, *versions]).encode()).hexdigest()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     file = Path(os.environ.get("SAMESTEP_CACHE") or Path(base, "samestep"), "models", f"{key}.json")

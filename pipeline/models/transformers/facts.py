@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from pipeline.errors import StudyError
 from pipeline.models.transformers.model import LanguageModel
 from pipeline.study.spec import ModelSpec
 
@@ -51,7 +52,48 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             "forward_flops": sum(counts.values()),
             "product_weights": products // (2 * spec.context),
             "kept_bytes": kept,
+            "cuts": _cuts(model, spec, ids),
         }
+
+
+def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] | str:
+    """Fields of `AxisCuts`, or why a tensor axis cannot cut the model."""
+    try:
+        cuts = model.tensor_cuts
+    except StudyError as error:
+        return str(error)
+    named = dict(model.named_modules())
+    columns, rows, partial = (
+        [name for name in named if name.endswith(ends)]
+        for ends in (tuple(cuts.columns), cuts.rows, cuts.partial)
+    )
+    parts = {named[name].weight for name in (*columns, *rows, cuts.embedding, cuts.head)}
+    parts |= {named[name].bias for name in (*columns, cuts.head)} - {None}
+    heads = {"num_heads": ("attention heads", spec.num_heads)}
+    groups = getattr(model.model.config, "num_key_value_heads", None) or spec.num_heads
+    if groups != spec.num_heads:
+        heads["config.num_key_value_heads"] = ("key and value heads", groups)
+    called: list[str] = []
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, module in model.blocks[0].named_modules()
+        if [*module.parameters(recurse=False)]
+    ]
+    with torch.no_grad():
+        model.logits(ids)
+    for hook in hooks:
+        hook.remove()
+    exits = len(rows) // spec.num_layers
+    return {
+        "parameters": sum(p.numel() for p in parts),
+        "partial": sum(p.numel() for name in partial for p in named[name].parameters()),
+        "entries": len({name.rpartition(".")[0] for name in columns}) // spec.num_layers,
+        "exits": exits,
+        # What comes after the last one makes a recomputation go on to it.
+        "again": exits - called[-1].endswith(cuts.rows),
+        "heads": heads,
+        "sequences": False,
+    }
 
 
 def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:

@@ -6,6 +6,7 @@ off, since its mask would depend on how a batch is split over ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,10 +20,26 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from pipeline.errors import StudyError
+from pipeline.models import TensorCuts
 from pipeline.study.spec import ModelSpec
 
 _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 """Classes of these names scale by one plus their weight, which therefore begins at zero."""
+
+_CUTS = ("colwise", "rowwise", "replicated_with_grad_allreduce")
+"""Words of a tensor plan that are followed, in the order of our columns, rows and partial."""
+
+_PLANS = {
+    "BertForMaskedLM": {
+        "attention.self.query": "colwise",
+        "attention.self.key": "colwise",
+        "attention.self.value": "colwise",
+        "attention.output.dense": "rowwise",
+        "intermediate.dense": "colwise",
+        "output.dense": "rowwise",
+    }
+}
+"""Ours, of classes that have none."""
 
 
 class LanguageModel(nn.Module):
@@ -31,6 +48,7 @@ class LanguageModel(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         kind, config = resolve(spec)
+        self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
         # Weights are initialised below, each whole and in place, as `deferred` repeats it.
         with no_init_weights():
             self.model = kind._from_config(config)
@@ -49,6 +67,38 @@ class LanguageModel(nn.Module):
     def blocks(self) -> nn.ModuleList:
         """The layers that repeat, in their order."""
         return self._blocks[0]
+
+    @property
+    def tensor_cuts(self) -> TensorCuts:
+        """The class's own `base_model_tp_plan`, or ours; StudyError where there is none to follow.
+
+        Embedding and output layer are cut over the vocabulary, whatever the plan says of them.
+        """
+        own = type(self.model).__name__
+        plan = _PLANS.get(own) or getattr(self.model.config, "base_model_tp_plan", None)
+        if not plan:
+            raise StudyError(f"{own} has no tensor plan (base_model_tp_plan), so nothing is cut")
+        kinds = {name.rpartition("*.")[2]: kind for name, kind in plan.items()}
+        if strange := sorted(set(kinds.values()) - {*_CUTS}):
+            raise StudyError(f"the tensor plan of {own} has {strange[0]}, which is not known here")
+        columns, rows, partial = (tuple(n for n in kinds if kinds[n] == one) for one in _CUTS)
+        modules = dict(self.named_modules())
+        for name in (name for name in modules if name.endswith((*columns, *rows))):
+            if type(modules[name]) is not nn.Linear:
+                raise StudyError(f"{own} has {name}, which is no plain linear layer to cut")
+            parent = name.rpartition(".")[0]
+            for child, module in modules[parent].named_children():
+                beside = name.endswith(columns) and not f"{parent}.{child}".endswith(tuple(kinds))
+                if beside and [*module.parameters()]:
+                    raise StudyError(f"the tensor plan of {own} leaves out {parent}.{child}")
+        table, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        plain = type(table) is nn.Embedding and table.padding_idx is None
+        if not plain or type(head) is not nn.Linear:
+            raise StudyError(f"{own} has no plain embedding and output layer: {table}, {head}")
+        names = {module: name for name, module in modules.items()}
+        return TensorCuts(
+            dict.fromkeys(columns, 1), rows, names[table], names[head], partial=partial
+        )
 
     def _initialise(self, std: float) -> None:
         """Normal(0, std) for matrices, zeros for biases, and norms that scale by one."""
@@ -79,9 +129,14 @@ class LanguageModel(nn.Module):
         The mean over the tokens, or with weights the weighted sum, which others divide.
         """
         logits, labels = self.logits(inputs).flatten(0, 1).float(), targets.flatten()
-        if weights is None:
-            return F.cross_entropy(logits, labels)
-        return F.cross_entropy(logits, labels, reduction="none") @ weights.flatten()
+        return self.cross_entropy(logits, labels, None if weights is None else weights.flatten())
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Mean over the tokens, or with weights the weighted sum; logits are (tokens, vocabulary)."""
+    if weights is None:
+        return F.cross_entropy(logits, targets)
+    return F.cross_entropy(logits, targets, reduction="none") @ weights
 
 
 def resolve(spec: ModelSpec) -> tuple[Any, Any]:

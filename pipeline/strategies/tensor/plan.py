@@ -42,7 +42,7 @@ class Part:
         model = spec.model
         before, after = models.end_parameters(model)
         tied = model.vocab_rows * model.width
-        cut = self.layers * (models.cut_parameters(model) - tied) / model.num_layers
+        cut = self.layers * (models.axis_cuts(model).parameters - tied) / model.num_layers
         cut += tied * (self.is_first or self.is_last)
         held = self.layers * models.layer_parameters(model)
         held += before * self.is_first + after * self.is_last
@@ -52,14 +52,15 @@ class Part:
     def all_reduced(self, spec: RunSpec, tokens: float) -> float:
         """Bytes of activations and their gradients that the axis adds up in a step of so many.
 
-        Each block its two inputs' gradients and its two outputs, the embedding its output, the last
-        layer its input's gradient, the loss its numbers. What leaves a product is narrow under
+        Each block its inputs' gradients and its outputs, the embedding its output, the last layer
+        its input's gradient, the loss its numbers. What leaves a product is narrow under
         autocast, what enters it comes from a norm. Cut sequences halve each into an all-gather and
         a reduce-scatter.
         """
         activation = tokens * spec.model.width
         product = FP32 if spec.precision in ("fp32", "tf32") else HALF
-        block = 2 * (FP32 + product) + self._again(spec, product, FP32)
+        cuts = models.axis_cuts(spec.model)
+        block = cuts.entries * FP32 + cuts.exits * product + self._again(spec, product, FP32)
         ends = (self.is_first + self.is_last) * FP32 * activation
         return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
 
@@ -67,21 +68,30 @@ class Part:
         """Bytes that recomputing a block adds: its first output, or half of that and its inputs."""
         if not spec.workload.recompute:
             return 0.0
-        return norm + product / 2 if self.sequence else product
+        again = models.axis_cuts(spec.model).again
+        return norm + product / 2 if self.sequence else again * product
 
     def messages(self, spec: RunSpec, pieces: int = 0) -> float:
-        """All-reduces of a step: four a block, and those of the ends, the loss's three small."""
-        each = 4 * self.layers + self.is_first + 4 * self.is_last
+        """All-reduces of a step: those of its blocks and of the ends, the loss's three small."""
+        cuts = models.axis_cuts(spec.model)
+        each = (cuts.entries + cuts.exits) * self.layers + self.is_first + 4 * self.is_last
         return each * (pieces or spec.workload.accumulation_steps)
 
     def blocks(self, spec: RunSpec) -> str:
         """The part of the formula that is its blocks': `4L`, in activations of fp32."""
-        return f"{4 + self._again(spec, 1, 1):g}L"
+        cuts = models.axis_cuts(spec.model)
+        return f"{cuts.entries + cuts.exits + self._again(spec, 1, 1):g}L"
 
 
 def check_tensor_axis(spec: RunSpec, option: str, ranks: int, *, sequence: bool) -> None:
     """Raise StudyError where a tensor axis does not divide heads, or sequences that it cuts."""
-    wanted = [("attention heads", "num_heads", spec.model.num_heads)]
+    cuts = models.axis_cuts(spec.model)
+    wanted = [(what, key, count) for key, (what, count) in cuts.heads.items()]
+    if sequence and not cuts.sequences:
+        raise StudyError(
+            f"{spec.run_id}: option sequence of strategy {spec.strategy} cuts sequences, which "
+            f"family {spec.model.family} does not know how to do; leave it out"
+        )
     if sequence:
         wanted.append(("tokens of a sequence", "context", spec.model.context))
     for what, key, count in wanted:
@@ -108,7 +118,7 @@ class Tensor(Strategy):
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
     """
 
-    cuts = "cut_parameters"
+    cuts = "axis_cuts"
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
     variants = (
         {"ranks": 2},
@@ -181,25 +191,21 @@ class Tensor(Strategy):
         With cut sequences also the gradients of what no axis cuts.
         """
         tokens = spec.global_batch_tokens // layout.data_parallel
-        part, size = self._part(spec), dict(layout.axes)[TENSOR]
-        payload = part.all_reduced(spec, tokens)
-        if self.sequence:
-            payload += gradients * part.parameters(spec)[0] / models.num_parameters(spec.model)
+        part = Part(spec.model.num_layers, True, True, self.sequence)
+        cuts, parameters = models.axis_cuts(spec.model), models.num_parameters(spec.model)
+        uncut = parameters - cuts.parameters if self.sequence else cuts.partial
+        payload = part.all_reduced(spec, tokens) + gradients * uncut / parameters
         formula = f"({part.blocks(spec)} + 2) A + 12 T{' + R' * self.sequence}"
-        own = self._share(spec, size) * gradients
+        own = self._share(spec, dict(layout.axes)[TENSOR]) * gradients
         return (
             *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload, part.messages(spec)),
             *along(layout, DATA, "2(n-1)/n G", 2 * own, overlap=True),
         )
 
-    def _part(self, spec: RunSpec) -> Part:
-        """The part of the model that the tensor axis cuts: all layers and both ends."""
-        return Part(spec.model.num_layers, True, True, self.sequence)
-
     def _share(self, spec: RunSpec, size: int) -> float:
         """Share of all parameters that a rank holds."""
-        whole, cut = self._part(spec).parameters(spec)
-        return (whole + cut / size) / models.num_parameters(spec.model)
+        cut = models.axis_cuts(spec.model).parameters / models.num_parameters(spec.model)
+        return 1 - cut + cut / size
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the layers along the tensor axis, wrap what is left along the data axis."""

@@ -9,6 +9,8 @@ it, which together send what the all-reduce does.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +35,10 @@ def build(parts: Parts, *, sequence: bool) -> TensorStepper:
     forward = None
     if parts.layout.data_parallel > 1:
         forward = DistributedDataParallel(
-            parts.model, process_group=mesh[DATA].get_group(), gradient_as_bucket_view=True
+            parts.model,
+            process_group=mesh[DATA].get_group(),
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,  # positions are the same on all ranks
         )
     return TensorStepper(parts.prepare(), group, axis=axis, forward=forward)
 
@@ -47,6 +52,8 @@ class TensorAxis:
     def __init__(self, ranks: dist.ProcessGroup, *, sequence: bool = False) -> None:
         self.ranks, self.sequence = ranks, sequence
         self.size = ranks.size()
+        self.partial: set[Tensor] = set()
+        """Whole parameters of which this rank sees a part of the input, though no tokens less."""
 
     def add(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
         """All-reduce in place; returns it."""
@@ -69,11 +76,14 @@ class TensorAxis:
         return own
 
     def add_uncut(self, model: nn.Module) -> None:
-        """Add up the gradients of what is whole on all ranks, where each saw some tokens alone."""
-        if not self.sequence:
-            return
-        uncut = [p.grad for p in model.parameters() if cut_of(p) is None and p.grad is not None]
-        unflatten(self.add(flattened(uncut)), uncut)
+        """Add up the gradients of what is whole on all ranks, where each saw some tokens alone.
+
+        Or, of what is `partial`, some heads alone.
+        """
+        uncut = [p for p in model.parameters() if cut_of(p) is None and p.grad is not None]
+        seen: list[Any] = [p.grad for p in uncut if self.sequence or p in self.partial]
+        if seen:
+            unflatten(self.add(flattened(seen)), seen)
 
     def enter(self, x: Tensor) -> Tensor:
         """The input of a column cut: unchanged, or gathered where sequences are cut.
@@ -142,18 +152,38 @@ class _Scatter(torch.autograd.Function):
         return ctx.axis.gather(gradients[0]), None
 
 
+class Entry:
+    """The input of several column cuts, as of query, key and value: entered once for all."""
+
+    def __init__(self, axis: TensorAxis) -> None:
+        self.axis, self.users, self.left = axis, 0, 0
+        self.held: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What `TensorAxis.enter` gives for this input, kept until the last has it."""
+        if self.held is None or self.held[0] is not x:
+            self.held, self.left = (x, self.axis.enter(x)), self.users
+        self.left -= 1
+        entered = self.held[1]
+        if not self.left:
+            self.held = None
+        return entered
+
+
 class ColumnLinear(nn.Module):
     """This rank's output features of a linear layer; `runs` as in `cut.Cut`."""
 
-    def __init__(self, layer: nn.Linear, axis: TensorAxis, runs: int = 1) -> None:
+    def __init__(
+        self, layer: nn.Linear, axis: TensorAxis, runs: int = 1, entry: Entry | None = None
+    ) -> None:
         super().__init__()
-        self.axis = axis
+        self.enter = axis.enter if entry is None else entry
         self.weight = cut(layer.weight, 0, runs, axis.ranks)
         self.bias = None if layer.bias is None else cut(layer.bias, 0, runs, axis.ranks)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in features) -> (..., this rank's out features)."""
-        return F.linear(self.axis.enter(x), self.weight, self.bias)
+        return F.linear(self.enter(x), self.weight, self.bias)
 
 
 class RowLinear(nn.Module):
@@ -213,27 +243,36 @@ def own_rows(ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def vocabulary_cross_entropy(
-    logits: Tensor, targets: Tensor, axis: TensorAxis, start: int
+    axis: TensorAxis, start: int, logits: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Mean cross-entropy of logits (tokens, this rank's vocabulary) in nats; targets (tokens,)."""
+    """Mean cross-entropy of logits (tokens, this rank's vocabulary) in nats; targets (tokens,).
+
+    With weights (tokens,) the weighted sum.
+    """
     largest = axis.add(logits.detach().amax(dim=-1), dist.ReduceOp.MAX)
     shifted = logits - largest.unsqueeze(-1)
     total = axis.total(shifted.exp().sum(dim=-1))
     own, place = own_rows(targets, start, logits.shape[-1])
     chosen = axis.total(shifted.gather(-1, place.unsqueeze(-1)).squeeze(-1) * own)
-    return (total.log() - chosen).mean()
+    losses = total.log() - chosen
+    return losses.mean() if weights is None else losses @ weights
 
 
 def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
     """Replace the layers that the model's family names in `tensor_cuts` by this rank's parts."""
     any_model: Any = model
     cuts = any_model.tensor_cuts
+    entries: dict[str, Entry] = defaultdict(lambda: Entry(axis))
     for name, module in list(model.named_modules()):
         suffix = next((end for end in (*cuts.columns, *cuts.rows) if name.endswith(end)), None)
         if suffix in cuts.columns:
-            _replace(model, name, ColumnLinear(module, axis, cuts.columns[suffix]))
+            entry = entries[name.rpartition(".")[0]]
+            entry.users += 1
+            _replace(model, name, ColumnLinear(module, axis, cuts.columns[suffix], entry))
         elif suffix is not None:
             _replace(model, name, RowLinear(module, axis))
+        elif name.endswith(cuts.partial):
+            axis.partial.update(module.parameters())
     table: Any = model.get_submodule(cuts.embedding)
     head: Any = model.get_submodule(cuts.head)
     embedding, output = VocabularyEmbedding(table, axis), ColumnLinear(head, axis)
@@ -241,13 +280,15 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
         output.weight = embedding.weight
     _replace(model, cuts.embedding, embedding)
     _replace(model, cuts.head, output)
+    for module in model.modules() if head.bias is not None else ():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter is head.bias:  # it has two names
+                setattr(module, name, output.bias)
     if axis.sequence:
         places: Any = model.get_submodule(cuts.positions)
         _replace(model, cuts.positions, OwnPositions(places, axis))
     any_model.first_column = embedding.start
-    any_model.cross_entropy = lambda logits, targets: vocabulary_cross_entropy(
-        logits, targets, axis, embedding.start
-    )
+    any_model.cross_entropy = partial(vocabulary_cross_entropy, axis, embedding.start)
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:

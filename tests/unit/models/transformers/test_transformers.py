@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.spec import ModelSpec, ObjectiveSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study
+from tests.parity.cases import ARCHITECTURES, PLANNED, Case
 
 GPT2 = ModelSpec("transformers", 2, 32, 4, 16, 302, "GPT2LMHeadModel")
 LLAMA = replace(
@@ -153,7 +156,7 @@ def test_what_the_other_process_refuses_is_said_in_this_one() -> None:
 def test_a_strategy_that_cuts_the_model_itself_says_which_do_not() -> None:
     study = make_study(repeats=1, study="tiny")
     study["model"] |= {"family": "transformers", "architecture": "GPT2LMHeadModel"}
-    cell = {"name": "tensor", "label": "Tensor", "strategy": "tensor", "precision": "fp32"}
+    cell = {"name": "b", "label": "B", "strategy": "pipeline_parallel", "precision": "fp32"}
     study["cells"] = [*study["cells"][:1], cell]
     with pytest.raises(StudyError, match=r"cuts the model itself.*use one of ddp, "):
         strategies.check(expand(Study.of(study)))
@@ -176,3 +179,51 @@ def test_the_class_is_named_for_the_family_transformers_alone(family, architectu
     with pytest.raises(StudyError, match="name the class of a model"):
         for run in expand(Study.of(study)):
             run.check()
+
+
+def test_a_tensor_axis_must_divide_the_heads_of_keys_and_values_too() -> None:
+    spec = replace(Case("tensor").spec(4), model=replace(LLAMA, num_heads=4))
+    with pytest.raises(StudyError) as refused:
+        strategies.check([spec])
+    assert "4 tensor ranks do not divide 2 key and value heads" in str(refused.value)
+    assert "set model.config.num_key_value_heads" in str(refused.value)
+    strategies.check([replace(spec, world=replace(spec.world, nodes=2))])
+    sequence = replace(spec, world=replace(spec.world, nodes=2), options={"sequence": True})
+    with pytest.raises(StudyError, match="family transformers does not know how to do"):
+        strategies.check([sequence])
+
+
+def test_what_a_tensor_axis_cuts_is_counted() -> None:
+    cuts, parameters = models.axis_cuts(LLAMA), arithmetic.parameter_shapes(LLAMA)
+    whole = sum(prod(shape) for name, shape in parameters.items() if "norm" in name)
+    assert cuts.parameters == models.num_parameters(LLAMA) - whole
+    assert (cuts.entries, cuts.exits, cuts.again, cuts.partial) == (2, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "reason"),
+    [
+        ("GPT2LMHeadModel", {}, "has no tensor plan"),
+        ("OPTForCausalLM", {"word_embed_proj_dim": 32}, "has no tensor plan"),
+        (
+            "Gemma3ForCausalLM",
+            {"head_dim": 8},
+            "has no plain embedding and output layer: Gemma3Text",
+        ),
+        ("PhiForCausalLM", {"qk_layernorm": True}, "leaves out .*self_attn.q_layernorm"),
+        ("LlamaForCausalLM", {"pad_token_id": 0}, "has no plain embedding"),
+        ("Phi3ForCausalLM", {}, "has colwise_gather_output, which is not known here"),
+    ],
+)
+def test_a_class_that_a_tensor_axis_cannot_cut_says_why(name, config, reason) -> None:
+    spec = replace(GPT2, architecture=name, config=config)
+    model: Any = build_model(spec, seed=0)
+    with pytest.raises(StudyError, match=reason):
+        assert model.tensor_cuts is None
+
+
+def test_the_documents_name_the_classes_that_a_tensor_axis_cuts() -> None:
+    text = Path("docs/models.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| `tensor` "))
+    planned = [name for name in ARCHITECTURES if name.startswith(PLANNED)]
+    assert sorted(re.findall(r"`(\w+For\w+)`", row)) == sorted(planned)
