@@ -95,8 +95,10 @@ def stated_strategies() -> dict[str, str | None]:
     """
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "strategies.json")
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
-        words = [sys.executable, *launcher, "-m", "envs.image.strategies", str(target)]
+        # By this address: inside a build the name of the host may lead nowhere.
+        meeting = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=4"]
+        launcher = [sys.executable, "-m", "torch.distributed.run", *meeting]
+        words = [*launcher, "-m", "envs.image.strategies", str(target)]
         variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HOME": folder}
         done = subprocess.run(words, env={**os.environ, **variables}, stdout=sys.stderr)
         done.check_returncode()
