@@ -1,12 +1,13 @@
-# The exact environment of a study. BASE_IMAGE brings CUDA, and NVIDIA's PyTorch with Apex inside; any
-# image like Debian with Python 3.11 or later will do, then without Apex:
+# The exact environment of a study. BASE_IMAGE brings CUDA and NVIDIA's PyTorch: here 26.06-py3 by its
+# digest, for the image `apex` 25.04-py3, which has Apex's amp and an older torch (envs/build_image.py).
+# Any image like Debian with Python 3.11 or later will do:
 #
 #   docker build --tag samestep --build-arg GIT_COMMIT=$(git rev-parse HEAD) .
 #
 # and --build-arg BASE_IMAGE=python:3.12-bookworm for another base. It needs BuildKit (docker-buildx).
 # What each step does stands in envs/image/*.sh, which envs/samestep.def runs as well. `make image` builds
 # this and packs it into the one file images/samestep.sif.
-ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:25.04-py3
+ARG BASE_IMAGE=nvcr.io/nvidia/pytorch@sha256:abd110b23600e877173dafc3078385b7c13ddacd7e0c6a6acb0a864586d59622
 FROM ${BASE_IMAGE}
 
 USER 0
@@ -31,7 +32,8 @@ COPY pipeline pipeline
 COPY envs/image/4-project.sh envs/image/
 RUN sh envs/image/4-project.sh
 
-COPY envs/image/5-seal.sh envs/image/check.py envs/image/content_digest.py envs/image/
+COPY envs/image/5-seal.sh envs/image/check.py envs/image/strategies.py \
+    envs/image/content_digest.py envs/image/
 # Buildah's cache looks at what a variable is in a RUN and not in a LABEL: above the last RUN, both are made
 # anew for another commit.
 ARG BASE_IMAGE

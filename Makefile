@@ -6,7 +6,8 @@
 #   make archive STUDY=name       PARTIAL=yes packs the records of an unfinished study
 #   PYTHON=python3.12             the interpreter behind .venv (3.11 or later)
 #   PIP_ARGS=...                  options for pip, e.g. --extra-index-url of CPU-only wheels
-#   make image BASE_IMAGE=...     another base than NVIDIA's; BUILDER=docker|buildah|apptainer,
+#   make image IMAGE=apex         NVIDIA's base with Apex, else its newest (IMAGE=current);
+#                                 BASE_IMAGE=... another base; BUILDER=docker|buildah|apptainer,
 #                                 BUILD_OPTIONS='--volume ...' and FORCE=--force are passed on
 
 .DEFAULT_GOAL := help
@@ -14,7 +15,7 @@
 
 # What a person gives is data: Make expands no `$` in it, and a recipe gets it as a variable of the
 # shell, in quotes, never as text of the command.
-override GIVEN := STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS BASE_IMAGE BUILDER \
+override GIVEN := STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
     BUILD_OPTIONS FORCE UPGRADE
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),\
     $(eval override export $(name) := $$(value $(name)))))

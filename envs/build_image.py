@@ -9,10 +9,11 @@ works here (Docker, Buildah, Apptainer), builds the Dockerfile or envs/samestep.
     images/samestep.json    what is in it: digests, versions, base image, commit
 
 Both appear by a rename, so a failed build leaves the last image as it was. Where nothing that the
-image is made of has changed since, there is nothing to do. Variables: BASE_IMAGE, BUILDER (docker,
-buildah, apptainer), BUILD_OPTIONS (further options of the builder's `build`), PIP_ARGS (options of
-`pip install` and `pip download` inside, so one that both know, such as an index). PIP_ARGS stands
-in the image's history: a token belongs into a pip.conf or netrc that BUILD_OPTIONS mounts instead.
+image is made of has changed since, there is nothing to do. Variables: IMAGE (current or apex),
+BASE_IMAGE (another base), BUILDER (docker, buildah, apptainer), BUILD_OPTIONS (further options of
+the builder's `build`), PIP_ARGS (options of `pip install` and `pip download` inside, so one that
+both know, such as an index). PIP_ARGS stands in the image's history: a token belongs into a
+pip.conf or netrc that BUILD_OPTIONS mounts instead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ from envs.image.builders import (
     refused,
 )
 
-BASE_IMAGE = "nvcr.io/nvidia/pytorch:25.04-py3"
+_26_06 = "sha256:abd110b23600e877173dafc3078385b7c13ddacd7e0c6a6acb0a864586d59622"
+BASES = {
+    # By digest alone: some builders refuse a tag beside it.
+    "current": f"nvcr.io/nvidia/pytorch@{_26_06}",
+    "apex": "nvcr.io/nvidia/pytorch:25.04-py3",
+}
+"""Base of each of the two images: for `current` the tag 26.06-py3, for `apex` one with Apex."""
+
+BASE_IMAGE = BASES["current"]
 SOURCES = (
     *("Dockerfile", ".dockerignore", "envs", "pipeline"),
     *("pyproject.toml", "README.md", "LICENSE"),
@@ -178,13 +187,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Options, whose defaults are the environment's variables."""
     given = os.environ.get
     parser = argparse.ArgumentParser(description="Build the container image into one file.")
-    parser.add_argument("--base-image", default=given("BASE_IMAGE") or BASE_IMAGE)
+    parser.add_argument("--image", choices=BASES, default=given("IMAGE") or "current")
+    parser.add_argument("--base-image", default=given("BASE_IMAGE"), help="another than IMAGE's")
     parser.add_argument("--builder", default=given("BUILDER") or "")
     parser.add_argument("--build-options", default=given("BUILD_OPTIONS") or "")
     parser.add_argument("--pip-args", default=given("PIP_ARGS") or "")
     parser.add_argument("--folder", type=Path, default=Path("images"), help="where the files go")
     parser.add_argument("--force", action="store_true", help="also when nothing has changed")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.image not in BASES:  # argparse checks no default
+        parser.error(f"IMAGE={args.image} is unknown; expected one of {', '.join(BASES)}")
+    args.base_image = args.base_image or BASES[args.image]
+    return args
 
 
 def run(args: argparse.Namespace) -> None:

@@ -6,9 +6,10 @@ set -eu
 export DEBIAN_FRONTEND=noninteractive
 
 apt-get update
-# g++ stays in use: torch.compile calls it when a run starts.
+# g++ stays in use: torch.compile calls it when a run starts. NCCL loads the RDMA libraries.
 apt-get install --yes --no-install-recommends \
-    ca-certificates cmake g++ git iproute2 make python3 python3-dev python3-venv
+    ca-certificates cmake g++ git iproute2 make python3 python3-dev python3-venv \
+    libibverbs1 ibverbs-providers librdmacm1
 
 # Ubuntu's images bring a user 1000 of their own.
 owner=$(getent passwd 1000 | cut -d: -f1)

@@ -2,8 +2,9 @@
 
     python -m envs.image.check VERSIONS
 
-Imports what a run imports, prints the versions to stderr (and `Apex: absent` where it is), and
-writes them to the JSON file VERSIONS. A package that does not import, a torch that cannot talk to
+Imports what a run imports, trains two steps of every strategy (envs/image/strategies.py), prints
+the versions to stderr (and `Apex: absent` where it is), and writes them and which strategies there
+are to the JSON file VERSIONS. A package that does not import, a torch that cannot talk to
 NumPy or a requirement of the lock that the image does not meet ends the build; a requirement that
 only the base's own torch or NumPy fails is listed as `unmet`. Prints the source files that were
 imported to stdout, a path a line.
@@ -16,7 +17,9 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -84,6 +87,25 @@ def imported_versions() -> dict[str, str | None]:
     }
 
 
+def stated_strategies() -> dict[str, str | None]:
+    """Why each strategy cannot run here, None for those whose steps were right.
+
+    In processes of their own, so that what they import is not said to be what every rank imports.
+    Raises CalledProcessError where a strategy that can run fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "strategies.json")
+        # By this address: inside a build the name of the host may lead nowhere.
+        meeting = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=4"]
+        launcher = [sys.executable, "-m", "torch.distributed.run", *meeting]
+        words = [*launcher, "-m", "envs.image.strategies", str(target)]
+        variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HOME": folder}
+        done = subprocess.run(words, env={**os.environ, **variables}, stdout=sys.stderr)
+        done.check_returncode()
+        found: dict[str, str | None] = json.loads(target.read_text(encoding="utf-8"))
+    return found
+
+
 def is_there(name: str) -> bool:
     """Import the module `name`; False where it is absent, while a broken one raises its error."""
     try:
@@ -133,8 +155,11 @@ def main(arguments: list[str]) -> int:
     for name, version in versions.items():
         label = name.replace("_", " ").capitalize()
         print(f"{label}: {version or 'absent'}", file=sys.stderr)
+    strategies = stated_strategies()
+    for name, reason in strategies.items():
+        print(f"Strategy {name}: {reason or 'right'}", file=sys.stderr)
     temporary = Path(f"{target}.new")
-    found = {**versions, "unmet": [how for _, how in problems]}
+    found = {**versions, "unmet": [how for _, how in problems], "strategies": strategies}
     temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, target)
     here = str(Path.cwd())

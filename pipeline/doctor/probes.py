@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
@@ -131,7 +132,8 @@ def strategy(name: str) -> Finding:
         return missing(str(error).partition(f"; run `{chosen.install}`")[0], chosen.install)
     import importlib.metadata
 
-    return ok(", ".join(f"{p} {importlib.metadata.version(p)}" for p in chosen.requires))
+    packages = chosen.requires or ("torch",)
+    return ok(", ".join(f"{p} {importlib.metadata.version(p)}" for p in packages))
 
 
 def apex() -> Finding:
@@ -157,14 +159,34 @@ def container() -> Finding:
 
 
 def image() -> Finding:
-    """The image file and its digest, and whether its base was pinned."""
-    from pipeline.machine.image import locked_digest, unpinned_base
+    """The image file and its digest, strategies that it lacks, and whether its base was pinned."""
+    from pipeline.machine.image import locked_digest, strategies_without, unpinned_base
 
     try:
-        facts = (f"{IMAGE}, {locked_digest(IMAGE)}", unpinned_base(IMAGE))
+        facts = [f"{IMAGE}, {locked_digest(IMAGE)}"]
+        facts += [f"without {name}: {why}" for name, why in strategies_without(IMAGE).items()]
+        facts.append(unpinned_base(IMAGE) or "")
     except SamestepError as error:
         return missing(str(error).partition(";")[0], "make image")
     return ok("; ".join(filter(None, facts)))
+
+
+def rdma() -> Finding:
+    """Libraries by which NCCL reaches InfiniBand and RoCE, and the cards that the kernel shows."""
+    absent = []
+    for library in ("libibverbs.so.1", "librdmacm.so.1"):
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            absent.append(library)
+    if not [*Path("/usr").glob("lib*/libibverbs/*"), *Path("/usr").glob("lib*/*/libibverbs/*")]:
+        absent.append("providers of libibverbs")
+    if absent:
+        packages = "libibverbs1 ibverbs-providers librdmacm1"
+        return missing(f"no {', '.join(absent)}", f"install {packages}; in an image: `make image`")
+    folder = Path("/sys/class/infiniband")
+    cards = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ok(f"libibverbs, librdmacm and providers; cards: {', '.join(cards) or 'none here'}")
 
 
 def builders() -> Finding:
@@ -256,7 +278,7 @@ def _last_line(text: str) -> str:
 PROBES: Mapping[str, Callable[[], Finding]] = {
     probe.__name__.replace("_", "-"): probe
     for probe in (
-        python, torch, cuda, cpu_bf16, gloo, nccl, apex, container, image, builders, slurm,
+        python, torch, cuda, cpu_bf16, gloo, nccl, apex, rdma, container, image, builders, slurm,
         emulated_network, cores, memory, disk, cgroup,
     )
 }  # fmt: skip

@@ -14,7 +14,7 @@ from pipeline.doctor.probes import BROKEN, NOTE, OK, PROBES, Finding, note, stra
 from pipeline.errors import StudyError
 from pipeline.study.load import load_study, shipped_studies
 
-ELSEWHERE = ("cuda", "nccl", "apex", "container", "image", "builders", "slurm")
+ELSEWHERE = ("cuda", "nccl", "apex", "rdma", "container", "image", "builders", "slurm")
 """Probes of what a study on one machine without a GPU never needs."""
 
 PREFIX = "study:"
@@ -29,7 +29,8 @@ def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
     yield from PROBES.items()
     for name in strategies.names():
         try:
-            needs_more = bool(strategies.load(name, {}).requires)
+            chosen = strategies.load(name, {})
+            needs_more = bool(chosen.requires or chosen.needs_of_torch)
         except StudyError:
             needs_more = True
         if needs_more:

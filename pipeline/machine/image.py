@@ -68,6 +68,15 @@ def unmet_requirements(image: Path) -> list[str]:
     return list(_facts(image).get("versions", {}).get("unmet", []))
 
 
+def strategies_without(image: Path) -> dict[str, str]:
+    """Strategies whose cells are unsupported inside the image, with the reason that it states.
+
+    Raises LaunchError without the file beside the image.
+    """
+    stated = _facts(image).get("versions", {}).get("strategies", {})
+    return {name: reason for name, reason in stated.items() if reason is not None}
+
+
 def _facts(image: Path) -> dict[str, Any]:
     lock = image.with_suffix(".json")
     # Inside, the file itself may be out of sight: often it is a link into a store of images.

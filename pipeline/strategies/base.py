@@ -7,10 +7,13 @@ The stem of either is its name; `pipeline.strategies.load` and the parity tests 
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from pipeline.errors import MissingError, UnsupportedError
@@ -81,6 +84,10 @@ class Strategy(ABC):
 
     Their versions are recorded.
     """
+
+    needs_of_torch: ClassVar[tuple[str, ...]] = ()
+    """Names that `build` uses and that earlier releases of torch lack, `module:name`, or a
+    parameter, `module:Class.method(parameter)`; without one the cell is `unsupported`."""
 
     install: ClassVar[str] = "run `make setup`"
     """Command that installs what is missing, for `doctor`."""
@@ -180,10 +187,17 @@ class Strategy(ABC):
         return None
 
     def check(self) -> None:
-        """Raise MissingError, with the reason, where a package of this strategy is missing."""
+        """Raise UnsupportedError, with the reason, where a package or a part of torch is missing."""
         for package in self.requires:
             if importlib.util.find_spec(package) is None:
                 raise MissingError(f"package {package} is not installed; run `make setup`")
+        for need in self.needs_of_torch:
+            if not is_in_torch(need):
+                version = importlib.metadata.version("torch")
+                raise UnsupportedError(
+                    f"torch {version} has no {need.replace(':', '.')}; use the torch of the lock "
+                    "(`make setup`) or the image `current` (docs/containers.md)"
+                )
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the run's world or model cannot be laid out so."""
@@ -200,3 +214,14 @@ class Strategy(ABC):
     @abstractmethod
     def build(self, parts: Parts) -> Trainable:
         """Join the other ranks and wrap model and optimiser; backends are imported here."""
+
+
+def is_in_torch(need: str) -> bool:
+    """Whether torch has one of `Strategy.needs_of_torch`."""
+    module, _, path = need.partition(":")
+    path, _, parameter = path.rstrip(")").partition("(")
+    try:
+        found: Any = attrgetter(path)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return False
+    return not parameter or parameter in inspect.signature(found).parameters

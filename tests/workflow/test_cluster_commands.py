@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.workflow.project import Project, make_project
 
@@ -95,6 +96,24 @@ def test_a_job_starts_what_the_commands_say() -> None:
     prefixes = set(re.findall(r" -- (srun .*)", jobs))
     starts = set(re.findall(r"^(srun .*?) apptainer exec", printed, re.MULTILINE))
     assert prefixes == starts and len(starts) == 1
+
+
+def test_what_a_hub_has_is_fetched_where_the_network_is(project) -> None:
+    """Beside Snakemake, or in the partition that a profile names for the stage."""
+    corpus = {"source": "hub", "name": "a/b", "split": "train", "revision": 40 * "a", "column": "x"}
+    study = {"extends": "workflow/config/bai2022/study.yaml", "study": "hub", "corpus": corpus}
+    (project.folder / "hub.yaml").write_text(yaml.safe_dump(study))
+    # A dry run does not show which rules are local.
+    look = 'include: "Snakefile"\nprint("local:", "tokens" in workflow._localrules)\n'
+    (project.folder / "look.smk").write_text(look)
+    command = ("snakemake", "--snakefile", "look.smk", "--dry-run", "--quiet", *PROFILE)
+    partition = ("--set-resources", "tokens:slurm_partition=with-network")
+    for given, local in (
+        ((STUDY,), False),
+        (("hub.yaml",), True),
+        (("hub.yaml", *partition), False),
+    ):
+        assert f"local: {local}" in run(project, *command, "--configfile", *given)
 
 
 def test_an_image_that_cannot_draw_still_trains(project) -> None:

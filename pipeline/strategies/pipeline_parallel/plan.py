@@ -36,6 +36,7 @@ class Pipelined(Strategy):
         "torch.distributed.pipelining",
         "torch.distributed.tensor",
     )
+    needs_of_torch = ("torch.distributed.pipelining:Schedule1F1B.step(return_outputs)",)
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
 
     schedule: str = "1f1b"

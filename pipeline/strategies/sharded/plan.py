@@ -31,6 +31,7 @@ class Sharded(Strategy):
     """
 
     modules = ("torch.distributed.fsdp", "torch.distributed.tensor")
+    needs_of_torch = ("torch.distributed.fsdp._fully_shard._fsdp_api:ReduceScatter",)
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2")
     variants = ({"stage": 1}, {"stage": 2})
 

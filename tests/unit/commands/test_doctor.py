@@ -205,3 +205,19 @@ def test_a_horovod_that_cannot_run_gives_its_reason(monkeypatch) -> None:
 
     monkeypatch.setattr(Horovod, "check", check)
     assert probes.strategy("horovod").text == "Horovod is not installed"
+
+
+def test_rdma_names_each_library_that_is_absent(monkeypatch) -> None:
+    """NCCL loads them by name when it starts, and falls back to TCP without them."""
+
+    def load(library: str) -> None:
+        if library != "libibverbs.so.1":
+            raise OSError(library)
+
+    monkeypatch.setattr("ctypes.CDLL", load)
+    found = probes.rdma()
+    assert found.status == "missing" and found.text.startswith("no librdmacm.so.1")
+    assert "libibverbs1 ibverbs-providers librdmacm1" in found.fix
+    monkeypatch.setattr("ctypes.CDLL", lambda library: None)
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: [folder / "libmlx5.so"])
+    assert probes.rdma().status == "ok"

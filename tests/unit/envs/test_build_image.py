@@ -101,6 +101,19 @@ def docker(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return calls
 
 
+def test_each_of_the_two_images_has_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IMAGE", "BASE_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    assert build_image.parse([]).base_image == build_image.BASES["current"]
+    monkeypatch.setenv("IMAGE", "apex")
+    assert build_image.parse([]).base_image.endswith("pytorch:25.04-py3")
+    monkeypatch.setenv("BASE_IMAGE", "debian:12")
+    assert build_image.parse([]).base_image == "debian:12"
+    monkeypatch.setenv("IMAGE", "apx")
+    with pytest.raises(SystemExit):
+        build_image.parse([])
+
+
 def test_the_first_builder_that_works_is_taken(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

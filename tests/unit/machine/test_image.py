@@ -52,6 +52,16 @@ def test_an_image_of_another_digest_than_the_study_s_is_an_error(run, built) -> 
         image.required_digest(replace(run, image_digest=OTHER), built)
 
 
+def test_an_image_states_the_strategies_that_it_lacks(built, monkeypatch) -> None:
+    assert image.strategies_without(built) == {}
+    stated = {"ddp": None, "sharded": "torch 2.7.0 has no ReduceScatter"}
+    facts = {"image_digest": ONE, "versions": {"strategies": stated}}
+    built.with_suffix(".json").write_text(json.dumps(facts))
+    assert [*image.strategies_without(built)] == ["sharded"]
+    monkeypatch.setattr(probes, "IMAGE", built)
+    assert "without sharded: torch 2.7.0 has no ReduceScatter" in probes.image().text
+
+
 def test_a_missing_image_says_how_to_make_it(run, built) -> None:
     with pytest.raises(LaunchError, match=r"no image .*absent.sif; run `make image`"):
         image.required_digest(run, built.with_name("absent.sif"))

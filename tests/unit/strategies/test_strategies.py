@@ -120,6 +120,19 @@ def test_a_missing_package_is_unsupported(monkeypatch) -> None:
         strategy.check()
 
 
+@pytest.mark.parametrize("name", ["sharded", "pipeline_parallel", "hybrid"])
+def test_a_torch_that_lacks_what_it_needs_is_unsupported(monkeypatch, name) -> None:
+    """As torch 2.7 does: at `build` it would end as a lasting `failed`."""
+    strategy = strategies.load(name, {})
+    strategy.check()
+    api = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_api")
+    monkeypatch.delattr(api, "ReduceScatter")
+    schedule = importlib.import_module("torch.distributed.pipelining").Schedule1F1B
+    monkeypatch.setattr(schedule, "step", lambda self, *given, target=None: None)
+    with pytest.raises(UnsupportedError, match=r"torch 2\.\S+ has no torch\.dist.*`current`"):
+        strategy.check()
+
+
 def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
     with pytest.raises(UnsupportedError, match="empty_cache needs a CUDA device"):
         Faults(empty_cache=True).check("cpu", FP32)

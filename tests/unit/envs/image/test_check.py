@@ -5,10 +5,12 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from envs.image import check
+from envs.image import check, strategies
+from pipeline.errors import UnsupportedError
 
 REQUIRES = {
     "meets": ["good>=1", 'other>=9; python_version < "3"', 'extra-one; extra == "more"'],
@@ -16,6 +18,7 @@ REQUIRES = {
     "absent": ["gone>=1"],
     "numerical": ["numpy>=3"],
 }
+STATED = {"ddp": None, "sharded": "torch 2.7 has no ReduceScatter"}
 INSTALLED = {"good": "2.0", "numpy": "2.4.6"}
 
 
@@ -38,6 +41,7 @@ def whole(
     monkeypatch.setattr(check, "LOCK", folder / "lock")
     monkeypatch.setattr(check, "of_the_base", lambda: base)
     monkeypatch.setattr(check, "imported_versions", lambda: {"torch": "2.13.0", "apex": None})
+    monkeypatch.setattr(check, "stated_strategies", lambda: STATED)
     return check.main([str(folder / "versions.json")]), folder / "versions.json"
 
 
@@ -54,8 +58,10 @@ def test_absent_apex_is_said_in_words(
 ) -> None:
     status, versions = whole(tmp_path, monkeypatch, ["meets"], set())
     assert status == 0
-    assert json.loads(versions.read_text()) == {"torch": "2.13.0", "apex": None, "unmet": []}
+    expected: dict[str, Any] = {"torch": "2.13.0", "apex": None, "unmet": []}
+    assert json.loads(versions.read_text()) == expected | {"strategies": STATED}
     shown = capsys.readouterr()
+    assert "Strategy ddp: right" in shown.err and "Strategy sharded: torch 2.7 has" in shown.err
     assert "Apex: absent" in shown.err
     assert json.__file__ in shown.out.splitlines()
 
@@ -77,6 +83,25 @@ def test_what_only_the_base_s_numpy_fails_is_recorded(
     told = "numerical needs numpy>=3; the image holds 2.4.6"
     assert json.loads(versions.read_text())["unmet"] == [told]
     assert f"warning: {told}" in capsys.readouterr().err
+
+
+def test_the_steps_of_every_strategy_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with other losses ends the build; one that cannot run is stated with its reason."""
+    found = {"single": [2.0, 1.9], "ddp": [2.0, 1.9 + 1e-6]}
+
+    def losses(name: str, ranks: int) -> list[float]:
+        if name not in found:
+            raise UnsupportedError("no such package")
+        return found[name]
+
+    monkeypatch.setattr(strategies, "losses", losses)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
+    stated = strategies.stated()
+    assert stated["single"] is stated["ddp"] is None
+    assert stated["sharded"] == "no such package"
+    found["ddp"] = [2.0, 1.8]
+    with pytest.raises(RuntimeError, match=r"strategy ddp has the losses \[2.0, 1.8\], expected"):
+        strategies.stated()
 
 
 def test_this_environment_brings_its_own_torch() -> None:
