@@ -154,6 +154,12 @@ def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
             agree(evidence, metric)
 
 
+def arranged(evidence: Evidence, claim: Claim, effect: Bounds) -> Evidence:
+    """The same study, in which the effect of the claim's test is `effect`."""
+    arrange(own := copy(evidence), claim, effect)
+    return own
+
+
 def without(evidence: Evidence, selector: Selector) -> Evidence:
     """The study without the cells that the selector means."""
     gone = {place.cell for place in evidence.places(selector)}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -23,8 +23,9 @@ import pandas as pd
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
+from pipeline.metrics.select import pick
 from pipeline.models import flops_per_token, num_parameters
-from pipeline.records import RunRecord, Step, write_record
+from pipeline.records import RunRecord, Step, read_record, write_record
 from pipeline.study.real_time import planned_order
 from pipeline.study.spec import ModelSpec, RunSpec
 from pipeline.study.study import Study
@@ -143,6 +144,27 @@ def _table_of(study: str) -> pd.DataFrame:
 def _build_table(study: Mapping[str, Any], fell_back: Any) -> pd.DataFrame:
     with TemporaryDirectory() as folder:
         return build(Study.of(study), write_records(Path(folder), study, fell_back=fell_back))
+
+
+def row_of(table: pd.DataFrame, metric: str, cell: str, nodes: int) -> pd.Series:
+    """The one row of a metric of level `cell`."""
+    rows = pick(table, "cell", metric)
+    [place] = rows.index[(rows["cell"] == cell) & (rows["nodes"] == nodes)]
+    return rows.loc[place]
+
+
+def edit_record(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Write the record below `folder` anew after `edit` has changed the content of its run.json."""
+    record = read_record(folder)
+    run = json.loads(json.dumps(record.run))
+    edit(run)
+    write_record(folder, RunRecord(run, record.steps))
+
+
+def edit_steps(folder: Path, edit: Callable[[Step], Step]) -> None:
+    """Write the record below `folder` anew with each of its steps changed."""
+    record = read_record(folder)
+    write_record(folder, RunRecord(record.run, [edit(step) for step in record.steps]))
 
 
 def write_table(table: pd.DataFrame, folder: Path) -> Path:

@@ -11,11 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-import pandas as pd
-
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.claims.worlds import Evidence, Place, World
-from pipeline.metrics.comparison import unequal_fields
+from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.select import listed, plural
 
 ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
@@ -130,7 +128,7 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> st
         return f"{listed(p.label for p in group)} ran over different links or networks"
     first = group[0]
     for other in group[1:]:
-        fields = unequal_fields(pd.Series(dict(first.row)), pd.Series(dict(other.row)))
+        fields = [f for f in FIELDS if f != "precision" and first.row[f] != other.row[f]]
         extra = [k for k in _EXTRA_WORK if _extra(first, k) != _extra(other, k)]
         unequal = [f.replace("_", " ") for f in [*fields, *extra] if f not in compares]
         if unequal:

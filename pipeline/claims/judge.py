@@ -31,6 +31,7 @@ from pipeline.metrics.select import listed, pick, plural
 LOW_PRECISION_GAIN = 2.0
 # Neither of these depends on how fast a number format is.
 _ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble")
+_OF_PROFILED_RUNS = ("sent_bytes", "phase_bubble", "time_asymmetry")
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
@@ -55,7 +56,7 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     try:
         _require(claim, evidence)
         worlds = _in_all_worlds(claim, evidence)
-        named = [one for one in worlds if not _substitutes(one.found.places, evidence)]
+        named = [w for w in worlds if not any(map(evidence.substituted, w.found.places))]
         if not named:
             raise NotTestableError(_instead(worlds[0].found, evidence))
     except NotTestableError as reason:
@@ -72,13 +73,19 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         others = [word for word in dict.fromkeys(words) if word != words[0]]
         apart = "".join(f", {words.count(word)} {word}" for word in others)
         why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
-    runs = evidence.runs(found.places)
-    here = _here(claim, evidence, found.places)
-    scale = f"{made}, tested {here} in {plural(len(runs), 'run')}"
+    # Bytes, passes and phases are those of profiled runs, all else is of timed ones.
+    profiled = str(claim.test.get("metric")).startswith(_OF_PROFILED_RUNS)
+    runs = evidence.runs(found.places, "profile" if profiled else "run")
+    ran = plural(len(runs), "profiled run" if profiled else "run")
+    scale = f"{made}, tested {_here(claim, evidence, found.places)} in {ran}"
+    names = []
+    for one in worlds:
+        nodes, ranks, link = world_of(one.found.places)
+        over = f" over {link}" if link else ""
+        names.append((f"{plural(nodes, 'node')} with {plural(ranks, 'rank')}{over}", one.verdict))
     return Verdict(
         claim, verdict, why, scale, found.effect, tuple(_notes(found.places)), runs,
-        first.p_value if verdict in DECIDED else None,
-        tuple((_named(one.found.places), one.verdict) for one in worlds),
+        first.p_value if verdict in DECIDED else None, tuple(names),
     )  # fmt: skip
 
 
@@ -90,7 +97,7 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
         try:
             found = KINDS[claim.kind](claim, evidence.after(judged))
             # What ran in place of the software that is named decides nothing, however fast it is.
-            if not _substitutes(found.places, evidence):
+            if not any(map(evidence.substituted, found.places)):
                 _require_speed(claim, evidence, found)
         except NotTestableError:
             if not worlds:
@@ -103,25 +110,14 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
         worlds.append(_Judged(found, *settle(found, claim.region, evidence)))
 
 
-def _substitutes(places: Sequence[Place], evidence: Evidence) -> list[Place]:
-    """The places where something else ran than the software that the claim names."""
-    return [place for place in places if evidence.substituted(place)]
-
-
 def _instead(found: Found, evidence: Evidence) -> str:
     """Which software the claim names, what ran in its place, and what was measured of that."""
-    others = {place.label: place for place in _substitutes(found.places, evidence)}
+    others = {p.label: p for p in found.places if evidence.substituted(p)}
     names = listed(dict.fromkeys(str(place.selector.software) for place in others.values()))
     ran = listed(f"{label} ran in {one.row['precision_ran']}" for label, one in others.items())
     # What fits has no effect, and is of its software too.
     value = f"{found.what} is {effect_text(found.effect)}" if found.effect else found.why
     return f"it is about {names}, and {ran}; measured instead: {value}"
-
-
-def _named(places: Sequence[Place]) -> str:
-    nodes, ranks, link = world_of(places)
-    over = f" over {link}" if link else ""
-    return f"{plural(nodes, 'node')} with {plural(ranks, 'rank')}{over}"
 
 
 def _require(claim: Claim, evidence: Evidence) -> None:

@@ -7,6 +7,7 @@ each verdict in `tests/claims_worlds.py`. `decide.Found` is what a function give
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from pipeline.claims.choose import ONE_MACHINE, SEVERAL_NODES, choose
 from pipeline.claims.decide import RATE, TIMES, Contrast, Found, extreme, joined, named
@@ -40,12 +41,10 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
     # Time goes up where speed goes down.
     turned = {"step_seconds": places[::-1], RATE: places}.get(metric)
     speeds = [(turned[0], turned[1])] if turned else []
-    effect = ratio(one.interval, other.interval)
-    # Counted bytes have no noise, and bubbles the interval of their cell alone.
-    contrasts = (
-        [Contrast(one.values, other.values)] if len(one.values) and len(other.values) else []
-    )
-    timed = int(metric in TIMES)
+    effect, timed = ratio(one.interval, other.interval), int(metric in TIMES)
+    # Counted bytes have no noise.
+    sampled = len(one.values) and len(other.values)
+    contrasts = [Contrast(one.values, other.values)] if sampled else []
     return Found(places, named(metric, places), effect, contrasts, speeds=speeds, num_times=timed)
 
 
@@ -65,22 +64,15 @@ def formula(claim: Claim, evidence: Evidence) -> Found:
     [place] = choose(evidence, claim, [test["a"]], test["where"])
     measured, expected = (of(evidence, place, test["metric"]) for of in (measure, by_formula))
     what = f"{named(test['metric'], [place])} over its formula"
-    return Found([place], what, ratio(measured.interval, expected.interval))
+    value = expected.interval.value
+    contrasts = [Contrast(measured.values / value)] if len(measured.values) and value else []
+    return Found([place], what, ratio(measured.interval, expected.interval), contrasts)
 
 
-def best(claim: Claim, evidence: Evidence) -> Found:
-    """Throughput of `a` over that of the best of the others, of which none may be missing."""
-    return _against_each(claim, evidence, "best", "all", min)
-
-
-def worst(claim: Claim, evidence: Evidence) -> Found:
-    """Throughput of `a` over that of the slowest of the others, of which none may be missing."""
-    return _against_each(claim, evidence, "least", "any", max)
-
-
-def _against_each(
+def against_each(
     claim: Claim, evidence: Evidence, word: str, combined: str, of: Callable[..., float]
 ) -> Found:
+    """Throughput of `a` over the `word` of the others, of which none may be missing."""
     test = claim.test
     places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
     first, *others = (measure(evidence, place, RATE) for place in places)
@@ -239,8 +231,8 @@ KINDS: Mapping[str, Callable[[Claim, Evidence], Found]] = {
     "ratio": ratio_of_two,
     "ratio_of_ratios": ratio_of_ratios,
     "formula": formula,
-    "best": best,
-    "worst": worst,
+    "best": partial(against_each, word="best", combined="all", of=min),
+    "worst": partial(against_each, word="least", combined="any", of=max),
     "robust": robust,
     "efficiency": efficiency,
     "explained": explained,

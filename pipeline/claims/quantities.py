@@ -20,7 +20,7 @@ statistics (`pipeline.metrics.statistics.values_interval`), that of a ratio of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -35,12 +35,29 @@ from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""
-    if metric.startswith("sent_bytes"):
-        return _sent(evidence, place, metric)
-    if metric == "phase_bubble":
-        return _bubble(evidence, place)
-    if metric in _DERIVED:
-        return over_repeats(_DERIVED[metric](evidence, place))
+    match metric.partition(":")[0]:
+        case "sent_bytes":
+            return _sent(evidence, place, metric)
+        case "phase_bubble":
+            # A run counts by the median of its steps.
+            return over_repeats(_rows(evidence, place, "profile", metric)["value"])
+        case "mean_utilisation":
+            ranks = _rows(evidence, place, "rank", metric)
+            return over_repeats(ranks.groupby("run_id", sort=True)["value"].mean())
+        case "device_teraflops":
+            per_token = own(pick(evidence.table, "run", "flops_per_token"), place)["value"].max()
+            rates = _rows(evidence, place, "run", "tokens_per_second")["value"]
+            return over_repeats(rates * per_token / place.ranks / 1e12)
+        case "step_spread":
+            return _step_spread(evidence, place)
+        case "memory_asymmetry":
+            return _over_ranks(own(pick(evidence.table, "rank", "peak_memory_bytes"), place), place)
+        case "time_asymmetry":
+            # Of the ranks' own time: each step ends in a collective, so whole steps are all alike.
+            alone = phases_of_ranks(evidence, place).drop(columns=COMMUNICATION).sum(axis=1)
+            return _over_ranks(alone.rename("value").reset_index(), place)
+        case "loss_roughness":
+            return _loss_roughness(evidence, place)
     return over_repeats(_rows(evidence, place, "run", metric)["value"])
 
 
@@ -72,16 +89,6 @@ def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
     return Quantity(np.empty(0), Interval(value, value, value, len(most), COUNTED))
 
 
-def _bubble(evidence: Evidence, place: Place) -> Quantity:
-    """Over the profiled runs, each of which counts once by the median of its steps."""
-    row = _rows(evidence, place, "cell", "phase_bubble").iloc[0]
-    status = own(pick(evidence.table, "profile", "status"), place)
-    runs = int((status["text"] == "ok").sum())
-    # Of few runs the table has no bounds, and nothing is decided by them.
-    value, low, high = row[["value", "low", "high"]].astype(float).fillna(float(row["value"]))
-    return Quantity(np.empty(0), Interval(value, low, high, runs, str(row["interval"])))
-
-
 def ratio(one: Interval, other: Interval) -> Interval:
     """One over the other, of independent runs; raises NotTestableError where a bound is zero."""
     if min(one.low, other.low) <= 0:
@@ -103,18 +110,7 @@ def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataF
     return rows
 
 
-def _mean_utilisation(evidence: Evidence, place: Place) -> list[float]:
-    ranks = _rows(evidence, place, "rank", "mean_utilisation")
-    return list(ranks.groupby("run_id", sort=True)["value"].mean())
-
-
-def _device_teraflops(evidence: Evidence, place: Place) -> list[float]:
-    per_token = own(pick(evidence.table, "run", "flops_per_token"), place)["value"].max()
-    rates = _rows(evidence, place, "run", "tokens_per_second")["value"]
-    return [float(rate * per_token / place.ranks / 1e12) for rate in rates]
-
-
-def _step_spread(evidence: Evidence, place: Place) -> list[float]:
+def _step_spread(evidence: Evidence, place: Place) -> Quantity:
     timed = _timed(evidence, place, "step_seconds")
     runs = [run["value"].to_numpy() for _, run in timed.groupby("run_id", sort=True)]
     fewest = min((len(run) for run in runs), default=0)
@@ -123,28 +119,17 @@ def _step_spread(evidence: Evidence, place: Place) -> list[float]:
             f"a 95th percentile needs {STEPS_FOR_P95} timed steps, and a run of {place.label} "
             f"has {fewest}"
         )
-    return [float(np.percentile(run, 95) / np.median(run)) for run in runs]
+    return over_repeats(np.percentile(run, 95) / np.median(run) for run in runs)
 
 
-def _memory_asymmetry(evidence: Evidence, place: Place) -> list[float]:
-    return _over_ranks(own(pick(evidence.table, "rank", "peak_memory_bytes"), place), place)
-
-
-def _time_asymmetry(evidence: Evidence, place: Place) -> list[float]:
-    """Of the ranks' own time: every step ends in a collective, so whole steps are all alike."""
-    phases = phases_of_ranks(evidence, place)
-    alone = phases.drop(columns=COMMUNICATION).sum(axis=1)
-    return _over_ranks(alone.rename("value").reset_index(), place)
-
-
-def _over_ranks(ranks: pd.DataFrame, place: Place) -> list[float]:
+def _over_ranks(ranks: pd.DataFrame, place: Place) -> Quantity:
     """The largest of a run's ranks over the smallest; `ranks` has `run_id` and `value`."""
     found = ranks.groupby("run_id", sort=True)["value"].agg(["min", "max", "count"])
     if found.empty or found["count"].min() < 2:
         raise NotTestableError(f"the runs of {place.label} recorded one process, so no ranks")
     if (found["min"] <= 0).any():
         raise NotTestableError(f"a rank of {place.label} recorded nothing")
-    return list(found["max"] / found["min"])
+    return over_repeats(found["max"] / found["min"])
 
 
 def phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
@@ -167,7 +152,7 @@ def communication_share(evidence: Evidence, place: Place) -> Quantity:
     return over_repeats(last[COMMUNICATION] / last.sum(axis=1))
 
 
-def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
+def _loss_roughness(evidence: Evidence, place: Place) -> Quantity:
     """One value per seed: runs of one seed and batch have the same losses and would count twice."""
     warmup = evidence.study.optimiser.warmup_steps
     steps = own(pick(evidence.table, "step", "loss"), place)
@@ -178,7 +163,7 @@ def _loss_roughness(evidence: Evidence, place: Place) -> list[float]:
     ]
     if min(map(len, losses), default=0) < 4:
         raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
-    return [float(np.sqrt(np.mean(np.diff(loss) ** 2))) for loss in losses]
+    return over_repeats(np.sqrt(np.mean(np.diff(loss) ** 2)) for loss in losses)
 
 
 def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantity]:
@@ -204,13 +189,3 @@ def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantit
 def _timed(evidence: Evidence, place: Place, metric: str) -> pd.DataFrame:
     steps = own(pick(evidence.table, "step", metric), place)
     return steps[steps["timed"].fillna(False).astype(bool)].copy()
-
-
-_DERIVED: dict[str, Callable[[Evidence, Place], list[float]]] = {
-    "mean_utilisation": _mean_utilisation,
-    "device_teraflops": _device_teraflops,
-    "step_spread": _step_spread,
-    "memory_asymmetry": _memory_asymmetry,
-    "time_asymmetry": _time_asymmetry,
-    "loss_roughness": _loss_roughness,
-}

@@ -49,13 +49,10 @@ class Selector:
     def __str__(self) -> str:
         options = "".join(f" with {key} = {value}" for key, value in self.options.items())
         low, high = self.min_batch_per_rank, self.max_batch_per_rank
-        least = f" at {low} or more sequences a rank" if low > 1 else ""
-        most = f" at {high:g} or fewer sequences a rank" if high < math.inf else ""
-        return f"{self.strategy} in {self.precision}{options}{least}{most}{self._narrowed()}"
-
-    def _narrowed(self) -> str:
         axes = ", ".join(f"{name} {size}" for name, size in self.axes.items())
-        said = {
+        narrowed = {
+            f" at {low} or more sequences a rank": low > 1,
+            f" at {high:g} or fewer sequences a rank": high < math.inf,
             f" on {self.nodes} nodes": self.nodes,
             f" over a mesh of {axes}": axes,
             f" with {self.accumulation} microbatches a step": self.accumulation,
@@ -63,7 +60,8 @@ class Selector:
             f" under {self.scaling} scaling": self.scaling,
             f" by {self.software}": self.software,
         }
-        return "".join(text for text, given in said.items() if given)
+        more = "".join(text for text, given in narrowed.items() if given)
+        return f"{self.strategy} in {self.precision}{options}{more}"
 
 
 @dataclass(frozen=True)

@@ -162,15 +162,12 @@ class Evidence:
         ran += [APEX] if str(row["precision"]).startswith("apex_") else []
         return named is not None and named.lower() not in ran
 
-    def runs(self, places: Iterable[Place]) -> tuple[str, ...]:
-        """Ids of the finished runs of these places, in the order of the study."""
+    def runs(self, places: Iterable[Place], level: str = "run") -> tuple[str, ...]:
+        """Ids of the finished runs of these places, timed or profiled, in the study's order."""
         keys = {place.key for place in places}
-        status = pick(self.table, "run", "status")
-        return tuple(
-            str(row["run_id"])
-            for row in records(status[status["text"] == "ok"])
-            if (row["cell"], int(row["nodes"])) in keys
-        )
+        status = pick(self.table, level, "status")
+        ok = records(status[status["text"] == "ok"])
+        return tuple(row["run_id"] for row in ok if (row["cell"], row["nodes"]) in keys)
 
     def unequal_training(self, place: Place) -> bool:
         """Whether the cell left the tolerance of its training."""

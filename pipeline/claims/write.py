@@ -112,12 +112,10 @@ def _check(content: Any, where: Path) -> None:
     validate(content, "verdicts", where)
     names = [one["id"] for one in content["verdicts"]]
     for place, one in enumerate(content["verdicts"]):
-        said = _contradiction(one, content["study"])
-        if names.index(one["id"]) != place:
-            said = "its id stands twice"
-        if said:
+        twice = "its id stands twice" if names.index(one["id"]) != place else None
+        if fault := twice or _contradiction(one, content["study"]):
             raise ClaimError(
-                f"{where} at $.verdicts[{place}] ({one['id']}): {said}; run `python -m pipeline "
+                f"{where} at $.verdicts[{place}] ({one['id']}): {fault}; run `python -m pipeline "
                 "claims` again"
             )
 
@@ -158,6 +156,8 @@ def verdicts_for(
 
 
 OUTCOMES = VERDICTS
+NO_RATIO = ("utilisation", "fits", "absolute")
+"""Kinds of test whose effect is no ratio of two measurements, which no figure shows."""
 
 
 def outcome(one: Mapping[str, Any]) -> str:
@@ -243,10 +243,7 @@ def counted(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """The study-wide error rate of the decided verdicts, or nothing where none was corrected."""
-    decided = [
-        one for one in verdicts if outcome(one) in DECIDED and one.get("p_value") is not None
-    ]
-    if not decided:
+    if all(outcome(one) not in DECIDED or one.get("p_value") is None for one in verdicts):
         return ""
     return f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
 

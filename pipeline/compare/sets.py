@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from pipeline.metrics.statistics import Floats, Interval
 from pipeline.records import find_records, read_record
 from pipeline.study.spec import TIMED
 
+T = TypeVar("T")
 Place = tuple[str, int]
 SERIES = {"loss": "loss", "gradient norm": "grad_norm"}
 
@@ -59,23 +61,16 @@ class ResultSet:
 
     def facts(self) -> dict[str, str]:
         """Versions, hardware, source and image, each with all values that the runs have."""
-        found: dict[str, set[str]] = {}
-        for runs in self.runs.values():
-            for run in runs.values():
-                for key, value in _facts(run):
-                    found.setdefault(key, set()).add(value)
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for run in (run for runs in self.runs.values() for run in runs.values()):
+            about = run.record.run
+            parts = {part: about[part] for part in ("versions", "hardware", "provenance", "data")}
+            parts["execution"] = {"clock": about["execution"].get("clock", FORMER_CLOCK)}
+            of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
+            for part in (parts, *of_ranks):
+                for key, value in _flat(part, depth=2).items():
+                    found[key].add(str(value))
         return {key: ", ".join(sorted(values)) for key, values in sorted(found.items())}
-
-
-def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    about = run.record.run
-    for part in ("versions", "hardware", "provenance", "data"):
-        for key, value in about[part].items():
-            yield f"{part}.{key}", str(value)
-    yield "execution.clock", about["execution"].get("clock", FORMER_CLOCK)
-    for rank in about["ranks"]:
-        for key, value in rank.get("environment", {}).items():
-            yield f"ranks.{key}", str(value)
 
 
 @dataclass(frozen=True)
@@ -112,26 +107,22 @@ class Match:
     @cached_property
     def unmatched(self) -> list[str]:
         """Repeats that are in one set only, or ended differently."""
-        found = []
-        for repeat in sorted({*self.one, *self.other}):
-            ends = [
-                side[repeat].record.status if repeat in side else "absent"
-                for side in (self.one, self.other)
-            ]
-            if ends[0] != ends[1]:
-                found.append(f"r{repeat} is {ends[0]} and {ends[1]}")
-        return found
+        sides = (self.one, self.other)
+        ends = {
+            repeat: [s[repeat].record.status if repeat in s else "absent" for s in sides]
+            for repeat in sorted({*self.one, *self.other})
+        }
+        return [f"r{repeat} is {a} and {b}" for repeat, (a, b) in ends.items() if a != b]
 
     @cached_property
     def spec_differences(self) -> list[str]:
         """`key: a and b` for each part of the spec that differs in any repeat."""
-        found: dict[str, None] = {}
+        found: list[str] = []
         for repeat in sorted({*self.one} & {*self.other}):
             a, b = (_flat(side[repeat].record.run["spec"]) for side in (self.one, self.other))
-            for key in sorted({*a, *b}):
-                if a.get(key) != b.get(key):
-                    found[f"{key}: {a.get(key)} and {b.get(key)}"] = None
-        return list(found)
+            pairs = _differing(a, b, None).items()
+            found += [f"{key}: {mine} and {theirs}" for key, (mine, theirs) in pairs]
+        return list(dict.fromkeys(found))
 
     def deviations(self, series: str) -> dict[int, Floats]:
         """Relative difference at each common step of each rank, by repeat: (steps, ranks).
@@ -174,12 +165,11 @@ class Match:
     @cached_property
     def mixed(self) -> list[str]:
         """What was not the same in all finished runs of a set, such as `A: torch 2.12 and 2.13`."""
-        sides = (("A", self.one), ("B", self.other))
-        return [
-            f"{name}: {said}"
-            for name, side in sides
-            if (said := mixed([run.record.run for run in side.values() if run.ok]))
-        ]
+        sides = {"A": self.one, "B": self.other}
+        texts = {
+            name: mixed([r.record.run for r in s.values() if r.ok]) for name, s in sides.items()
+        }
+        return [f"{name}: {text}" for name, text in texts.items() if text]
 
 
 @dataclass(frozen=True)
@@ -207,11 +197,10 @@ class Comparison:
 
     @property
     def _finished(self) -> dict[Place, tuple[list[Run], list[Run]]]:
-        found = {}
-        for match in self.matches:
-            one, other = ([r for r in side.values() if r.ok] for side in (match.one, match.other))
-            found[match.place] = one, other
-        return found
+        def ok(runs: Mapping[int, Run]) -> list[Run]:
+            return [run for run in runs.values() if run.ok]
+
+        return {match.place: (ok(match.one), ok(match.other)) for match in self.matches}
 
     @property
     def same_training(self) -> bool:
@@ -242,21 +231,26 @@ def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MA
             f"no run finished in both {one.folder} and {other.folder}, so nothing can be compared; "
             "give two result sets of one study"
         )
-    a, b = one.facts(), other.facts()
-    differing = {k: (a.get(k, "none"), b.get(k, "none")) for k in sorted({*a, *b})}
     return Comparison(
         one, other, matches,
         [place for place in one.runs if place not in other.runs],
         [place for place in other.runs if place not in one.runs],
-        {key: pair for key, pair in differing.items() if pair[0] != pair[1]},
-        margin,
+        _differing(one.facts(), other.facts(), "none"), margin,
     )  # fmt: skip
 
 
-def _flat(value: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+def _differing(one: Mapping[str, T], other: Mapping[str, T], absent: T) -> dict[str, tuple[T, T]]:
+    """What both have of each key in which they differ."""
+    both = {k: (one.get(k, absent), other.get(k, absent)) for k in sorted({*one, *other})}
+    return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+
+
+def _flat(value: Mapping[str, Any], at: str = "", depth: int = 99) -> dict[str, Any]:
+    """The values of mappings within mappings by their path, such as `world.nodes`."""
     found: dict[str, Any] = {}
     for key, part in value.items():
-        found |= _flat(part, f"{at}{key}.") if isinstance(part, Mapping) else {f"{at}{key}": part}
+        inner = isinstance(part, Mapping) and depth > 1
+        found |= _flat(part, f"{at}{key}.", depth - 1) if inner else {f"{at}{key}": part}
     return found
 
 

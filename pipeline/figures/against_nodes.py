@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -73,7 +73,15 @@ def draw(
         axes.set_xscale("log", base=2)
         own = over_link(table, link)
         _lines(axes, values[values["cell"].isin(own)], table, published or {})
-        slopes = max(slopes, _ideal(axes, ideals[ideals["cell"].isin(own)], scale))
+        # Each base has a line of ideal scaling, of which those that coincide are drawn once.
+        lines: dict[float, list[float]] = {}
+        for base, rows in ideals[ideals["cell"].isin(own)].groupby("base", sort=False):
+            nodes = rows["nodes"].astype(float)
+            slope = float((rows["value"] / nodes).max()) * (scale[str(base)] if scale else 1.0)
+            lines[round(slope, 6)] = [nodes.min(), nodes.max()]
+        for slope, ends in lines.items():
+            axes.plot(ends, [slope * count for count in ends], **_IDEAL)
+        slopes = max(slopes, len(lines))
         axes.xaxis.set_major_locator(FixedLocator(node_counts(table)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
@@ -84,8 +92,8 @@ def draw(
     extra = [Line2D([], [], label=ideal, **_IDEAL)] if slopes else []
     extra += [Line2D([], [], label=source, **theme.PUBLISHED)] if published else []
     for link, axes in zip(links(table), axes_of, strict=True):
-        ends = values[values["cell"].isin(over_link(table, link))]
-        _name_ends(axes, ends, table, labels or {arm: arm for arm in ends["arm"]})
+        own_values = values[values["cell"].isin(over_link(table, link))]
+        _name_ends(axes, own_values, table, labels or {arm: arm for arm in own_values["arm"]})
     shown = set[str]() if labels else set(values["cell"])
     return theme.finish(figure, table, shown, remark, named=True, extra=extra)
 
@@ -114,7 +122,9 @@ def _name_ends(
     above: Counter[int] = Counter()
     ends = values.sort_values("nodes").drop_duplicates("arm", keep="last")
     for row in records(ends.sort_values("value")):
-        colour = _darker(looks[row["cell"]].colour)
+        # Darker, so that words stand out from white by 4.5 to 1 (WCAG 1.4.3).
+        red, green, blue = (0.62 * shade for shade in to_rgb(looks[row["cell"]].colour))
+        colour = to_hex((red, green, blue))
         nodes, end, arrow = int(row["nodes"]), row["value"], None
         if nodes == last:
             height = float(axes.transData.transform((1, end))[1]) * 72 / axes.figure.dpi
@@ -130,12 +140,6 @@ def _name_ends(
             names[row["arm"]], (x, end), offset, textcoords="offset points", ha=side, va="center",
             fontsize=theme.LEAST_POINTS, color=colour, arrowprops=arrow, annotation_clip=False,
         )  # fmt: skip
-
-
-def _darker(colour: str) -> str:
-    """The colour for words, which stand out from white by 4.5 to 1 (WCAG 1.4.3)."""
-    red, green, blue = (0.62 * shade for shade in to_rgb(colour))
-    return to_hex((red, green, blue))
 
 
 def _lines(
@@ -178,18 +182,6 @@ def _words(row: Mapping[str, Any]) -> str:
     return f"{place}: {value}{unit}, {plural(int(row['n']), 'run')}"
 
 
-def _ideal(axes: Axes, ideals: pd.DataFrame, scale: Mapping[str, float] | None) -> int:
-    """Draw the distinct lines of ideal scaling of these cells; returns how many there are."""
-    slopes: dict[float, list[float]] = {}
-    for base, rows in ideals.groupby("base", sort=False):
-        nodes = rows["nodes"].astype(float)
-        per_node = float((rows["value"] / nodes).max()) * (scale[str(base)] if scale else 1.0)
-        slopes[round(per_node, 6)] = [nodes.min(), nodes.max()]
-    for slope, ends in slopes.items():
-        axes.plot(ends, [slope * nodes for nodes in ends], **_IDEAL)
-    return len(slopes)
-
-
 def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str) -> Figure:
     """A panel for each link with a row for each cell, the largest of `values` first."""
     height = 0.5 + 0.17 * values["arm"].nunique()
@@ -197,11 +189,8 @@ def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str)
     looks, top = theme.styles(table), panels.extent(values)[1]
     most = int(values["nodes"].max())
     for link, axes in zip(links(table), axes_of, strict=True):
-        own: Sequence[dict[str, Any]] = records(
-            values[values["cell"].isin(over_link(table, link))].sort_values(
-                "value", ascending=False
-            )
-        )
+        over_it = values[values["cell"].isin(over_link(table, link))]
+        own = records(over_it.sort_values("value", ascending=False))
         for place, row in enumerate(own):
             ends = (row["low"], row["high"])
             panels.mark(axes, row["value"], place, ends, looks[row["cell"]], _words(row))

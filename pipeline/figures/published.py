@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipeline.claims.write import counted, has_interval, outcome
+from pipeline.claims.write import NO_RATIO, counted, has_interval, outcome
 from pipeline.figures import panels, theme
 from pipeline.metrics.format import significant, with_interval
 from pipeline.metrics.select import plural
@@ -28,8 +28,6 @@ CAPTION = (
 COMPARES = {"global_batch", "schedule", "updates_per_step", "precision", "data", "model"}
 NEEDS = "verdicts"
 
-# Effects that are no ratio of two measurements.
-_NO_RATIO = ("utilisation", "fits", "absolute")
 # As on the page; colour and word go together, so that the figure can be read in grey.
 _COLOURS = {"reproduced": "#0b6b3a", "not reproduced": "#a8321a", "undecided": "#6a5200",
             "not testable here": "#565d66"}  # fmt: skip
@@ -40,14 +38,13 @@ _BRACKETS = re.compile(r"\s*\([^()]*\)")
 
 def draw(table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> Figure:
     """One row for each claim whose effect is a ratio that was measured."""
-    shown = [one for one in verdicts if one["kind"] not in _NO_RATIO and one["effect"]]
+    shown = [one for one in verdicts if one["kind"] not in NO_RATIO and one["effect"]]
     if not shown:
         return theme.nothing(table, "no claim with a ratio was tested")
-    values = [1.0]
+    values = [1.0, *(one["published"]["value"] for one in shown if one["published"])]
     for one in shown:
-        effect, published = one["effect"], one["published"] or {}
-        ends = ("low", "high") if has_interval(one) else ()
-        values += [effect[key] for key in ("value", *ends)] + [published.get("value", 1.0)]
+        keys = ("value", "low", "high") if has_interval(one) else ("value",)
+        values += [one["effect"][key] for key in keys]
     values = [value for value in values if value > 0]
     figure, [axes] = panels.grid(1, 0.75 + 0.38 * len(shown))
     panels.rows_axis(axes, [textwrap.fill(_BRACKETS.sub("", o["sentence"]), 44) for o in shown])

@@ -24,16 +24,12 @@ def draw(table: pd.DataFrame) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
     name = speedup_name(table)
     label = f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder")
-    values = pick(table, "cell", "speedup")
-    return against_nodes.draw(table, values, label, f"Bases: {_bases(table)}. ")
-
-
-def _bases(table: pd.DataFrame) -> str:
-    """Each base with its absolute throughput, and for which cells it is one; its own is said."""
+    # Each base with its absolute throughput, and for which cells it is one.
     bases = []
     for base, rows in pick(table, "cell", "base_tokens_per_second").groupby("base", sort=False):
         arms = list(dict.fromkeys(rows["arm"]))
-        own = str(base).split(", ")[0] in arms and len(arms) == 1
+        own = [str(base).split(", ")[0]] == arms
         whose = "itself, which has no single device of its precision" if own else listed(arms)
         bases.append(f"{base} ({rows['value'].iloc[0]:,.0f} tokens/s) for {whose}")
-    return "; ".join(bases)
+    remark = f"Bases: {'; '.join(bases)}. "
+    return against_nodes.draw(table, pick(table, "cell", "speedup"), label, remark)

@@ -165,29 +165,23 @@ def finish(
     if named:
         key = "; ".join(f"{row['arm']} = {row['arm_label']}" for row in present)
     else:
-        handles = [_entry(row["arm_label"], looks[row["cell"]], lines) for row in present] + handles
+        for place, row in enumerate(present):
+            look, label = looks[row["cell"]], textwrap.fill(one_line(row["arm_label"]), 48)
+            dashes = ((0, look.dashes) if look.dashes else "-") if lines else ""
+            handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
+                                         lw=1.6, ls=dashes, label=label))  # fmt: skip
     missing = missing_cells(table)
-    notes = [
-        *(
-            [f"Not shown or incomplete: {missing}; the table of status says why."]
-            if missing
-            else ()
-        ),
-        *(f"Mixed runs: {note}." for note in mixed_notes(table)),
-        f"{setting(table)}; {repeats(table)}. {remark}{f' Cells: {key}.' if key else ''}",
-    ]
+    notes = [f"Mixed runs: {note}." for note in mixed_notes(table)]
+    if missing:
+        notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
+    cells_named = f" Cells: {key}." if key else ""
+    notes.append(f"{setting(table)}; {repeats(table)}. {remark}{cells_named}")
     text = "\n".join(
         textwrap.fill(one_line(note), _NOTE_LETTERS, break_on_hyphens=False) for note in notes
     )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
     _stack(figure, handles, note)
     return figure
-
-
-def _entry(label: str, look: Style, lines: bool) -> Line2D:
-    dashes = ((0, look.dashes) if look.dashes else "-") if lines else ""
-    return Line2D([], [], color=look.colour, marker=look.marker, ms=5, lw=1.6, ls=dashes,
-                  label=textwrap.fill(one_line(label), 48))  # fmt: skip
 
 
 def _stack(figure: Figure, handles: Sequence[Artist], note: Text) -> None:
@@ -264,19 +258,18 @@ def draw_all(
     # All of them are forked at once, and Snakemake may give as many as it has no limit for.
     processes = min(processes, len(names), os.cpu_count() or 1)
     if processes == 1:
-        for name in names:
-            draw(name)
+        draw(names)
         return
     # (A table is read in each: its reader has threads.)
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        for drawn in [pool.submit(draw, name) for name in names]:
+        for drawn in [pool.submit(draw, [name]) for name in names]:
             drawn.result()
 
 
-def _draw(metrics: Path, verdicts: Path | None, out: Path, name: str) -> None:
+def _draw(metrics: Path, verdicts: Path | None, out: Path, names: Sequence[str]) -> None:
     apply()
     frame, shown = _frames(metrics)
-    for _, module, (_, *given) in catalogue.load([name], frame, verdicts):
+    for name, module, (_, *given) in catalogue.load(names, frame, verdicts):
         save(module.draw(shown, *given), out, name)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -52,21 +49,16 @@ def published_step_seconds(table: pd.DataFrame) -> dict[tuple[str, int], Number]
         number
         for study in ids()
         for number in load(study).numbers.values()
-        if number.unit == "s" and "model" in number.setting
+        if number.unit == "s"
+        and "model" in number.setting
+        and not number.setting.get("empty_cache", False)
     ]
+    on_gpus = pick(table, "cell", "step_seconds").query("device == 'cuda'")
+    columns = ["strategy", "precision", "nodes", "global_batch", "model", "world_size"]
+    keys = [*columns[:-1], "devices"]
+    settings = {tuple(number.setting.get(key) for key in keys): number for number in known}
     return {
-        (row["cell"], int(row["nodes"])): number
-        for row in records(pick(table, "cell", "step_seconds"))
-        for number in known
-        if _same_setting(row, number.setting)
+        (row["cell"], int(row["nodes"])): settings[place]
+        for row in records(on_gpus)
+        if (place := tuple(row[name] for name in columns)) in settings
     }
-
-
-def _same_setting(row: Mapping[str, Any], setting: Mapping[str, Any]) -> bool:
-    names = ("strategy", "precision", "nodes", "global_batch", "model")
-    return bool(
-        row["device"] == "cuda"
-        and row["world_size"] == setting.get("devices")
-        and not setting.get("empty_cache", False)
-        and all(row[name] == setting.get(name) for name in names)
-    )

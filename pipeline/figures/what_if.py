@@ -36,6 +36,13 @@ def draw(table: pd.DataFrame) -> Figure:
     figure, axes_of = panels.grid(len(nodes), height, sharex=True, sharey=True)
     low, high = panels.extent(ratios.rename(columns={"ratio": "value"}))
     looks, step = theme.styles(table), 0.7 / len(arms)
+    # Below the name of a condition stands what it adds to the link, or where the conditions are of
+    # several links all of the link's text.
+    column, names = "adds" if ratios["plain_link"].nunique() == 1 else "link", []
+    for band in bands:
+        text = str(ratios.loc[ratios["condition"] == band, column].iloc[0])
+        lines = textwrap.fill(text, 26)
+        names.append(lines if text.partition(" ")[0] == band else f"{band}\n{lines}")
     for count, axes in zip(nodes, axes_of, strict=True):
         for row in records(ratios[ratios["nodes"] == count]):
             above = arms.index(row["arm"]) - (len(arms) - 1) / 2
@@ -50,7 +57,7 @@ def draw(table: pd.DataFrame) -> Figure:
         for place in range(1, len(bands)):
             axes.axhline(place - 0.5, color="#E2E2E2", lw=0.6, zorder=0)
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
-        panels.rows_axis(axes, [_name(ratios, band) for band in bands])
+        panels.rows_axis(axes, names)
         axes.tick_params(axis="y", labelsize=theme.LEAST_POINTS)
         panels.log_axis(
             axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, 9 if len(nodes) == 1 else 4
@@ -60,17 +67,6 @@ def draw(table: pd.DataFrame) -> Figure:
         axes_of, textwrap.fill("Step time over that without the condition", 66 // len(nodes))
     )
     return theme.finish(figure, table, set(ratios["cell"]), _remarks(ratios), lines=False)
-
-
-def _name(ratios: pd.DataFrame, condition: str) -> str:
-    """The name of a condition and, below it, what it adds to the link.
-
-    Where the conditions are of several links, that is all of the link's text.
-    """
-    column = "adds" if ratios["plain_link"].nunique() == 1 else "link"
-    text = str(ratios.loc[ratios["condition"] == condition, column].iloc[0])
-    lines = textwrap.fill(text, 26)
-    return lines if text.partition(" ")[0] == condition else f"{condition}\n{lines}"
 
 
 def _remarks(ratios: pd.DataFrame) -> str:

@@ -14,6 +14,7 @@ from pipeline.metrics.facts import mixed
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.runs import Run
+from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import (
     Floats,
     Interval,
@@ -191,10 +192,9 @@ def find_plain(group: Group, groups: Groups) -> Group | None:
     return None if plain is None else links[plain]
 
 
-def base_name(base: Group) -> str:
+def base_name(context: Mapping[str, Any]) -> str:
     """How the column `base` names a group: by the short name of the cell, which is unique."""
-    nodes = base.context["nodes"]
-    return f"{base.context['cell']}, {nodes} node{'s' if nodes > 1 else ''}"
+    return f"{context['cell']}, {plural(int(context['nodes']), 'node')}"
 
 
 def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
@@ -202,10 +202,10 @@ def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
     if base is None:
         return []
     ideal = group.context["world_size"] / base.context["world_size"]
-    ratio, name, values = _over(group, base), base_name(base), []
+    ratio, name, values = _over(group, base), base_name(base.context), []
     if first is not None:
         own = _over(group, first)
-        values.append(interval_row("own_speedup", "1", own, base=base_name(first)))
+        values.append(interval_row("own_speedup", "1", own, base=base_name(first.context)))
     return [
         *values,
         interval_row("speedup", "1", ratio, base=name),

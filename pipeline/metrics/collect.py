@@ -49,13 +49,11 @@ def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunReco
         except RecordError as error:
             faults.append(str(error))
     if faults:
-        raise RecordError(_summary(faults, len(specs)))
+        more = f" (and {len(faults) - 1} more: {'; '.join(faults[1:4])})" if faults[1:] else ""
+        raise RecordError(
+            f"{len(faults)} of {len(specs)} records cannot be used: {faults[0]}{more}"
+        )
     return records
-
-
-def _summary(faults: Sequence[str], total: int) -> str:
-    more = f" (and {len(faults) - 1} more: {'; '.join(faults[1:4])})" if len(faults) > 1 else ""
-    return f"{len(faults)} of {total} records cannot be used: {faults[0]}{more}"
 
 
 def read_run(runs: Path, spec: RunSpec) -> RunRecord:

@@ -35,9 +35,20 @@ def require_equal_work(
         )
     compared = (table["status"] == "ok") & table["cell"].notna() & (table["level"] != "profile")
     ran = table.loc[compared, ["cell", "nodes", "scaling", "data_devices", *FIELDS]]
-    for field in FIELDS:
-        if field not in allowed:
-            _require_one_value(ran, field, what)
+    for field in (field for field in FIELDS if field not in allowed):
+        places = ran.drop_duplicates(["cell", "nodes", field])
+        values = places[field]
+        if field == "global_batch" and (places["scaling"] == "weak").all():
+            values = values / places["data_devices"]
+        different = values[values != values.iloc[0]] if len(values) else values
+        if different.empty:
+            continue
+        first, other = places.iloc[0], places.loc[different.index[0]]
+        raise ComparisonError(
+            f"{what} refuses: {field} is {first[field]} in cell {first['cell']!r} at "
+            f"{first['nodes']} nodes and {other[field]} in {other['cell']!r} at {other['nodes']} "
+            f"nodes; make the cells do equal work or declare that {field} is compared"
+        )
 
 
 def declared_by_study(table: pd.DataFrame) -> set[str]:
@@ -65,24 +76,3 @@ def unequal_work(
         for field in FIELDS
         if field not in {*allowed, "precision"} and value(one, field) != value(other, field)
     ]
-
-
-def unequal_fields(one: pd.Series, other: pd.Series) -> list[str]:
-    """Fields of equal work in which two rows differ, precision left out."""
-    return [f for f in FIELDS if f != "precision" and one[f] != other[f]]
-
-
-def _require_one_value(ran: pd.DataFrame, field: str, what: str) -> None:
-    places = ran.drop_duplicates(["cell", "nodes", field])
-    values = places[field]
-    if field == "global_batch" and (places["scaling"] == "weak").all():
-        values = places["global_batch"] / places["data_devices"]
-    different = values[values != values.iloc[0]] if len(values) else values
-    if different.empty:
-        return
-    first, other = places.iloc[0], places.loc[different.index[0]]
-    raise ComparisonError(
-        f"{what} refuses: {field} is {first[field]} in cell {first['cell']!r} at {first['nodes']} "
-        f"nodes and {other[field]} in {other['cell']!r} at {other['nodes']} nodes; make the cells "
-        f"do equal work or declare that {field} is compared"
-    )

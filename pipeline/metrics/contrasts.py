@@ -80,14 +80,21 @@ def contrast_rows(
         if not {*UNEQUAL}.isdisjoint(part.column("text"))
     }
     frames = []
-    for family, pairs in _families(groups).items():
-        found = [(pair, pair.obstacle(declared, unequal)) for pair in pairs]
+    for family, planned in _families(groups).items():
+        obstacles = [(pair, pair.obstacle(declared, unequal)) for pair in planned]
         frames += [
             rows(_context(pair), [row("speed_verdict", "1", 0.0, text=text)])
-            for pair, text in found
+            for pair, text in obstacles
             if text is not None
         ]
-        frames += _decided([pair for pair, text in found if text is None], family, bias)
+        pairs = [pair for pair, text in obstacles if text is None]
+        tests = [kruskal_wallis([p.one.run_rates, p.other.run_rates]) for p in pairs]
+        adjusted = holm([test.p_value for test in tests])
+        # What the correction would leave if no two cells overlapped at all: the best there can be.
+        least = holm([smallest_p_value(len(p.one.ok), len(p.other.ok)) for p in pairs])
+        name = f"{len(pairs)} {family}"
+        for pair, test, p, smallest in zip(pairs, tests, adjusted, least, strict=True):
+            frames.append(rows(_context(pair), _values(pair, test, p, smallest, name, bias)))
     return frames
 
 
@@ -166,26 +173,12 @@ def _of(links: Collection[str]) -> str:
     return "".join(f" over {link}" for link in links)
 
 
-def _decided(pairs: list[Pair], family: str, bias: float | None) -> list[Rows]:
-    tests = [kruskal_wallis([p.one.run_rates, p.other.run_rates]) for p in pairs]
-    adjusted = holm([test.p_value for test in tests])
-    # What the correction would leave if no two cells overlapped at all: the best that can come.
-    least = holm([smallest_p_value(len(p.one.ok), len(p.other.ok)) for p in pairs])
-    return [
-        rows(
-            _context(pair),
-            _values(pair, test, p_value, smallest, f"{len(pairs)} {family}", bias),
-        )
-        for pair, test, p_value, smallest in zip(pairs, tests, adjusted, least, strict=True)
-    ]
-
-
 def _context(pair: Pair) -> dict[str, Any]:
     other = pair.other.context
     return {
         **pair.one.context,
         "level": "comparison",
-        "base": base_name(pair.other),
+        "base": base_name(other),
         "other": other["cell"],
         "other_nodes": other["nodes"],
     }

@@ -32,10 +32,9 @@ class RunCounts:
     @property
     def text(self) -> str:
         """`18 timed and 3 profiled runs`: the kinds of which there are any."""
-        kinds = {name: count for name, count in self.planned.items() if count or name == "timed"}
-        last = list(kinds)[-1]
-        said = [f"{count} {name}" for name, count in kinds.items() if name != last]
-        return listed([*said, plural(kinds[last], f"{last} run")])
+        kinds = [(n, count) for n, count in self.planned.items() if count or n == "timed"]
+        *others, (last, number) = kinds
+        return listed([*(f"{count} {n}" for n, count in others), plural(number, f"{last} run")])
 
 
 def run_counts(table: pd.DataFrame) -> RunCounts:

@@ -11,6 +11,7 @@ comparison of two cells names what differs between their runs (`circumstances_di
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -132,12 +133,13 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
     """Name -> value of each circumstance that a record (the content of run.json) tells."""
     execution, provenance = run["execution"], run["provenance"]
+    dirty = " with changes" if provenance["git_dirty"] else ""
     found = {
         "network": str(execution["network"]),
         "threads per rank": str(execution["threads_per_rank"]),
         "clock": str(execution.get("clock", FORMER_CLOCK)),
         "torch": str(run["versions"].get("torch", "unknown")),
-        "commit": _commit(provenance),
+        "commit": f"{str(provenance['git_commit'] or 'unknown')[:12]}{dirty}",
         "image": str(provenance["image_digest"] or NO_IMAGE),
         "processor": _of_ranks(run, "cpu_model") or str(run["hardware"]["cpu_model"]),
         "GPU": _of_ranks(run, "gpu") or ", ".join(sorted({*run["hardware"]["gpus"]})) or "none",
@@ -154,11 +156,6 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _commit(provenance: Mapping[str, Any]) -> str:
-    dirty = " with changes" if provenance["git_dirty"] else ""
-    return f"{str(provenance['git_commit'] or 'unknown')[:12]}{dirty}"
-
-
 def _of_ranks(run: Mapping[str, Any], name: str) -> str:
     """The values of a fact over all ranks; empty where no rank tells it."""
     told = {rank.get("environment", {}).get(name) for rank in run["ranks"]}
@@ -172,9 +169,8 @@ def mixed(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def differing(found: Iterable[Mapping[str, str]], leave_out: Sequence[str] = ()) -> str:
     """Each circumstance that has several values, with these. What one run lacks is no value."""
-    values: dict[str, set[str]] = {}
-    for one in found:
-        for name, value in one.items():
-            values.setdefault(name, set()).add(value)
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for name, value in (item for one in found for item in one.items()):
+        values[name].add(value)
     apart = {name: told for name, told in values.items() if len(told) > 1 and name not in leave_out}
     return "; ".join(f"{name} {listed(sorted(told))}" for name, told in apart.items())

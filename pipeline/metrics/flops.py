@@ -72,14 +72,10 @@ def cell_values(
     return [
         row("model_flops_per_step", "FLOP", per_token * first.spec.global_batch_tokens),
         interval_row("model_flops_per_second", "FLOP/s", rate.times(per_token)),
-        *_range("peak_flops_per_second", "FLOP/s", peaks),
-        *(one for name, values in shares.items() for one in _range(name, "1", values)),
+        # Over the repeats, if all of them have a value.
+        *(
+            interval_row(name, "1" if name in NAMES else "FLOP/s", values_interval(known))
+            for name, values in {"peak_flops_per_second": peaks, **shares}.items()
+            if len(known := [value for value in values if value is not None]) == len(values)
+        ),
     ]
-
-
-def _range(metric: str, unit: str, found: Sequence[float | None]) -> list[dict[str, Any]]:
-    """A row over the repeats, if all of them have a value."""
-    values = [value for value in found if value is not None]
-    return (
-        [interval_row(metric, unit, values_interval(values))] if len(values) == len(found) else []
-    )

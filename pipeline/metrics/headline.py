@@ -90,14 +90,28 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     with_words = spoken(table)
     place = last_place(with_words)
     nodes = int(place["nodes"].iloc[0]) if len(place) else 0
-    same = _equal_precision(place)
+    # The cells of one precision, best first: of fp32, or where that has under two, of the most.
+    counts = place["precision"].value_counts()
+    chosen = "fp32" if counts.get("fp32", 0) > 1 else counts.idxmax() if len(counts) else ""
+    same = place[place["precision"] == chosen]
+    same = same.sort_values("value", ascending=False, kind="stable")
     winner, rest = _ranking(with_words, same, nodes)
     where, lead = measured_on(table), winner or rest
     lower, processor = _lower_precision(with_words, place, nodes)
     costs = {row["arm_label"]: _cost(with_words, row["cell"], nodes) for row in records(place)}
     # In the order of the study, which names no winner.
-    own = same.sort_values("cell_order")["arm_label"] if len(same) else ()
+    own = {label: costs[label] for label in same.sort_values("cell_order")["arm_label"]}
     shares = sorted(one["share"] for one in costs.values() if "share" in one)
+    # What goes with the order of these cells; nothing without profiled runs.
+    why = []
+    if sent := [
+        f"{one['sent'] / 1e6:.2f} MB in {label}" + (f" ({one['calls']})" if one["calls"] else "")
+        for label, one in own.items()
+        if "sent" in one
+    ]:
+        why.append(f"The rank that sends most sent {few(sent)} in a step.")
+    if hid := [f"{one['share']:.0f} % in {label}" for label, one in own.items() if "share" in one]:
+        why.append(f"Of a step, communication that no computing hides was {few(hid)}.")
     return {
         "measured_on": where,
         "place": place_name(place),
@@ -106,20 +120,11 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         "result": lead,
         "rest": rest if winner else "",
         "precision": lower,
-        "why": _why({label: costs[label] for label in own}),
+        "why": " ".join(why),
         "processor": processor,
         "bias": bias_sentence(table),
         "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in shares[:1] + shares[-1:])),
     }
-
-
-def _equal_precision(rows: pd.DataFrame) -> pd.DataFrame:
-    """The cells of one precision, best first: of fp32, or where that has under two, of the most."""
-    if rows.empty:
-        return rows
-    counts = rows["precision"].value_counts()
-    chosen = "fp32" if counts.get("fp32", 0) > 1 else counts.idxmax()
-    return rows[rows["precision"] == chosen].sort_values("value", ascending=False, kind="stable")
 
 
 def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
@@ -224,17 +229,3 @@ def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
         calls = sent.loc[sent["rank"] == total.idxmax(), "text"].dropna()
         found |= {"sent": float(total.max()), "calls": listed(calls)}
     return found
-
-
-def _why(costs: dict[str, dict[str, Any]]) -> str:
-    """What goes with the order of these cells; empty without profiled runs."""
-    sent = [
-        f"{one['sent'] / 1e6:.2f} MB in {label}" + (f" ({one['calls']})" if one["calls"] else "")
-        for label, one in costs.items()
-        if "sent" in one
-    ]
-    shares = [f"{one['share']:.0f} % in {label}" for label, one in costs.items() if "share" in one]
-    told = [f"The rank that sends most sent {few(sent)} in a step."] if sent else []
-    if shares:
-        told.append(f"Of a step, communication that no computing hides was {few(shares)}.")
-    return " ".join(told)

@@ -94,7 +94,9 @@ def spoken(table: pd.DataFrame) -> pd.DataFrame:
     for row in records(names):
         label, ran = row["arm_label"], row["precision_ran"]
         short = label.removesuffix(f" [{ran}]")
-        if short != label and _says(short, ran):
+        # It names the library of mixed precision that ran, and no other.
+        named = [name for name in ("apex", "amp") if name in short.lower()]
+        if short != label and named == ["apex" if ran.startswith("apex") else "amp"]:
             plain[label] = short
     others = set(names["arm_label"]) - set(plain)
     kept = {label: short for label, short in plain.items()
@@ -109,33 +111,21 @@ def spoken(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(label=table["label"].map(said), arm_label=arms)
 
 
-def _says(label: str, ran: str) -> bool:
-    """Whether a label names the library of mixed precision that ran, and no other."""
-    named = [name for name in ("apex", "amp") if name in label.lower()]
-    return named == ["apex" if ran.startswith("apex") else "amp"]
-
-
-def _link(record: RunRecord) -> dict[str, str]:
-    """The link that the run was really made over; one node sends nothing over any."""
-    world = record.spec.world
-    if fell_back(record):
-        return {"link": FALLBACK}
-    return {"link": world.link.text} if world.link and world.nodes > 1 else {}
-
-
 def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
     """Columns that every row of a cell at one node count shares."""
-    spec, run = record.spec, record.run
+    spec, run, world = record.spec, record.run, record.spec.world
     layout = run["execution"]["layout"]
+    # The link that the run was really made over; one node sends nothing over any.
+    link = {"link": world.link.text} if world.link and world.nodes > 1 else {}
     return {
         "study": spec.study,
         "cell": spec.cell,
         **label,
         "strategy": spec.strategy,
         "precision": spec.precision,
-        "nodes": spec.world.nodes,
-        "ranks_per_node": spec.world.ranks_per_node,
-        "world_size": spec.world.size,
+        "nodes": world.nodes,
+        "ranks_per_node": world.ranks_per_node,
+        "world_size": world.size,
         "data_devices": layout["data_parallel"] * layout.get("devices_per_process", 1),
         "global_batch": spec.workload.global_batch,
         "global_batch_tokens": spec.global_batch_tokens,
@@ -145,9 +135,9 @@ def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
         "schedule": schedule_text(spec),
         "data": run["data"]["manifest_sha256"],
         "model": model_text(spec),
-        "device": spec.world.device,
+        "device": world.device,
         "network": run["execution"]["network"],
-        **_link(record),
+        **({"link": FALLBACK} if fell_back(record) else link),
         "origin": run["origin"],
     }
 

@@ -14,8 +14,7 @@ import pandas as pd
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.parity import lossy
 from pipeline.metrics.select import pick, records
-from pipeline.metrics.statistics import bounds
-from pipeline.metrics.table import Rows, rows
+from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.models import HALF
 from pipeline.parallel.wire import ring
 from pipeline.planner.memory import weight_bytes
@@ -30,11 +29,10 @@ def network_bound_rows(groups: Groups) -> list[Rows]:
         if seconds is None:
             continue
         bound = group.context["global_batch_tokens"] / seconds
-        frames.append(rows(group.context, [
-            {"level": "cell", "metric": "network_bound_tokens_per_second", "unit": "tokens/s",
-             "value": bound, "text": "at most, by the rate of a node's link"},
-            {"level": "cell", "metric": "share_of_network_bound", "unit": "1",
-             **bounds(group.rate.times(1 / bound))},
+        about = "at most, by the rate of a node's link"
+        frames.append(rows({**group.context, "level": "cell"}, [
+            row("network_bound_tokens_per_second", "tokens/s", bound, text=about),
+            interval_row("share_of_network_bound", "1", group.rate.times(1 / bound)),
         ]))  # fmt: skip
     return frames
 
@@ -43,8 +41,8 @@ def least_milliseconds(table: pd.DataFrame) -> dict[tuple[int, str], float]:
     """(nodes, cell) -> the milliseconds that the gradients of a step need on a link at least."""
     found = pick(table, "cell", "network_bound_tokens_per_second")
     return {
-        (int(row["nodes"]), row["cell"]): 1000 * row["global_batch_tokens"] / row["value"]
-        for row in records(found)
+        (int(one["nodes"]), one["cell"]): 1000 * one["global_batch_tokens"] / one["value"]
+        for one in records(found)
     }
 
 

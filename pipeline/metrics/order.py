@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.metrics.cells import Groups
-from pipeline.metrics.ranks import NOT_TESTED, Drift, drift
+from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.runs import Run
 from pipeline.metrics.table import Rows, row, rows
 
@@ -45,23 +45,19 @@ def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list
     places = [plan.index(str(run.context["run_id"])) for run in executed(runs)]
     kept = longest_rise(places)
     text = f"{ORDER}; {kept} of {len(places)} runs were executed in this order"
-    found = order_drift(runs, groups)
+    # Medians of the runs, each relative to that of its cell.
+    relative = []
+    for run in executed(runs):
+        group = groups[run.context["cell"], run.context["nodes"]]
+        if run.ok and len(group.ok) > 1:
+            relative.append(float(np.median(run.timed_seconds)) / group.step_seconds.value)
+    found = drift(np.asarray(relative, dtype=np.float64))
     return [
         row("order_kept", "count", float(kept), n=len(places), text=text),
         {"metric": "order_drift", "text": NOT_TESTED}
         if found is None
         else row("order_drift", "1", found.share, n=found.n, text=found.verdict),
     ]
-
-
-def order_drift(runs: Sequence[Run], groups: Groups) -> Drift | None:
-    """Drift of run medians over the order of execution, each relative to its cell's median."""
-    relative = []
-    for run in executed(runs):
-        group = groups[run.context["cell"], run.context["nodes"]]
-        if run.ok and len(group.ok) > 1:
-            relative.append(float(np.median(run.timed_seconds)) / group.step_seconds.value)
-    return drift(np.asarray(relative, dtype=np.float64))
 
 
 def longest_rise(places: Sequence[int]) -> int:

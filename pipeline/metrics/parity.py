@@ -78,8 +78,10 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
 
     None where a loss or norm of either was not finite, or no step of the first was left to compare.
     """
+    pair = (run, reference)
     skipped = skipped_steps(run) | skipped_steps(reference)
-    if any(_diverged(one) for one in (run, reference)) or skipped[:FIRST_STEPS].all():
+    lost = [np.isnan(r.loss) | (np.isnan(r.grad_norm) & ~skipped_steps(r)) for r in pair]
+    if np.any(lost) or skipped[:FIRST_STEPS].all():
         return None
     early = np.flatnonzero(~skipped[:FIRST_STEPS])
     figures: dict[str, float] = {}
@@ -100,11 +102,6 @@ def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.isnan(run.grad_norm) & ~np.isnan(run.loss) & scaled
 
 
-def _diverged(run: Run) -> bool:
-    lost = np.isnan(run.loss) | (np.isnan(run.grad_norm) & ~skipped_steps(run))
-    return bool(lost.any())
-
-
 def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
     """What a group is held against, each with the band that applies.
 
@@ -116,7 +113,12 @@ def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
     alone = group.context["strategy"] == "single"
     precisions = [own] if alone else dict.fromkeys([own, _FULL_PRECISION])
     found = [_reference(group, groups, precision) for precision in precisions]
-    return [(one, _band(group, one)) for one in found if one is not None]
+    dtype = str((group.ok[0].record.run["precision"] or {}).get("compute_dtype"))
+    return [
+        (one, band_of(dtype, same=one.context["precision"] == own, wire=lossy(group) != lossy(one)))
+        for one in found
+        if one is not None
+    ]
 
 
 def _reference(group: Group, groups: Groups, precision: str) -> Group | None:
@@ -157,19 +159,16 @@ def unequal_training_work(one: Group, other: Group) -> list[str]:
     return [f for f in FIELDS if f != "precision" and contexts[0][f] != contexts[1][f]]
 
 
-def _band(group: Group, reference: Group) -> Band:
-    dtype = str((group.ok[0].record.run["precision"] or {}).get("compute_dtype"))
-    same = group.context["precision"] == reference.context["precision"]
-    return band_of(dtype, same=same, wire=lossy(group) != lossy(reference))
-
-
 def parity_rows(groups: Groups) -> list[Rows]:
     """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
     finished = [group for group in groups.values() if group.ok]
-    frames = [
-        rows({**group.context, "level": "cell"}, [_bit_equal(group), *_deterministic(group)])
-        for group in finished
-    ]
+    frames = []
+    for group in finished:
+        # Whether all ranks held the same final weights in every repeat; `n` counts the ranks.
+        held = [[rank["weights_sha256"] for rank in run.record.run["ranks"]] for run in group.ok]
+        equal = all(len(set(hashes)) == 1 for hashes in held)
+        bits = row("weights_bit_equal", "1", float(equal), n=max(map(len, held)))
+        frames.append(rows({**group.context, "level": "cell"}, [bits, *_deterministic(group)]))
     deviations = []
     for group in finished:
         found, context = references(group, groups), {**group.context, "level": "cell"}
@@ -178,7 +177,7 @@ def parity_rows(groups: Groups) -> list[Rows]:
             frames.append(rows(context, [_verdict(_NO_REFERENCE)]))
         for reference, band in found:
             if reference is not group:
-                about = {**context, "base": base_name(reference)}
+                about = {**context, "base": base_name(reference.context)}
                 frames.append(rows(about, _values(group, reference, band)))
     return frames + deviations
 
@@ -229,13 +228,6 @@ def _verdict(text: str) -> dict[str, Any]:
     return row("parity_verdict", "1", float(text == EQUAL), text=text)
 
 
-def _bit_equal(group: Group) -> dict[str, Any]:
-    """Whether all ranks held the same final weights in every repeat; `n` counts the ranks."""
-    held = [[rank["weights_sha256"] for rank in run.record.run["ranks"]] for run in group.ok]
-    equal = all(len(set(hashes)) == 1 for hashes in held)
-    return row("weights_bit_equal", "1", float(equal), n=max(map(len, held)))
-
-
 def _deterministic(group: Group) -> list[dict[str, Any]]:
     """Whether runs of one seed had the same losses and norms, to the bit; `n` counts such runs.
 
@@ -270,7 +262,12 @@ def _step_deviations(group: Group, reference: Group | None) -> list[Rows]:
     """Relative deviation of each run's loss at every step, against the cell's first reference."""
     if reference is None or reference is group or unequal_training_work(group, reference):
         return []
-    about = {"level": "step", "metric": "loss_deviation", "unit": "1", "base": base_name(reference)}
+    about = {
+        "level": "step",
+        "metric": "loss_deviation",
+        "unit": "1",
+        "base": base_name(reference.context),
+    }
     found = []
     for run in group.ok:
         other = _same_seed(run, reference)

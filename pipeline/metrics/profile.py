@@ -8,7 +8,7 @@ run goes anywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,20 +39,31 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
     for record in records:
         context = run_context(record, label_of(labels, record))
         place = (context["cell"], record.spec.world.nodes)
-        found = outcome_rows(record)
+        values = outcome_rows(record)
         if record.status == "ok":
             places.setdefault(place, []).append(load_run(record, context))
-            found += _ranks(phase_steps(record))
-            found += _sent(record)
+            # Each rank has its own rows, so that it is seen which one waits for which.
+            values += [
+                interval_row(
+                    f"phase_seconds:{name}", "s", median_interval(_floats(own[name])), rank=rank
+                )
+                for rank, own in phase_steps(record).groupby("rank", sort=True)
+                for name in PHASES
+            ]
+            values += _sent(record)
+            # A value a run, by which claims on bubbles are tested.
+            if bubbles := _bubbles(record):
+                bubble, count = float(np.median(bubbles)), len(bubbles)
+                values.append(row("phase_bubble", "1", bubble, n=count, text="median of its steps"))
             if place in groups:
-                found += _against_timed(record, groups[place])
-        frames.append(rows({**context, "level": "profile"}, found))
+                values += _against_timed(record, groups[place])
+        frames.append(rows({**context, "level": "profile"}, values))
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
         about = groups.get(place, Group(runs)).context
         own = [run.record for run in runs]
-        found = [*_cell([phase_steps(record) for record in own]), *_idle(own)]
-        frames.append(rows({**about, "level": "cell"}, found))
+        values = [*_cell([phase_steps(record) for record in own]), *_idle(own)]
+        frames.append(rows({**about, "level": "cell"}, values))
     return frames
 
 
@@ -69,15 +80,6 @@ def phase_steps(record: RunRecord) -> pd.DataFrame:
 def slowest(steps: pd.DataFrame) -> pd.DataFrame:
     """Of `phase_steps` the row of each step's slowest rank, in the order of the steps."""
     return steps.loc[steps.groupby("at", sort=True)["step"].idxmax()]
-
-
-def _ranks(steps: pd.DataFrame) -> list[dict[str, Any]]:
-    """Median seconds of each phase on each rank, so that it is seen which rank waits for which."""
-    return [
-        interval_row(f"phase_seconds:{name}", "s", median_interval(_floats(own[name])), rank=rank)
-        for rank, own in steps.groupby("rank", sort=True)
-        for name in PHASES
-    ]
 
 
 def _sent(record: RunRecord) -> list[dict[str, Any]]:
@@ -99,15 +101,12 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
             own = [each for each in calls or () if each["axis"] == axis]
             if calls is not None and None not in (each["wire_bytes"] for each in own):
                 total = float(sum(each["wire_bytes"] for each in own))
-                found.append(row(f"sent_bytes:{axis}", "bytes", total, text=_calls(own), **about))
+                # `2 all-reduces, 1 send`: the calls of a step; what the rank receives is left out.
+                names = [plural(each["count"], each["kind"].replace("_", "-")) for each in own
+                         if each["kind"] != RECEIVE]  # fmt: skip
+                text = ", ".join(names) or None
+                found.append(row(f"sent_bytes:{axis}", "bytes", total, text=text, **about))
     return found
-
-
-def _calls(counted: Sequence[Mapping[str, Any]]) -> str | None:
-    """`2 all-reduces, 1 send`: how often a rank calls what in a step; what it receives left out."""
-    told = [each for each in counted if each["kind"] != RECEIVE]
-    names = [plural(each["count"], each["kind"].replace("_", "-")) for each in told]
-    return ", ".join(names) or None
 
 
 def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
@@ -148,13 +147,18 @@ def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
     return [*values, *means]
 
 
+def _bubbles(record: RunRecord, *, equal: bool = False) -> list[float]:
+    """The bubble of each step; none without a pipeline, or where its strategy is not known here."""
+    if record.spec.strategy not in strategies.names():
+        return []
+    return step_bubbles(record, resolve(record.spec).layout, equal=equal)
+
+
 def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """The bubble by its formula and from the passes, besides the phase that has it in it."""
     spec = records[0].spec
-    if spec.strategy not in strategies.names():
-        return []
-    run = resolve(spec)
-    share = run.strategy.idle_share(spec)
+    known = spec.strategy in strategies.names()
+    share = resolve(spec).strategy.idle_share(spec) if known else None
     if share is None:
         return []
     by_formula = {
@@ -166,7 +170,7 @@ def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         for metric, (value, about) in by_formula.items()
     ]
     for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
-        each = [step_bubbles(record, run.layout, equal=equal) for record in records]
+        each = [_bubbles(record, equal=equal) for record in records]
         if runs := [np.asarray(steps) for steps in each if steps]:
             found.append(_interval(metric, "1", runs))
     return found

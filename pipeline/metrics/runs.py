@@ -135,8 +135,7 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
             row("timer_overhead_seconds", "s", slowest, text="an empty timing, slowest rank"),
             row("timer_overhead_share", "1", slowest / timed.value, text="of the median step"),
         ]
-    found = drift(run.timed_seconds)
-    if found is None:
+    if (found := drift(run.timed_seconds)) is None:
         return [*values, {"metric": "drift", "text": NOT_TESTED}]
     return [
         *values,

@@ -169,19 +169,15 @@ def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
 
 def missing_notes(table: pd.DataFrame) -> list[str]:
     """One sentence for each way in which a cell did not finish, with its reason."""
-    return [_missing(row) for row in records(not_ok(table))]
+    return [f"{_missing(row)} ({row['reason']})" for row in records(not_ok(table))]
 
 
 def missing_cells(table: pd.DataFrame) -> str:
     """Which cells did not finish and how often, without their reasons; empty where all did."""
-    return "; ".join(dict.fromkeys(_missing_runs(row) for row in records(not_ok(table))))
+    return "; ".join(dict.fromkeys(_missing(row) for row in records(not_ok(table))))
 
 
 def _missing(row: Mapping[str, Any]) -> str:
-    return f"{_missing_runs(row)} ({row['reason']})"
-
-
-def _missing_runs(row: Mapping[str, Any]) -> str:
     return (
         f"{row['label']}: {row['status']} in {row['runs']} of {plural(row['planned'], 'run')} at "
         f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'}"
@@ -193,21 +189,20 @@ def mixed_notes(table: pd.DataFrame) -> list[str]:
     rows = pick(table, "cell", "mixed")
     rows = rows[rows["value"] > 0]
     return [
-        f"{listed(_place(row) for row in records(part))}: the runs differ in {text}"
+        listed(f"{row['label']} at {plural(int(row['nodes']), 'node')}" for row in records(part))
+        + f": the runs differ in {text}"
         for text, part in rows.groupby("text", sort=False)
     ]
-
-
-def _place(row: Mapping[str, Any]) -> str:
-    return f"{row['label']} at {plural(int(row['nodes']), 'node')}"
 
 
 def not_profiled(table: pd.DataFrame) -> list[str]:
     """One sentence for each way in which a profiled run did not finish, and the timed runs did."""
     keys = ["cell", "status", "reason", "nodes"]
     same = {tuple(row[key] for key in keys) for row in records(not_ok(table))}
-    rows = records(not_ok(table, "profile"))
-    return [_missing(row) for row in rows if tuple(row[key] for key in keys) not in same]
+    others = [
+        row for row in records(not_ok(table, "profile")) if tuple(row[k] for k in keys) not in same
+    ]
+    return [f"{_missing(row)} ({row['reason']})" for row in others]
 
 
 def unmarked(table: pd.DataFrame) -> list[str]:

@@ -60,14 +60,6 @@ class Interval:
         return self.low <= other.high and other.low <= self.high
 
 
-def bounds(interval: Interval) -> dict[str, float | int | str]:
-    """The columns of a value with its interval."""
-    return {
-        "value": interval.value, "low": interval.low, "high": interval.high, "n": interval.n,
-        "interval": interval.how,
-    }  # fmt: skip
-
-
 def median_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
     """Median of `values` with a distribution-free interval from order statistics.
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
-from pipeline.metrics.statistics import MIN_REPEATS, Interval, bounds
+from pipeline.metrics.statistics import MIN_REPEATS, Interval
 
 _TEXT = (
     "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "
@@ -72,7 +72,8 @@ def row(metric: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
 
 def interval_row(metric: str, unit: str, value: Interval, **more: Any) -> dict[str, Any]:
     """The columns of one value with its interval."""
-    return {"metric": metric, "unit": unit, **bounds(value), **more}
+    ends = {"low": value.low, "high": value.high, "n": value.n, "interval": value.how}
+    return row(metric, unit, value.value, **ends, **more)
 
 
 def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Rows:

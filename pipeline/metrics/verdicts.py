@@ -5,7 +5,7 @@ Figures, tables and the paper write `faster` or `slower` only where a verdict sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,15 +52,16 @@ class Verdict:
 
 def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
     """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
-    for (cell, nodes), (against, at), turn in ((one, other, False), (other, one, True)):
-        rows = [
-            row
-            for row in _comparison(table, cell, nodes)
-            if (row["other"], row["other_nodes"]) == (against, at)
-        ]
-        if rows:
-            return _turn(_figures(rows)) if turn else _figures(rows)
-    return None
+    if (found := _verdict(table, one, other=other[0], other_nodes=other[1])) is not None:
+        return found
+    found = _verdict(table, other, other=one[0], other_nodes=one[1])
+    if found is None:
+        return None
+    # The inverse ratio: `b` over `a` from `a` over `b`.
+    verdict = {FASTER: SLOWER, SLOWER: FASTER}.get(found.verdict, found.verdict)
+    return replace(
+        found, verdict=verdict, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low
+    )
 
 
 def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> Verdict | None:
@@ -68,41 +69,27 @@ def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> V
 
     None where the cell is its own base.
     """
-    rows = [row for row in _comparison(table, cell, nodes) if row["base"] == base]
-    return _figures(rows) if rows else None
+    return _verdict(table, (cell, nodes), base=base)
 
 
-def _comparison(table: pd.DataFrame, cell: str, nodes: int) -> list[dict[str, Any]]:
-    rows = table[table["level"] == "comparison"]
-    columns = ["other", "other_nodes", "base", "metric", "value", "low", "high", "n", "text"]
-    return records(rows.loc[(rows["cell"] == cell) & (rows["nodes"] == nodes), columns])
-
-
-def _figures(rows: Sequence[Mapping[str, Any]]) -> Verdict:
-    by_metric = {row["metric"]: row for row in rows}
-    text = str(by_metric["speed_verdict"]["text"])
+def _verdict(table: pd.DataFrame, one: tuple[str, int], **against: Any) -> Verdict | None:
+    """The comparison of a cell whose columns have these values; None where there is none."""
+    rows = table[(table["level"] == "comparison") & (table["cell"] == one[0])]
+    rows = rows[rows["nodes"] == one[1]]
+    for column, value in against.items():
+        rows = rows[rows[column] == value]
+    if rows.empty:
+        return None
+    by_metric = {row["metric"]: row for row in records(rows)}
+    text, nan = str(by_metric["speed_verdict"]["text"]), math.nan
     if "rate_ratio" not in by_metric:
-        nan = float("nan")
-        return Verdict(text, nan, nan, nan, nan, nan, 0, overlap=False)
+        return Verdict(text, nan, nan, nan, nan, nan, n=0, overlap=False)
+    value = {metric: float(row["value"]) for metric, row in by_metric.items()}
     ratio = by_metric["rate_ratio"]
     return Verdict(
-        text,
-        float(ratio["value"]),
-        float(ratio["low"]),
-        float(ratio["high"]),
-        float(by_metric["p_value"]["value"]),
-        float(by_metric["effect_size"]["value"]),
-        int(ratio["n"]),
-        overlap=bool(by_metric["intervals_overlap"]["value"]),
-    )
-
-
-def _turn(found: Verdict) -> Verdict:
-    """The verdict on the inverse ratio: `b` over `a` from `a` over `b`."""
-    verdict = {FASTER: SLOWER, SLOWER: FASTER}.get(found.verdict, found.verdict)
-    return replace(
-        found, verdict=verdict, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low
-    )
+        text, value["rate_ratio"], float(ratio["low"]), float(ratio["high"]), value["p_value"],
+        value["effect_size"], int(ratio["n"]), overlap=bool(value["intervals_overlap"]),
+    )  # fmt: skip
 
 
 _PAIR = [*KEYS, "other", "other_nodes"]

@@ -209,16 +209,13 @@ def _table(folder: Path, name: str) -> dict[str, Any]:
 
 def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
     """A verdict with its numbers as texts."""
-    effect, published, claimed = one["effect"], one["published"], one["claimed"]
-    measured = NONE
-    if effect is not None and (without := no_interval(one)):
-        measured = f"{significant(effect['value'])} {without}"
-    elif effect is not None:
-        measured = with_interval(effect["value"], effect["low"], effect["high"])
-    return {
-        **one,
-        "verdict": outcome(one),
-        "measured": measured,
-        "claimed": NONE if claimed is None else claimed["text"],
-        "published": NONE if published is None else significant(published["value"]),
-    }
+    texts = {"measured": NONE, "claimed": NONE, "published": NONE}
+    if effect := one["effect"]:
+        value, without = effect["value"], no_interval(one)
+        interval = with_interval(value, effect["low"], effect["high"])
+        texts["measured"] = f"{significant(value)} {without}" if without else interval
+    if one["claimed"]:
+        texts["claimed"] = one["claimed"]["text"]
+    if one["published"]:
+        texts["published"] = significant(one["published"]["value"])
+    return {**one, "verdict": outcome(one), **texts}

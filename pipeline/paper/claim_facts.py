@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
-from pipeline.claims.write import compound, count, error_rate, outcome, total
+from pipeline.claims.write import NO_RATIO, compound, count, error_rate, outcome, total
 from pipeline.metrics.select import listed
-
-# Effects that the figure of published claims cannot show: no ratio of two measurements.
-_NO_RATIO = ("utilisation", "fits", "absolute")
 
 
 def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -40,7 +37,7 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             {"sentence": whole.removesuffix("."), "outcome": became}
             for whole, became in compound(verdicts)
         ],
-        "drawn": any(one["kind"] not in _NO_RATIO and one["effect"] for one in verdicts),
+        "drawn": any(one["kind"] not in NO_RATIO and one["effect"] for one in verdicts),
         "reasons": reasons(verdicts),
         "untested_claims": sum(outcome(one) == NOT_TESTABLE for one in verdicts),
     }

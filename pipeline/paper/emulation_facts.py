@@ -13,7 +13,6 @@ from pipeline.metrics.select import listed, pick, plural
 FULL_SHARE = 0.9
 """A run whose nodes got less of their cores than this shared the machine with something else."""
 
-
 NAMED_RUNS = 3
 """Of the runs that are marked as stalled."""
 
@@ -41,6 +40,12 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
     # The machine's speed in the runs, in percent of the yardstick's.
     speeds = 100 * pick(table, "run", "machine_speed")["value"]
     real = pick(table, "real_time", "status")
+    # How many runs were marked as stalled, and the first of them; nothing of former records.
+    known = pick(table, "run", "stalled")
+    marked = list(known.loc[known["value"] > 0, "run_id"])
+    more = [f"{len(marked) - NAMED_RUNS} more"] if len(marked) > NAMED_RUNS else []
+    stalled = {"runs": len(marked), "of": len(known),
+               "which": listed(marked[:NAMED_RUNS] + more)} if len(known) else {}  # fmt: skip
     return {
         "any": True,
         "fell_back": fell_back,
@@ -60,7 +65,7 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
         "full_share": f"{FULL_SHARE:g}",
         "least_rates": listed(f"{rate:.0f} Mbit/s at {link}" for link, rate in lowest.items()),
         "tcp": _tcp(table, len(share)),
-        "stalled": _stalled(table),
+        "stalled": stalled,
         "accuracy": {
             "measured": bias_of(table) is not None,
             "runs": plural(len(real), "run"),
@@ -81,18 +86,4 @@ def _tcp(table: pd.DataFrame, runs: int) -> dict[str, Any]:
         # In time of the nodes it is as good as one for all factors.
         "time_out": listed(dict.fromkeys(f"{1000 * one:.0f} ms" for one in sorted(time_outs))),
         "keeps_window": not idle.any(),
-    }
-
-
-def _stalled(table: pd.DataFrame) -> dict[str, Any]:
-    """How many runs were marked, and the first of them; empty where none says whether it was."""
-    known = pick(table, "run", "stalled")
-    marked = known[known["value"] > 0]["run_id"]
-    if known.empty:
-        return {}
-    more = len(marked) - NAMED_RUNS
-    return {
-        "runs": len(marked),
-        "of": len(known),
-        "which": listed([*marked[:NAMED_RUNS], *([f"{more} more"] if more > 0 else [])]),
     }

@@ -88,16 +88,15 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
 
 @cache
 def _template(source: str) -> Template:
+    def escaped(value: object) -> str:
+        return value if isinstance(value, _Markdown) else markdown(str(value))
+
     environment = _Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_escaped
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=escaped
     )
     environment.filters["code"] = lambda value: _Markdown(markdown_code(str(value)))
     environment.filters["as_is"] = _Markdown
     return environment.from_string(source)
-
-
-def _escaped(value: object) -> str:
-    return value if isinstance(value, _Markdown) else markdown(str(value))
 
 
 def _known(names: Collection[str], name: str, what: str) -> str:

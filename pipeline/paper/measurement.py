@@ -22,14 +22,37 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
     runs = table.loc[table["level"] == "run", "run_id"].nunique()
     share = pick(table, "run", "timer_overhead_share")
     seconds = pick(table, "run", "timer_overhead_seconds")["value"]
+    of_study = {row["metric"]: row for row in records(table[table["level"] == "study"])}
+    # How exact the speedups are, and what that would take; nothing where there are none.
+    sizing = {}
+    if wanted := of_study.get("repeats_for_speedups"):
+        exact = of_study["exact_speedups"]
+        sizing = {
+            "exact": f"{int(exact['value'])} of {plural(int(exact['n']), 'speedup')}",
+            "within": f"{100 * WITHIN:g}",
+            "share": f"{100 * SHARE:g}",
+            "repeats": plural(int(wanted["value"]), "repeat"),
+        }
+    drifts, order = pick(table, "run", "drift"), of_study["order_drift"]
+    tested = drifts[drifts["text"] != NOT_TESTED]
+    drifted = records(tested[tested["text"] == DRIFT])
     return {
         "percent": f"{100 * CONFIDENCE:g}",
         "min_repeats": MIN_REPEATS,
         "alpha": f"{ALPHA:g}",
         "few": bool((pick(table, "cell", "num_ok")["value"] < MIN_REPEATS).any()),
-        "sizing": _sizing(table),
+        "sizing": sizing,
         "order": fact(table, "order_kept"),
-        "drift": _drift(table),
+        "drift": {
+            "percent": f"{100 * DRIFT_SHARE:g}",
+            "alpha": f"{DRIFT_ALPHA:g}",
+            "tested": plural(len(tested), "run"),
+            "any_tested": len(tested) > 0,
+            "runs": [f"{r['run_id']} ({100 * r['value']:+.1f} %)" for r in drifted],
+            "order_tested": str(order["text"]) != NOT_TESTED,
+            "order_drifted": str(order["text"]) == DRIFT,
+            "order_share": "" if pd.isna(order["value"]) else f"{100 * order['value']:+.1f} %",
+        },
         "timer": {
             "measured": len(share) > 0,
             "microseconds": significant(1e6 * float(seconds.max()), 2) if len(share) else "",
@@ -42,37 +65,6 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
             "some_former": 0 < former < runs,
             "former": plural(former, "run"),
         },
-    }
-
-
-def _sizing(table: pd.DataFrame) -> dict[str, Any]:
-    """How exact the speedups are, and what that would take; empty where there are none."""
-    rows = {row["metric"]: row for row in records(table[table["level"] == "study"])}
-    if "repeats_for_speedups" not in rows:
-        return {}
-    exact, repeats = rows["exact_speedups"], rows["repeats_for_speedups"]
-    return {
-        "exact": f"{int(exact['value'])} of {plural(int(exact['n']), 'speedup')}",
-        "within": f"{100 * WITHIN:g}",
-        "share": f"{100 * SHARE:g}",
-        "repeats": plural(int(repeats["value"]), "repeat"),
-    }
-
-
-def _drift(table: pd.DataFrame) -> dict[str, Any]:
-    runs = pick(table, "run", "drift")
-    tested = runs[runs["text"] != NOT_TESTED]
-    drifted = records(tested[tested["text"] == DRIFT])
-    order = table[(table["level"] == "study") & (table["metric"] == "order_drift")].iloc[0]
-    return {
-        "percent": f"{100 * DRIFT_SHARE:g}",
-        "alpha": f"{DRIFT_ALPHA:g}",
-        "tested": plural(len(tested), "run"),
-        "any_tested": len(tested) > 0,
-        "runs": [f"{r['run_id']} ({100 * r['value']:+.1f} %)" for r in drifted],
-        "order_tested": str(order["text"]) != NOT_TESTED,
-        "order_drifted": str(order["text"]) == DRIFT,
-        "order_share": "" if pd.isna(order["value"]) else f"{100 * order['value']:+.1f} %",
     }
 
 

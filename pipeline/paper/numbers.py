@@ -37,7 +37,7 @@ from pipeline.paper.emulation_facts import emulation_facts
 from pipeline.paper.measurement import loss, measurement, split
 from pipeline.paper.parity_facts import parity_facts
 from pipeline.study.expansion import compares_conditions
-from pipeline.study.study import Cell, Study
+from pipeline.study.study import Study
 from pipeline.tables import status
 from pipeline.text import markdown_code
 
@@ -68,7 +68,14 @@ def collect(
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
-        "model": _model(study),
+        "model": {
+            **{key: _plain(value) for key, value in vars(study.model).items()
+               if key != "vocab_size"},
+            # A class of transformers, or our own GPT-2; with its source in the bibliography.
+            "family": study.model.architecture or "GPT-2",
+            "source": "wolf2020" if study.model.architecture else "radford2019",
+            "vocabulary": f"{study.model.vocab_size:,}",
+        },
         "optimiser": _optimiser(study),
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
@@ -108,7 +115,9 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     config = (_CONFIG / name / "study.yaml").as_posix()
     shipped = (Path(__file__).parents[2] / config).is_file()
     names, nodes = cells(table), node_counts(table)
-    own = {arm.name: _own_settings(arm) for arm in study.arms}
+    # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
+    own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
+                            for key, value in given.items()) for arm in study.arms}  # fmt: skip
     if foreign := set(names["arm"]) - set(own):
         raise SamestepError(
             f"the table of metrics has the cell {min(foreign)!r}, which the study {name!r} has "
@@ -142,11 +151,6 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _own_settings(cell: Cell) -> str:
-    """What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`."""
-    return listed(f"{part}.{k} = {v}" for part, own in cell.own.items() for k, v in own.items())
-
-
 def _corpus(study: Study) -> dict[str, Any]:
     corpus, tokenizer = study.corpus, study.tokenizer
     files = listed(markdown_code(Path(path).name) for path in corpus.get("paths", []))
@@ -173,17 +177,6 @@ def _optimiser(study: Study) -> dict[str, str]:
         named["name"]
     ]
     return {key: _plain(value) for key, value in named.items()} | {"label": label, "source": source}
-
-
-def _model(study: Study) -> dict[str, Any]:
-    shape = {key: _plain(value) for key, value in vars(study.model).items() if key != "vocab_size"}
-    return {
-        **shape,
-        # A class of transformers, or our own GPT-2; with its source in the bibliography.
-        "family": study.model.architecture or "GPT-2",
-        "source": "wolf2020" if study.model.architecture else "radford2019",
-        "vocabulary": f"{study.model.vocab_size:,}",
-    }
 
 
 def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:

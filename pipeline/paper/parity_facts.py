@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
+from pipeline.metrics.cells import base_name
 from pipeline.metrics.format import limit, scientific
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.select import listed, pick, plural, records
@@ -23,10 +24,15 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
     apart = several[several["value"] == 0.0]
     again = pick(table, "cell", "repeats_bit_equal")
     steps = pick(table, "cell", "parity_steps")["value"].dropna()
+    # What the cells were held against: a single device, or the first cell of equal work.
+    against = set(pd.concat([equal, unequal])["base"])
+    places = records(pick(table, "cell", "num_ok"))
+    several_ranks = {base_name(row) for row in places if row["world_size"] > 1}
+    of_equal_work = "a run of equal work, on a single device where the study has one,"
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
         "any_compared": len(equal) + len(unequal) > 0,
-        "reference": _reference(table, verdicts),
+        "reference": of_equal_work if against & several_ranks else "a single-device run",
         "equal": len(equal),
         "all_equal": len(unequal) == 0,
         "unequal": [_place(row) for row in records(unequal)],
@@ -70,20 +76,6 @@ def _settings(rows: pd.DataFrame) -> list[str]:
         + (f" over {listed(links)}" if links else "")
         for (arm, nodes), links in found.items()
     ]
-
-
-def _reference(table: pd.DataFrame, verdicts: pd.DataFrame) -> str:
-    """What the cells were held against: a single device, or the first cell of equal work."""
-    compared = set(verdicts.loc[verdicts["text"].isin([EQUAL, *UNEQUAL]), "base"])
-    places = records(pick(table, "cell", "num_ok"))
-    several = {
-        f"{row['cell']}, {plural(int(row['nodes']), 'node')}"
-        for row in places
-        if row["world_size"] > 1
-    }
-    if compared & several:
-        return "a run of equal work, on a single device where the study has one,"
-    return "a single-device run"
 
 
 def _worst(table: pd.DataFrame, band: str) -> dict[str, str]:

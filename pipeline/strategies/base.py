@@ -187,7 +187,7 @@ class Strategy(ABC):
         return None
 
     def check(self) -> None:
-        """Raise UnsupportedError, with the reason, where a package or a part of torch is missing."""
+        """Raise UnsupportedError, where a package or part of torch is missing."""
         for package in self.requires:
             if importlib.util.find_spec(package) is None:
                 raise MissingError(f"package {package} is not installed; run `make setup`")

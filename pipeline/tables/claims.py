@@ -23,24 +23,22 @@ NEEDS = "verdicts"
 
 def build(_table: pd.DataFrame, verdicts: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """One row for each claim; the ids of the runs behind it are joined by spaces."""
+    texts = ("id", "publication", "sentence", "source", "disagreement", "line")
     found = []
     for one in verdicts:
         effect = one["effect"] or dict.fromkeys(("value", "low", "high", "interval"))
-        texts = ("id", "publication", "sentence", "source", "disagreement", "line")
-        found.append(
-            {
-                **{key: one[key] for key in texts},
-                "verdict": outcome(one),
-                "effect": effect["value"],
-                "effect_low": effect["low"],
-                "effect_high": effect["high"],
-                "interval": effect["interval"],
-                "claimed": (one["claimed"] or {}).get("text"),
-                "published": (one["published"] or {}).get("value"),
-                "num_runs": len(one["runs"]),
-                "runs": " ".join(one["runs"]),
-            }
-        )
+        found.append({
+            **{key: one[key] for key in texts},
+            "verdict": outcome(one),
+            "effect": effect["value"],
+            "effect_low": effect["low"],
+            "effect_high": effect["high"],
+            "interval": effect["interval"],
+            "claimed": (one["claimed"] or {}).get("text"),
+            "published": (one["published"] or {}).get("value"),
+            "num_runs": len(one["runs"]),
+            "runs": " ".join(one["runs"]),
+        })  # fmt: skip
     return pd.DataFrame(found)
 
 
@@ -49,12 +47,10 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     shown = []
     for row in frame.to_dict("records"):
         other = "" if pd.isna(row["disagreement"]) else f" But: {row['disagreement']}"
-        shown.append(
-            {
-                "Claim": f"{row['id']}: {row['sentence']} ({row['source']}){other}",
-                "Published": NONE if pd.isna(row["published"]) else significant(row["published"]),
-                "Verdict": row["verdict"],
-                "Grounds": row["line"].partition(": ")[2],
-            }
-        )
+        shown.append({
+            "Claim": f"{row['id']}: {row['sentence']} ({row['source']}){other}",
+            "Published": NONE if pd.isna(row["published"]) else significant(row["published"]),
+            "Verdict": row["verdict"],
+            "Grounds": row["line"].partition(": ")[2],
+        })  # fmt: skip
     return pd.DataFrame(shown)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from pipeline.metrics.comparison import FIELDS
@@ -24,6 +22,7 @@ CAPTION = (
 )
 # Equal work is checked for every pair; one that did not do it reads `not compared`.
 COMPARES = FIELDS
+MARKS = {FASTER: " >", SLOWER: " <"}
 
 
 def build(table: pd.DataFrame) -> pd.DataFrame:
@@ -38,7 +37,10 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     order = list(dict.fromkeys([*pairs["arm"], *pairs["other_arm"]]))
     shown = []
     for (over, nodes), block in pairs.groupby(["over", "nodes"], sort=False):
-        texts = {(row["arm"], row["other_arm"]): _ratio(row) for row in records(block)}
+        texts = {}
+        for row in records(block):
+            text = f"{row['rate_ratio']:.2f}{MARKS.get(row['verdict'], '')}"
+            texts[row["arm"], row["other_arm"]] = NONE if pd.isna(row["rate_ratio"]) else text
         for arm in (one for one in order if one in set(block["arm"])):
             place = {"Link": over or NONE, "Nodes": str(nodes), "Cell": arm}
             shown.append(place | {other: texts.get((arm, other), "") for other in order[1:]})
@@ -46,8 +48,3 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     if pairs["over"].any():
         return once(found, "Link", "Nodes")
     return once(found.drop(columns="Link"), "Nodes")
-
-
-def _ratio(row: dict[str, Any]) -> str:
-    mark = {FASTER: " >", SLOWER: " <"}.get(row["verdict"], "")
-    return NONE if pd.isna(row["rate_ratio"]) else f"{row['rate_ratio']:.2f}{mark}"

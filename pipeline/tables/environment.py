@@ -45,16 +45,32 @@ _GIBIBYTE = 2**30
 def build(table: pd.DataFrame) -> pd.DataFrame:
     """Two columns, item and value: hardware, threads, provenance, data, then versions."""
     runs = table[table["level"] == "run"]
-    found = [(item, _value(runs, metric)) for item, metric in _FACTS]
-    found.insert(4, ("Threads a rank", _threads(runs)))
-    data = sorted(runs["data"].dropna().unique())
+    value = {str(name): rows["value"].dropna() for name, rows in runs.groupby("metric")}
+    none = pd.Series(dtype=float)
+    sizes = sorted(value.get("memory_bytes", none).unique())
+    memory = ", ".join(f"{size / _GIBIBYTE:.1f}" for size in sizes) or NONE
+    found = [
+        (item, memory if name == "memory_bytes" else fact(runs, name)) for item, name in _FACTS
+    ]
+    # The cores are divided, so one number of threads would not say it.
+    threads = runs[runs["metric"] == "threads_per_rank"].groupby("world_size")["value"].unique()
+    of_worlds = "; ".join(
+        f"{'/'.join(f'{v:.0f}' for v in sorted(values))} at world size {size}"
+        for size, values in threads.items()
+    )
+    found.insert(4, ("Threads a rank", of_worlds))
     found.append(("Order of runs", fact(table, "order_kept")))
-    found.append(("Timer overhead", _timer(runs)))
+    timer, clock = "not measured", value.get("timer_overhead_seconds", none)
+    if len(clock):
+        share = probability(100 * value["timer_overhead_share"].max())
+        timer = f"at most {significant(1e6 * clock.max(), 2)} microseconds, {share} % of a step"
+    found.append(("Timer overhead", timer))
     found += [(item, fact(runs, name)) for item, name in _OF_RANKS if (runs.metric == name).any()]
-    if (taken := runs.loc[runs["metric"] == "steal_share", "value"]).notna().any():
+    if len(taken := value.get("steal_share", none)):
         found.append(("Time taken by the host", f"at most {100 * taken.max():.1f} % of a run"))
-    if (clocks := runs.loc[runs["metric"] == "cpu_mhz", "value"]).notna().any():
+    if len(clocks := value.get("cpu_mhz", none)):
         found.append(("Clock of the cores", f"{clocks.min():,.0f} to {clocks.max():,.0f} MHz"))
+    data = sorted(runs["data"].dropna().unique())
     found.append(("Token manifest SHA-256", ", ".join(data) or NONE))
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
     found += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]
@@ -65,35 +81,6 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame as text; hashes are shortened to 12 characters."""
     shown = [", ".join(_short(part) for part in value.split(", ")) for value in frame["value"]]
     return pd.DataFrame({"Item": frame["item"], "Value": shown})
-
-
-def _value(runs: pd.DataFrame, metric: str) -> str:
-    if metric != "memory_bytes":
-        return fact(runs, metric)
-    sizes = sorted(runs.loc[runs["metric"] == metric, "value"].dropna().unique())
-    return ", ".join(f"{size / _GIBIBYTE:.1f}" for size in sizes) or NONE
-
-
-def _threads(runs: pd.DataFrame) -> str:
-    """Threads by world size: the cores are divided, so one number would not say it."""
-    threads = runs[runs["metric"] == "threads_per_rank"]
-    pairs = threads.groupby("world_size")["value"].unique()
-    return "; ".join(
-        f"{'/'.join(f'{v:.0f}' for v in sorted(values))} at world size {size}"
-        for size, values in pairs.items()
-    )
-
-
-def _timer(runs: pd.DataFrame) -> str:
-    """The largest time that reading the clock takes, and its largest share of a median step."""
-    seconds = runs.loc[runs["metric"] == "timer_overhead_seconds", "value"]
-    share = runs.loc[runs["metric"] == "timer_overhead_share", "value"]
-    if seconds.empty:
-        return "not measured"
-    return (
-        f"at most {significant(1e6 * seconds.max(), 2)} microseconds, "
-        f"{probability(100 * share.max())} % of a step"
-    )
 
 
 def _short(part: str) -> str:

@@ -37,11 +37,7 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     above = found["measured"] - found["base"]
     for name in ("model", "formula_24"):
         found[f"{name}_ratio"] = (found[name] / above).where(above > 0)
-    return _root_and_largest(found)
-
-
-def _root_and_largest(found: pd.DataFrame) -> pd.DataFrame:
-    """Rank 0 and the largest of the others, where that differs; a cell that never ran stays."""
+    # Rank 0 and the largest of the others, where that differs; a cell that never ran stays.
     others = found[found["rank"] > 0].sort_values("measured", ascending=False, kind="stable")
     largest = others.drop_duplicates(KEYS).reset_index()
     root = found[found["rank"] == 0].set_index(KEYS)

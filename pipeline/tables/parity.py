@@ -44,33 +44,24 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     shown = []
     named = frame.assign(base=frame["base"].fillna(""))
     for (_, base), part in named.groupby(["arm", "base"], sort=False):
-        compared = part.dropna(subset=["parity_loss_first"])
-        bands = compared[["parity_loss_first_tolerance", "parity_loss_early_tolerance"]].astype(
-            float
-        )
-        shown.append(
-            {
-                "Tolerance": ", ".join(map(limit, bands.max())) if len(compared) else NONE,
-                "Cell": part["arm_label"].iloc[0],
-                "Reference": base or NONE,
-                **{title: scientific(part[name].max()) for title, name in _TITLES.items()},
-                "Ranks bit-equal": _bits(part),
-                "Verdict": _verdict(part),
-            }
-        )
+        known = part.dropna(subset=["parity_loss_first"])
+        bands = known[["parity_loss_first_tolerance", "parity_loss_early_tolerance"]].astype(float)
+        several = part[part["ranks"] > 1]
+        apart = sorted({int(n) for n in several.loc[several["weights_bit_equal"] == 0, "nodes"]})
+        bits = f"not on {listed(apart)} nodes" if apart else "yes"
+        shown.append({
+            "Tolerance": ", ".join(map(limit, bands.max())) if len(known) else NONE,
+            "Cell": part["arm_label"].iloc[0],
+            "Reference": base or NONE,
+            **{title: scientific(part[name].max()) for title, name in _TITLES.items()},
+            "Ranks bit-equal": bits if len(several) else "one rank",
+            "Verdict": _verdict(part),
+        })  # fmt: skip
     columns = ["Tolerance", "Cell", "Reference", *_TITLES, "Ranks bit-equal", "Verdict"]
+    # Rows of one band stand together, in the order in which the bands come.
     found = pd.DataFrame(shown, columns=columns)
-    band = found["Tolerance"].map({text: i for i, text in enumerate(found["Tolerance"].unique())})
-    found = found.iloc[band.argsort(kind="stable")].reset_index(drop=True)
-    return once(found, "Tolerance")
-
-
-def _bits(part: pd.DataFrame) -> str:
-    several = part[part["ranks"] > 1]
-    if several.empty:
-        return "one rank"
-    apart = sorted({int(n) for n in several.loc[several["weights_bit_equal"] == 0.0, "nodes"]})
-    return f"not on {listed(apart)} nodes" if apart else "yes"
+    band = pd.factorize(found["Tolerance"])[0]
+    return once(found.iloc[band.argsort(kind="stable")].reset_index(drop=True), "Tolerance")
 
 
 def _verdict(part: pd.DataFrame) -> str:

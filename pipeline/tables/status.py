@@ -29,17 +29,15 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
         own = tested[(tested["cell"] == cell) & (tested["nodes"] == nodes)]
         drifted = records(own[own["text"] == DRIFT])
-        found.append(
-            {
-                **{name: part[name].iloc[0] for name in [*PLACE, "label"]},
-                "runs": len(part),
-                **{status: int((part["text"] == status).sum()) for status in STATUSES},
-                "reasons": "; ".join(sorted(part["reason"].dropna().unique())),
-                "drift_tested": len(own),
-                "drifted": len(drifted),
-                "drifts": ", ".join(f"r{r['repeat']} {100 * r['value']:+.1f} %" for r in drifted),
-            }
-        )
+        found.append({
+            **{name: part[name].iloc[0] for name in [*PLACE, "label"]},
+            "runs": len(part),
+            **{status: int((part["text"] == status).sum()) for status in STATUSES},
+            "reasons": "; ".join(sorted(part["reason"].dropna().unique())),
+            "drift_tested": len(own),
+            "drifted": len(drifted),
+            "drifts": ", ".join(f"r{r['repeat']} {100 * r['value']:+.1f} %" for r in drifted),
+        })  # fmt: skip
     return pd.DataFrame(found)
 
 
@@ -51,13 +49,8 @@ def show(frame: pd.DataFrame) -> pd.DataFrame:
     for row in records(frame):
         which = f" ({row['drifts']})" if row["drifts"] else ""
         drift = f"{row['drifted']} of {row['drift_tested']}{which}"
-        shown.append(
-            {
-                "Runs": str(row["runs"]),
-                "Status": ", ".join(f"{row[one]} {one}" for one in STATUSES if row[one]),
-                "Drift": drift if row["drift_tested"] else NONE,
-                "Reason": row["reasons"] or NONE,
-            }
-        )
-    columns = ["Runs", "Status", "Drift", "Reason"]
-    return pd.DataFrame(places(frame)).join(pd.DataFrame(shown, columns=columns))
+        status = ", ".join(f"{row[one]} {one}" for one in STATUSES if row[one])
+        drift = drift if row["drift_tested"] else NONE
+        shown.append((str(row["runs"]), status, drift, row["reasons"] or NONE))
+    texts = pd.DataFrame(shown, columns=["Runs", "Status", "Drift", "Reason"])
+    return pd.DataFrame(places(frame)).join(texts)

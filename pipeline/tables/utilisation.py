@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from pipeline.metrics.select import pick, records
@@ -37,11 +39,8 @@ def build(table: pd.DataFrame) -> pd.DataFrame:
     found = col.every_cell(table, "world_size", "device")
     found = col.with_measures(found, table, _MEASURES, bounded=[_RATE])
     peaks = [_datasheet(table, row["cell"], row["nodes"]) for row in records(found)]
-    found["datasheet_device"] = [peak.device if peak else None for peak in peaks]
-    found["datasheet_source"] = [peak.source if peak else None for peak in peaks]
-    found["datasheet_flops_per_second"] = [
-        peak.flops_per_second if peak else float("nan") for peak in peaks
-    ]
+    for name, absent in (("device", None), ("source", None), ("flops_per_second", math.nan)):
+        found[f"datasheet_{name}"] = [getattr(peak, name, absent) for peak in peaks]
     # A process may drive all devices of a node.
     per_node = pick(table, "cell", "num_ok")["ranks_per_node"]
     devices = (found["nodes"] * per_node).astype(float)

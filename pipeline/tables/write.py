@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -35,10 +35,12 @@ _KEPT = ("Verdict",)
 
 def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
     """A floating table with booktabs rules; numbers are aligned right, text left."""
+    # A column that holds sentences has to wrap.
     columns = "".join(
-        "r" if right else r"p{0.36\linewidth}" if _is_long(shown[name]) else "l"
+        "r" if right
+        else r"p{0.36\linewidth}" if shown[name].astype(str).str.len().max() > _SENTENCES else "l"
         for name, right in zip(shown.columns, _is_right(shown), strict=True)
-    )
+    )  # fmt: skip
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -46,9 +48,9 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
         rf"\label{{tab:{label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        _latex_row(list(shown.columns)),
+        _latex_row(shown.columns),
         r"\midrule",
-        *(_latex_row(row) for row in shown.itertuples(index=False)),
+        *map(_latex_row, shown.itertuples(index=False)),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
@@ -175,12 +177,7 @@ def _is_right(shown: pd.DataFrame) -> list[bool]:
     ]
 
 
-def _is_long(column: pd.Series) -> bool:
-    """Whether a column holds sentences, which have to wrap."""
-    return any(len(str(cell)) > _SENTENCES for cell in column)
-
-
-def _latex_row(cells: Sequence[object]) -> str:
+def _latex_row(cells: Iterable[object]) -> str:
     return " & ".join(latex(str(cell)) for cell in cells) + r" \\"
 
 

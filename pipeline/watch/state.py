@@ -127,10 +127,16 @@ class Watched:
         of_any = statistics.median(time for times in took.values() for time in times)
         left = [run for run in self.planned if run.run_id not in self.ended]
         places = [(run.cell, run.world.nodes) for run in left]
-        expected = sum(
-            statistics.median(took[place]) if place in took else of_any for place in places
-        )
-        return expected * _stretch(self.ended.values())
+        expected = sum(statistics.median(took[p]) if p in took else of_any for p in places)
+        # Wall time of the last runs over the sum of their own: jobs cost time, several save some.
+        lately: list[Ended] = []
+        for run in sorted(self.ended.values(), key=lambda one: one.ended, reverse=True)[:_LATELY]:
+            if lately and lately[-1].started - run.ended > _PAUSE_SECONDS:
+                break
+            lately.append(run)
+        own = sum(run.ended - run.started for run in lately)
+        passed = max(run.ended for run in lately) - min(run.started for run in lately)
+        return expected * (passed / own if own else 1.0)
 
     def phase(self) -> str | None:
         """Work under way before the first run or after the last; None in between."""
@@ -161,18 +167,6 @@ def medians(ended: Iterable[Ended]) -> dict[tuple[str, int], float]:
     return {place: statistics.median(values) for place, values in found.items()}
 
 
-def _stretch(ended: Iterable[Ended]) -> float:
-    """Wall time of the last runs over the sum of their own: jobs cost time, several save some."""
-    lately: list[Ended] = []
-    for run in sorted(ended, key=lambda one: one.ended, reverse=True)[:_LATELY]:
-        if lately and lately[-1].started - run.ended > _PAUSE_SECONDS:
-            break
-        lately.append(run)
-    own = sum(run.ended - run.started for run in lately)
-    passed = max(run.ended for run in lately) - min(run.started for run in lately)
-    return passed / own if own else 1.0
-
-
 def _stamp(path: Path) -> tuple[int, int] | None:
     """When the file was written, in nanoseconds, and its size; None where it is not there."""
     try:
@@ -193,7 +187,11 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
         )
         status = str(run["status"])
         timed = status == "ok" and spec.kind == TIMED
-        seconds = _median_step(folder / STEPS_FILE) if timed else None
+        slowest: dict[int, float] = {}
+        for _, line in read_lines(folder / STEPS_FILE, "", RecordError) if timed else ():
+            if line["timed"]:
+                slowest[line["step"]] = max(line["seconds"], slowest.get(line["step"], 0.0))
+        seconds = statistics.median(slowest.values()) if timed else None
     except (RecordError, StudyError, KeyError, TypeError, ValueError):
         return None
     return Ended(spec, status, start, end, seconds, run["reason"])
@@ -210,11 +208,3 @@ def _is_damaged(file: Path) -> bool:
     steps = file.with_name(STEPS_FILE)
     is_ok = isinstance(run, dict) and run.get("status") == "ok"
     return is_ok and not (steps.is_file() and steps.stat().st_size)
-
-
-def _median_step(path: Path) -> float:
-    slowest: dict[int, float] = {}
-    for _, line in read_lines(path, "", RecordError):
-        if line["timed"]:
-            slowest[line["step"]] = max(line["seconds"], slowest.get(line["step"], 0.0))
-    return statistics.median(slowest.values())

@@ -32,6 +32,7 @@ from tests.claims_worlds import (
     agree,
     apart,
     arrange,
+    arranged,
     copy,
     decide,
     make_world,
@@ -86,9 +87,7 @@ def with_cell(*names: str, **changes: Any) -> Evidence:
         (Region("about", 2.0, 0.25), (2.6, 2.8), NOT_REPRODUCED),
     ],
 )
-def test_only_a_whole_interval_counts(
-    world: Evidence, region: Region, bounds: tuple[float, float], verdict: str
-) -> None:
+def test_only_a_whole_interval_counts(world, region, bounds, verdict) -> None:
     claim = Claim(**{**vars(SLOWER), "region": region})
     evidence = copy(world)
     low, high = bounds
@@ -134,9 +133,7 @@ def test_on_a_cpu_the_line_says_so_and_what_ran_instead(cpu: Evidence) -> None:
     assert "(DDP) + AMP ran in torch amp O1, bf16, not apex_o2" in line
 
 
-def test_speed_of_mixed_precision_is_asked_only_where_it_is_measured_to_be_fast(
-    world: Evidence, cpu: Evidence
-) -> None:
+def test_speed_of_mixed_precision_is_asked_only_where_it_is_measured_to_be_fast(world, cpu) -> None:
     slow = Evidence(cpu.study, cpu.table)
     found = judge(ANY_MIXED, slow)
     assert found.verdict == NOT_TESTABLE and found.effect is None
@@ -268,8 +265,8 @@ def test_apex_is_preferred_and_the_level_as_published() -> None:
 
 
 def test_a_run_that_broke_settles_robustness(world: Evidence) -> None:
-    claim, evidence = CLAIMS["horovod-apex-robust"], copy(world)
-    arrange(evidence, claim, (1.2, 1.3, 1.4))
+    claim = CLAIMS["horovod-apex-robust"]
+    evidence = arranged(world, claim, (1.2, 1.3, 1.4))
     assert judge(claim, evidence).verdict == REPRODUCED
     table = evidence.table
     rows = (table["metric"] == "status") & (table["cell"] == "ring-mixed") & (table["repeat"] == 1)
@@ -282,8 +279,7 @@ def test_a_run_that_broke_settles_robustness(world: Evidence) -> None:
 
 def test_fewer_than_six_runs_decide_neither_what_fits_nor_what_broke(world: Evidence) -> None:
     fits, robust = CLAIMS["amp-fits-batch-4"], CLAIMS["horovod-apex-robust"]
-    evidence = copy(world)
-    arrange(evidence, fits, (0.5, 0.6, 0.7))
+    evidence = arranged(world, fits, (0.5, 0.6, 0.7))
     assert judge(fits, evidence).verdict == REPRODUCED
     table = evidence.table
     rows = (table["metric"] == "status") & (table["cell"] == "ring-mixed") & (table["repeat"] == 1)
@@ -296,8 +292,7 @@ def test_fewer_than_six_runs_decide_neither_what_fits_nor_what_broke(world: Evid
 
 
 def test_the_best_must_beat_each_of_the_others(world: Evidence) -> None:
-    evidence = copy(world)
-    arrange(evidence, BEST, (1.4, 1.5, 1.6))
+    evidence = arranged(world, BEST, (1.4, 1.5, 1.6))
     assert judge(BEST, evidence).verdict == REPRODUCED
     [ring, *_] = evidence.places(CLAIMS["amp-speeds-up-horovod-four"].test["a"])
     set_metric(evidence, ring, "tokens_per_second", (1.7, 1.8, 1.9))
@@ -388,8 +383,8 @@ def test_time_to_a_loss_counts_from_the_first_timed_step(world: Evidence) -> Non
 
 
 def test_loss_of_speedup_is_not_communication_where_little_is_sent(world: Evidence) -> None:
-    claim, evidence = CLAIMS["sublinear-by-communication"], copy(world)
-    arrange(evidence, claim, (0.05, 0.06, 0.07))
+    claim = CLAIMS["sublinear-by-communication"]
+    evidence = arranged(world, claim, (0.05, 0.06, 0.07))
     assert judge(claim, evidence).verdict == NOT_REPRODUCED
     for place in evidence.places(CLAIMS["dps-beats-horovod-one-node"].test["b"]):
         rate = (2.0, 2.0, 2.0) if place.nodes == 2 else (1.0, 1.0, 1.0)
@@ -398,11 +393,9 @@ def test_loss_of_speedup_is_not_communication_where_little_is_sent(world: Eviden
     assert found.verdict == NOT_TESTABLE and "lost no speedup that the data show" in found.why
 
 
-def test_an_equal_pair_is_decided_by_its_band_and_by_no_test_against_equality(
-    world: Evidence,
-) -> None:
-    claim, evidence = CLAIMS["dps-equals-horovod-one-node"], copy(world)
-    arrange(evidence, claim, (1.01, 1.02, 1.03))
+def test_an_equal_pair_is_decided_by_its_band_and_by_no_test_against_equality(world) -> None:
+    claim = CLAIMS["dps-equals-horovod-one-node"]
+    evidence = arranged(world, claim, (1.01, 1.02, 1.03))
     one, other = judge_places(evidence, claim)
     for said, p_value in ((contrasts.UNDECIDED, 0.9), (contrasts.FASTER, 0.001)):
         found = judge(claim, decide(evidence, other, one, said, p_value))
@@ -412,8 +405,8 @@ def test_an_equal_pair_is_decided_by_its_band_and_by_no_test_against_equality(
 
 
 def test_best_without_one_of_its_comparisons_is_undecided(world: Evidence) -> None:
-    claim, evidence = CLAIMS["dps-fastest-one-node"], copy(world)
-    arrange(evidence, claim, (1.4, 1.5, 1.6))
+    claim = CLAIMS["dps-fastest-one-node"]
+    evidence = arranged(world, claim, (1.4, 1.5, 1.6))
     test = claim.test
     places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
     for other in places[1:-1]:
@@ -428,8 +421,7 @@ def test_best_without_one_of_its_comparisons_is_undecided(world: Evidence) -> No
 
 def test_a_pair_whose_comparison_was_not_planned_is_undecided(world: Evidence) -> None:
     claim = replace(MIXED, region=Region("above", 1.0, 0.0))
-    evidence = copy(world)
-    arrange(evidence, claim, (1.4, 1.5, 1.6))
+    evidence = arranged(world, claim, (1.4, 1.5, 1.6))
     assert judge(claim, evidence).verdict == REPRODUCED
     found = judge(claim, apart(evidence, *judge_places(evidence, claim)))
     assert found.verdict == UNDECIDED and "was planned" in found.why, found.why
@@ -464,7 +456,7 @@ def test_a_world_that_says_the_contrary_leaves_a_claim_undecided() -> None:
 
 def test_all_decided_claims_of_a_study_keep_one_error_rate(world: Evidence) -> None:
     """Each of many barely decided claims is decided by itself, and none of all of them."""
-    barely = judge(SLOWER, decided_world(world))
+    barely = judge(SLOWER, arranged(world, SLOWER, (0.6, 0.65, 0.7)))
     assert barely.verdict == REPRODUCED and barely.p_value is not None
     weak = [replace(barely, claim=replace(SLOWER, id=f"c{n}"), p_value=0.02) for n in range(3)]
     assert [one.verdict for one in corrected(weak[:2])] == [REPRODUCED] * 2
@@ -475,15 +467,9 @@ def test_all_decided_claims_of_a_study_keep_one_error_rate(world: Evidence) -> N
     assert "p = 0.004 after correction for 4 tested claims" in found[0].why
 
 
-def decided_world(world: Evidence) -> Evidence:
-    evidence = copy(world)
-    arrange(evidence, SLOWER, (0.6, 0.65, 0.7))
-    return evidence
-
-
 def test_sources_that_disagree_on_one_effect_count_once(world: Evidence) -> None:
     names = ("sps-slower-than-one", "sps-improves", "dps-fastest-one-node")
-    evidence = decided_world(world)
+    evidence = arranged(world, SLOWER, (0.6, 0.65, 0.7))
     shown = [to_dict(judge(CLAIMS[name], evidence)) for name in names]
     assert [one["verdict"] for one in shown[:2]] == [REPRODUCED, NOT_REPRODUCED]
     assert total(shown) == "3 claims on 2 effects"
@@ -513,8 +499,7 @@ def test_interval_and_rank_test_must_say_the_same(
 ) -> None:
     """`amp-speeds-up-dps`-like: throughput of one cell over another, claimed above 1."""
     claim = replace(MIXED, region=Region("above", 1.0, 0.0))
-    evidence = copy(world)
-    arrange(evidence, claim, effect)
+    evidence = arranged(world, claim, effect)
     one, other = judge_places(evidence, claim)
     found = judge(claim, decide(evidence, one, other, said, p_value))
     assert (found.verdict, word in found.why) == (verdict, True), found.why
@@ -527,8 +512,7 @@ def judge_places(evidence: Evidence, claim: Claim) -> list[Place]:
 
 def test_an_interval_around_one_needs_no_rank_test(world) -> None:
     claim = replace(MIXED, region=Region("below", 2.0, 0.0))
-    evidence = copy(world)
-    arrange(evidence, claim, (0.9, 1.0, 1.1))
+    evidence = arranged(world, claim, (0.9, 1.0, 1.1))
     one, other = judge_places(evidence, claim)
     found = judge(claim, decide(evidence, one, other, contrasts.TOO_FEW, 1.0))
     assert found.verdict == REPRODUCED
@@ -550,8 +534,7 @@ def test_times_on_emulated_nodes_count_outside_of_the_emulation_s_own_bias(
     world: Evidence, region: Region, bounds: tuple[float, float], bias: float, verdict: str
 ) -> None:
     claim, (low, high) = replace(SLOWER, region=region), bounds
-    evidence = copy(world)
-    arrange(evidence, claim, (low, (low + high) / 2, high))
+    evidence = arranged(world, claim, (low, (low + high) / 2, high))
     evidence.table["network"] = "emulated"
     evidence.table.loc[evidence.table["metric"] == "cores_per_node", "value"] = 4.0
     found = judge(claim, Evidence(evidence.study, evidence.table, bias))
@@ -561,8 +544,7 @@ def test_times_on_emulated_nodes_count_outside_of_the_emulation_s_own_bias(
 
 
 def test_without_a_validation_no_time_of_emulated_nodes_decides(world: Evidence) -> None:
-    evidence = copy(world)
-    arrange(evidence, SLOWER, (3.0, 4.0, 5.0))
+    evidence = arranged(world, SLOWER, (3.0, 4.0, 5.0))
     evidence.table["network"] = "emulated"
     evidence.table.loc[evidence.table["metric"] == "cores_per_node", "value"] = 4.0
     found = judge(SLOWER, Evidence(evidence.study, evidence.table, None))
@@ -573,11 +555,9 @@ def test_without_a_validation_no_time_of_emulated_nodes_decides(world: Evidence)
 @pytest.mark.parametrize(
     ("name", "network"), [("sps-slower-than-one", "real"), ("amp-halves-memory", "emulated")]
 )
-def test_neither_a_real_network_nor_memory_has_the_emulation_s_bias(
-    name: str, network: str, world: Evidence
-) -> None:
-    claim, evidence = replace(CLAIMS[name], region=Region("above", 1.0, 0.0)), copy(world)
-    arrange(evidence, claim, (1.01, 1.02, 1.03))
+def test_neither_a_real_network_nor_memory_has_the_emulation_s_bias(name, network, world) -> None:
+    claim = replace(CLAIMS[name], region=Region("above", 1.0, 0.0))
+    evidence = arranged(world, claim, (1.01, 1.02, 1.03))
     evidence.table["network"] = network
     found = judge(claim, Evidence(evidence.study, evidence.table, 0.5))
     assert found.verdict == REPRODUCED, found.line

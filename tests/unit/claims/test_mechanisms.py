@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -57,13 +58,15 @@ def sent(cell: str, axis: str, *of_ranks: float, run: str = "p0", name: str = "s
     ]  # fmt: skip
 
 
-def bubble(cell: str, low: float, value: float, high: float, formula: float) -> Any:
-    about = {"cell": cell, "level": "cell", "interval": "of six runs", "n": REPEATS}
-    ends = {"low": low, "value": value, "high": high}
-    return [
-        {**about, "metric": "phase_bubble", **ends},
-        {**about, "metric": "phase_bubble_formula", "value": formula, "n": pd.NA},
-    ]
+def bubble(cell: str, *ends: float, formula: float) -> Any:
+    """A profiled run for each of `REPEATS`, two at each of three ends."""
+    rows = [
+        {"cell": cell, "level": "profile", "metric": "phase_bubble", "value": ends[number // 2],
+         "run_id": f"world/{cell}/n4/p{number}"}
+        for number in range(REPEATS)
+    ]  # fmt: skip
+    formula_row = {"cell": cell, "level": "cell", "metric": "phase_bubble_formula"}
+    return [*rows, {**formula_row, "value": formula}]
 
 
 def claim(kind: str, metric: str, comparison: str, bound: float, tolerance: float = 0.0) -> Claim:
@@ -92,6 +95,8 @@ def test_one_run_has_its_bytes_exactly(world: Evidence) -> None:
     counted = add(world, rows)
     found = judge(claim("ratio", "sent_bytes", "about", 2, 0.01), counted)
     assert found.verdict == REPRODUCED and found.p_value is None, found.line
+    # Two cells of six profiled runs each.
+    assert "in 12 profiled runs" in found.scale and found.runs[0] == "world/ddp/n4/p0"
     assert "bytes sent in a step of ddp over ring is 2.00 (counted)" in found.why
     [after] = corrected([found])
     assert after == found
@@ -130,19 +135,31 @@ def test_bytes_are_held_against_the_formula(world: Evidence) -> None:
         ((0.74, 0.80, 0.90), UNDECIDED),
     ],
 )
-def test_a_bubble_is_decided_by_its_interval(
-    world: Evidence, ends: tuple[float, float, float], verdict: str
-) -> None:
+def test_a_bubble_is_decided_by_its_interval(world, ends, verdict) -> None:
     replayed = add(world, bubble("ddp", *ends, formula=0.75))
     found = judge(claim("formula", "phase_bubble", "about", 1, 0.1), replayed)
     assert found.verdict == verdict, found.line
     assert "bubble of ddp over its formula" in found.why
+    assert "in 6 profiled runs" in found.scale and len(found.runs) == 6
+    # Six runs against a number: the sign test, twice one in 64.
+    assert found.p_value == (None if verdict == UNDECIDED else pytest.approx(1 / 32))
 
 
 def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:
-    rows = [*bubble("ddp", 0.36, 0.37, 0.38, 0.375), *bubble("ring", 0.74, 0.75, 0.76, 0.75)]
+    rows = [*bubble("ddp", 0.36, 0.37, 0.38, formula=0.375),
+            *bubble("ring", 0.74, 0.75, 0.76, formula=0.75)]  # fmt: skip
     found = judge(claim("ratio", "phase_bubble", "about", 0.5, 0.1), add(world, rows))
     assert found.verdict == REPRODUCED, found.line
+    others = [replace(found, claim=replace(found.claim, id=f"c{n}"), p_value=1.0) for n in range(6)]
+    assert corrected([found, *others])[0].verdict == REPRODUCED, "one of seven tested claims"
+
+
+def test_one_profiled_run_has_no_bubble_that_decides(world: Evidence) -> None:
+    rows = bubble("ddp", 0.74, 0.76, 0.78, formula=0.75)
+    found = judge(
+        claim("formula", "phase_bubble", "about", 1, 0.1), add(world, [rows[0], rows[-1]])
+    )
+    assert found.verdict == UNDECIDED and "no interval: 1 of the 6" in found.why
 
 
 def test_each_selector_of_a_mechanism_means_one_cell_of_the_study() -> None:

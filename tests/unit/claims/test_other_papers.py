@@ -127,9 +127,7 @@ def test_flops_of_a_device_are_those_of_the_model(world: Evidence) -> None:
         ({"scaling": "weak"}, set()),
     ],
 )
-def test_cells_are_narrowed_by_nodes_mesh_accumulation_and_size(
-    world: Evidence, cell: dict[str, Any], matches: set[int]
-) -> None:
+def test_cells_are_narrowed_by_nodes_mesh_accumulation_and_size(world, cell, matches) -> None:
     selector = claim(trend_test(), cell).test["a"]
     assert {place.nodes for place in world.places(selector)} == matches
     assert str(selector) != "ddp in fp32"
@@ -148,9 +146,7 @@ def trend_test() -> dict[str, Any]:
         ("mtnlg", ["iteration-time/3/throughput"], 113, "row 3"),
     ],
 )
-def test_cells_of_published_tables_are_published_values(
-    study: str, cells: list[str], value: float, place: str
-) -> None:
+def test_cells_of_published_tables_are_published_values(study, cells, value, place) -> None:
     number = reference.load(study).number(cells[0])
     assert number.value == value and number.source.endswith(place)
 

@@ -23,7 +23,7 @@ from pipeline.metrics.select import pick
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
 from tests.claims_worlds import (
-    arrange,
+    arranged,
     copy,
     effects,
     make_world,
@@ -55,8 +55,7 @@ def world() -> Evidence:
 def test_each_verdict_is_reached(world: Evidence, claim: Claim, verdict: str) -> None:
     if claim.kind == "fits" and verdict == UNDECIDED:
         pytest.skip("what fits is no measurement with an interval")
-    evidence = copy(world)
-    arrange(evidence, claim, effects(claim)[verdict])
+    evidence = arranged(world, claim, effects(claim)[verdict])
     found = judge(claim, evidence)
     assert found.verdict == verdict, found.line
     validate({"schema_version": 1, "study": "w", "verdicts": [to_dict(found)]}, "verdicts", "here")
@@ -138,8 +137,7 @@ def test_every_claim_of_the_study_is_shipped() -> None:
 def test_sources_that_disagree_cannot_both_be_reproduced(world: Evidence) -> None:
     by_id = {claim.id: claim for claim in CLAIMS}
     one, other = by_id["amp-speeds-up-horovod-four"], by_id["amp-speeds-up-horovod-three"]
-    evidence = copy(world)
-    arrange(evidence, one, effects(one)[REPRODUCED])
+    evidence = arranged(world, one, effects(one)[REPRODUCED])
     assert judge(one, evidence).verdict == REPRODUCED
     assert judge(other, evidence).verdict == NOT_REPRODUCED
     assert one.disagreement and other.disagreement
@@ -166,8 +164,7 @@ def test_the_ablations_have_the_cells_of_their_claims() -> None:
     evidence = make_world(**{key: study[key] for key in ("cells", "cluster", "compares")})
     for claim in CLAIMS:
         if claim.id in ("empty-cache-costs", "small-batch-diverges", "amp-fits-batch-4"):
-            own = copy(evidence)
-            arrange(own, claim, effects(claim)[REPRODUCED])
+            own = arranged(evidence, claim, effects(claim)[REPRODUCED])
             found = judge(claim, own)
             assert found.verdict == REPRODUCED, found.line
 

@@ -1,17 +1,17 @@
 """Two result sets side by side: what is found, what is written, and the exit status."""
 
 import csv
-import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.__main__ import main
 from pipeline.compare.sets import ResultSet, compare
-from pipeline.records import RunRecord, Step, read_record, write_record
-from tests.fake_records import make_study, write_records
+from pipeline.records import Step
+from tests.fake_records import edit_record, edit_steps, make_study, write_records
 
 CELLS = {"repeats": 2, "profile": {"steps": 4}}
 
@@ -32,20 +32,13 @@ def pair(made, tmp_path) -> tuple[Path, Path]:
     return tmp_path / "a", tmp_path / "b"
 
 
-def edit_steps(folder: Path, run: str, change) -> None:
-    path = folder / "runs" / run
-    record = read_record(path)
-    steps = [Step(**change(step.to_dict())) for step in record.steps]
-    write_record(path, RunRecord(record.run, steps))
-
-
-def change_loss(step):
+def change_loss(step: Step) -> Step:
     # every rank records the global loss
-    return step | {"loss": step["loss"] * (1 + 1e-6)} if step["step"] >= 7 else step
+    return replace(step, loss=(step.loss or 0) * (1 + 1e-6)) if step.step >= 7 else step
 
 
-def slower(step):
-    return step | {"seconds": step["seconds"] * 3}
+def slower(step: Step) -> Step:
+    return replace(step, seconds=step.seconds * 3)
 
 
 def call(pair, *more: str) -> int:
@@ -63,7 +56,7 @@ def test_equal_sets_are_equal_to_the_bit(pair, capsys) -> None:
 
 
 def test_the_first_differing_step_is_named_with_both_values(pair, capsys) -> None:
-    edit_steps(pair[1], "dps/n2/r1", change_loss)
+    edit_steps(pair[1] / "runs/dps/n2/r1", change_loss)
     assert call(pair) == 1
     shown = capsys.readouterr().out
     assert "dps, 2 nodes: loss differs from step 7 of r1: " in shown and "(1.0e-6)" in shown
@@ -79,27 +72,29 @@ def read(pair, allowed: float = 0.0):
 
 
 def test_a_small_difference_may_be_allowed(pair) -> None:
-    edit_steps(pair[1], "dps/n2/r1", change_loss)
+    edit_steps(pair[1] / "runs/dps/n2/r1", change_loss)
     assert call(pair, "--losses", "1e-5") == 0
     assert call(pair, "--losses", "1e-7") == 1
 
 
 def test_a_gradient_norm_alone_counts(pair) -> None:
-    edit_steps(pair[1], "single/n1/r0", lambda step: step | {"grad_norm": step["grad_norm"] * 2})
+    edit_steps(
+        pair[1] / "runs/single/n1/r0", lambda s: replace(s, grad_norm=2 * (s.grad_norm or 0))
+    )
     assert call(pair) == 1
     assert call(pair, "--losses", "0.5") == 1
 
 
 def test_a_loss_that_is_not_finite_on_one_side_differs(pair) -> None:
-    edit_steps(pair[1], "single/n1/r0", lambda step: step | {"loss": None})
+    edit_steps(pair[1] / "runs/single/n1/r0", lambda step: replace(step, loss=None))
     assert call(pair, "--losses", "0.9") == 1
-    edit_steps(pair[0], "single/n1/r0", lambda step: step | {"loss": None})
+    edit_steps(pair[0] / "runs/single/n1/r0", lambda step: replace(step, loss=None))
     assert call(pair) == 0
 
 
 def test_times_count_only_where_asked(pair, capsys) -> None:
     for repeat in (0, 1):
-        edit_steps(pair[1], f"horovod/n2/r{repeat}", slower)
+        edit_steps(pair[1] / f"runs/horovod/n2/r{repeat}", slower)
     assert call(pair) == 0
     shown = capsys.readouterr().out
     assert "times differ in 1 of 9 cells (same within 5 % in 8, undecided in 0)" in shown
@@ -112,19 +107,16 @@ def test_times_count_only_where_asked(pair, capsys) -> None:
 
 def test_a_rank_that_is_not_the_root_counts(pair, capsys) -> None:
     def change(step):
-        last_bit = math.nextafter(step["loss"], 9)
-        return step | {"loss": last_bit} if (step["step"], step["rank"]) == (3, 1) else step
+        last_bit = math.nextafter(step.loss, 9)
+        return replace(step, loss=last_bit) if (step.step, step.rank) == (3, 1) else step
 
-    edit_steps(pair[1], "dps/n2/r1", change)
+    edit_steps(pair[1] / "runs/dps/n2/r1", change)
     assert call(pair) == 1
     assert "loss differs from step 3 of r1 on rank 1: " in capsys.readouterr().out
 
 
 def test_sets_whose_runs_were_made_differently_say_so(pair, capsys) -> None:
-    path = pair[1] / "runs/dps/n1/r0/run.json"
-    run = json.loads(path.read_text())
-    run["versions"]["torch"] = "9.9"
-    path.write_text(json.dumps(run))
+    edit_record(pair[1] / "runs/dps/n1/r0", lambda run: run["versions"].update(torch="9.9"))
     assert call(pair) == 0
     assert "mixed: B: torch 2.13.0 and 9.9" in capsys.readouterr().out
 
@@ -151,10 +143,7 @@ def test_a_record_in_the_folder_of_another_run_is_refused(pair, capsys) -> None:
 
 
 def test_versions_and_specs_are_listed_and_do_not_decide(pair, made, tmp_path, capsys) -> None:
-    path = pair[1] / "runs/dps/n1/r0/run.json"
-    run = json.loads(path.read_text())
-    run["versions"]["torch"] = "9.9"
-    path.write_text(json.dumps(run))
+    edit_record(pair[1] / "runs/dps/n1/r0", lambda run: run["versions"].update(torch="9.9"))
     study = make_study(**CELLS, timeout_seconds=299)
     study["cluster"] = study["cluster"] | {"nodes": [1, 2]}
     other = tmp_path / "c"
@@ -166,7 +155,7 @@ def test_versions_and_specs_are_listed_and_do_not_decide(pair, made, tmp_path, c
 
 
 def test_table_and_figure_are_written(pair, tmp_path) -> None:
-    edit_steps(pair[1], "dps/n2/r1", change_loss)
+    edit_steps(pair[1] / "runs/dps/n2/r1", change_loss)
     out = tmp_path / "out"
     assert call(pair, "--out", str(out)) == 1
     names = {"compare.md", "compare.csv", "compare.pdf", "compare.svg", "compare.png"}
@@ -206,7 +195,7 @@ def test_nothing_in_common_is_refused_and_no_success(pair, tmp_path, capsys) -> 
 
 
 def test_profiled_runs_are_no_repeats(pair) -> None:
-    edit_steps(pair[1], "dps/n2/p0", change_loss)
-    edit_steps(pair[1], "horovod/n2/p0", change_loss)
+    edit_steps(pair[1] / "runs/dps/n2/p0", change_loss)
+    edit_steps(pair[1] / "runs/horovod/n2/p0", change_loss)
     assert call(pair) == 0
     assert {r for runs in ResultSet.read(pair[0]).runs.values() for r in runs} == {0, 1}

@@ -6,18 +6,16 @@ import importlib
 import re
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
-from matplotlib.text import Text
 
 from pipeline import figures, tables
-from pipeline.figures import theme
 from pipeline.figures.points import Point
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from tests.fake_records import EMULATED, a_verdict, make_table
+from tests.unit.figures.drawn import draw, words
 
 BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
 VERDICTS: list[dict[str, Any]] = a_verdict()["verdicts"]
@@ -51,16 +49,12 @@ def test_no_table_prints_an_interval(name: str, table: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("name", figures.names())
 def test_no_figure_draws_one(name: str, table: pd.DataFrame) -> None:
-    theme.apply()
-    module = importlib.import_module(f"pipeline.figures.{name}")
-    figure = module.draw(table, *asked(name, figures))
-    said = [one.get_text() for one in figure.findobj(Text)]
-    said += [one.text for one in figure.findobj(Point) if isinstance(one, Point)]
-    words = " ".join(said)
-    assert not BRACKETS.search(words) and "95 %" not in words, words
+    figure = draw(name, table, *asked(name, figures))
+    points = [one.text for one in figure.findobj(Point) if isinstance(one, Point)]
+    written = " ".join([words(figure), *points])
+    assert not BRACKETS.search(written) and "95 %" not in written, written
     for axes in figure.axes:
         for bar in (one for one in axes.containers if isinstance(one, ErrorbarContainer)):
             lines = [line for line in bar.lines[2] if isinstance(line, LineCollection)]
             # What has no ends is left out of a segment.
             assert not any(len(part) > 1 for line in lines for part in line.get_segments())
-    plt.close(figure)

@@ -19,10 +19,9 @@ from pipeline.figures import panels, points, theme
 from pipeline.metrics import table as tidy
 from pipeline.metrics.select import pick
 from tests.fake_records import make_study, make_table, write_table
+from tests.unit.figures.drawn import draw, words
 
-NAMES = [
-    "loss_step", "speedup", "step_time", "throughput", "time_split",
-]  # fmt: skip
+NAMES = ["loss_step", "speedup", "step_time", "throughput", "time_split"]
 PROFILE = {"steps": 8}
 
 
@@ -50,23 +49,10 @@ def smallest() -> pd.DataFrame:
     return make_table(repeats=1, cluster=one, profile=PROFILE)
 
 
-def draw(name: str, table: pd.DataFrame) -> Figure:
-    module = __import__(f"pipeline.figures.{name}", fromlist=["draw"])
-    theme.apply()
-    figure = module.draw(table)
-    assert isinstance(figure, Figure)
-    return figure
-
-
 @pytest.fixture(scope="module")
 def drawn(table: pd.DataFrame) -> Callable[[str], Figure]:
     """Each figure of `table`, drawn once for all tests that only look at it."""
     return cache(lambda name: draw(name, table))
-
-
-def texts(figure: Figure) -> str:
-    legends = [text.get_text() for box in figure.legends for text in box.get_texts()]
-    return " ".join([text.get_text() for text in figure.texts] + legends).replace("\n", " ")
 
 
 def test_the_folder_says_which_figures_there_are() -> None:
@@ -111,7 +97,7 @@ def test_no_process_at_all_is_one_line(metrics: Path, tmp_path: Path, capsys) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_is_shown_or_named_as_missing(name: str, drawn: Callable[[str], Figure]) -> None:
-    said = texts(drawn(name))
+    said = words(drawn(name))
     for cell in make_study()["cells"]:
         assert cell["label"] in said
     assert said.count("unsupported in 6 of 6 runs at 1, 2 and 4 nodes") == 1
@@ -122,17 +108,15 @@ def test_every_cell_is_shown_or_named_as_missing(name: str, drawn: Callable[[str
 def test_speedup_shows_intervals_and_the_ideal(drawn: Callable[[str], Figure]) -> None:
     figure = drawn("speedup")
     axes = figure.axes[0]
-    assert "ideal scaling" in texts(figure)
-    assert "single, 1 node" in texts(figure)
+    assert "ideal scaling" in words(figure)
+    assert "single, 1 node" in words(figure)
     ideal = [line for line in axes.lines if line.get_color() == "#8A8A8A"]
     ends = [(np.asarray(line.get_xdata())[-1], np.asarray(line.get_ydata())[-1]) for line in ideal]
     assert ends == [(pytest.approx(4.0), pytest.approx(4.0))]
     assert len(axes.containers) == 5
 
 
-def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(
-    table: pd.DataFrame, drawn: Callable[[str], Figure]
-) -> None:
+def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(table, drawn) -> None:
     loss, deviation = drawn("loss_step").axes
     apart = pick(table, "step", "loss_deviation")
     largest = apart.groupby(["arm", "step"])["value"].max().clip(1e-9).unstack("step")
@@ -144,9 +128,7 @@ def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(
     assert len({*places}) == len(places) > 4
 
 
-def test_points_say_a_number_and_what_it_is_of_and_none_hides_another(
-    drawn: Callable[[str], Figure],
-) -> None:
+def test_points_say_a_number_and_what_it_is_of_and_none_hides_another(drawn) -> None:
     for name in sorted({*NAMES} - {"loss_step"}):
         found = [one for one in drawn(name).findobj(points.Point) if isinstance(one, points.Point)]
         assert len(found) > 4
@@ -178,19 +160,15 @@ def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
 def test_a_study_of_which_nothing_ran_still_draws(name: str, nothing: pd.DataFrame) -> None:
     figure = draw(name, nothing)
     assert any("no run finished" in text.get_text() for text in figure.axes[0].texts)
-    assert "unsupported" in texts(figure)
+    assert "unsupported" in words(figure)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_node_count_and_one_repeat_draw(
-    name: str, smallest: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_one_node_count_and_one_repeat_draw(name, smallest, tmp_path) -> None:
     assert all(path.is_file() for path in theme.save(draw(name, smallest), tmp_path, name))
 
 
-def test_a_figure_of_unequal_work_is_refused(
-    table: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:
     unequal = table.copy()
     unequal.loc[unequal["cell"] == "sps", "global_batch"] = 32
     tidy.write(unequal, tmp_path / "m.parquet")
@@ -232,9 +210,7 @@ def test_a_label_is_drawn_as_given_and_powers_of_ten_too() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_text_of_a_figure_is_smaller_than_seven_points_in_print(
-    name: str, drawn: Callable[[str], Figure]
-) -> None:
+def test_no_text_of_a_figure_is_smaller_than_seven_points_in_print(name, drawn) -> None:
     """The paper draws a figure as wide as its text, so a point of it is a point in print."""
     template = Path("paper/template.typ").read_text(encoding="utf-8")
     margin = float(re.findall(r"margin: \(x: (\d+)mm", template)[0])

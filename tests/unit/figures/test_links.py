@@ -4,11 +4,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from pipeline.figures import theme
 from tests.fake_records import EMULATED, make_table
+from tests.unit.figures.drawn import draw
 
 LINKS = ["200 Mbit/s", "1 Gbit/s"]
 
@@ -18,22 +17,12 @@ def table() -> pd.DataFrame:
     return make_table(repeats=2, cluster=EMULATED)
 
 
-def draw(name: str, table: pd.DataFrame) -> Figure:
-    module = __import__(f"pipeline.figures.{name}", fromlist=["draw"])
-    theme.apply()
-    plt.close("all")
-    figure: Figure = module.draw(table)
-    return figure
-
-
 def titles(figure: Figure) -> list[str]:
     return [axes.get_title() for axes in figure.axes if axes.get_visible() and axes.get_title()]
 
 
 @pytest.mark.parametrize("name", ["throughput", "speedup"])
-def test_each_link_has_a_panel_with_lines_that_begin_at_one_point(
-    name: str, table: pd.DataFrame
-) -> None:
+def test_each_link_has_a_panel_with_lines_that_begin_at_one_point(name, table) -> None:
     figure = draw(name, table)
     assert titles(figure) == [f"links of {link}" for link in LINKS]
     first, second = ([_points(line) for line in axes.lines if _is_of_an_arm(line)]
@@ -77,13 +66,9 @@ def _points(line: Any) -> list[tuple[float, float]]:
 
 
 def test_the_slower_link_gives_the_lower_throughput(table: pd.DataFrame) -> None:
-    from pipeline.figures.throughput import draw
+    def highest(lines: Any) -> float:
+        """Throughput of the fastest cell at any of the three node counts."""
+        return max(float(max(line.get_ydata())) for line in lines if len(line.get_xdata()) == 3)
 
-    theme.apply()
-    slow, fast = (_highest(axes.lines) for axes in draw(table).axes[:2])
+    slow, fast = (highest(axes.lines) for axes in draw("throughput", table).axes[:2])
     assert slow < fast
-
-
-def _highest(lines: Any) -> float:
-    """Throughput of the fastest cell at any of the three node counts."""
-    return max(float(max(line.get_ydata())) for line in lines if len(line.get_xdata()) == 3)

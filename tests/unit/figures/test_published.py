@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,13 @@ from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import Claim, Verdict
 from pipeline.claims.write import to_dict, write_verdicts
-from pipeline.figures import published, theme, throughput
+from pipeline.figures import theme
 from pipeline.figures.throughput import published_step_seconds
 from pipeline.metrics import table as tidy
 from pipeline.metrics.statistics import Interval
 from tests.claims_worlds import CELLS, make_world
 from tests.fake_records import make_table
+from tests.unit.figures.drawn import draw
 
 CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 MODEL = {"family": "gpt2", "num_layers": 12, "width": 768, "num_heads": 12, "context": 512,
@@ -46,11 +46,6 @@ def verdict(claim: Claim, kind: str, effect: tuple[float, float, float] | None) 
     return to_dict(Verdict(claim, kind, "why", "made on paper", found, (), runs))
 
 
-def draw(table: pd.DataFrame, verdicts: list[dict[str, Any]]) -> Figure:
-    theme.apply()
-    return published.draw(table, verdicts)
-
-
 def points(figure: Figure, marker: str) -> list[tuple[float, float]]:
     """Coordinates of all points drawn with this marker."""
     lines = [line for axes in figure.axes for line in axes.lines]
@@ -71,11 +66,9 @@ def test_what_was_published_has_a_marker_that_no_cell_has() -> None:
     assert theme.PUBLISHED["marker"] not in theme._MARKERS
 
 
-def test_measured_and_published_stand_in_one_line_without_hiding_each_other(
-    table: pd.DataFrame,
-) -> None:
+def test_measured_and_published_stand_in_one_line_without_hiding_each_other(table) -> None:
     one = verdict(CLAIMS["amp-speeds-up-dps"], "not reproduced", (1.1, 1.2, 1.3))
-    figure = draw(table, [one])
+    figure = draw("published", table, [one])
     [(measured, above)] = points(figure, "o")
     [(stated, below)] = points(figure, "*")
     assert (measured, stated) == (1.2, 2.0) and above < below
@@ -94,7 +87,7 @@ def test_every_line_has_its_verdict_in_word_and_colour(table: pd.DataFrame) -> N
     kinds = ("reproduced", "not reproduced", "not testable here", "not testable here")
     values = ((1.9, 2.0, 2.1), (1.2, 1.3, 1.4), (0.9, 1.0, 1.1), None)
     shown = [verdict(CLAIMS[n], k, v) for n, k, v in zip(names, kinds, values, strict=True)]
-    figure = draw(table, shown)
+    figure = draw("published", table, shown)
     said = [text.get_text() for text in figure.axes[0].texts]
     assert said == ["reproduced", "not reproduced", "undecided"]
     colours = [to_rgba(str(text.get_color())) for text in figure.axes[0].texts]
@@ -110,13 +103,11 @@ def test_every_line_has_its_verdict_in_word_and_colour(table: pd.DataFrame) -> N
 def test_what_is_no_ratio_or_has_no_point_is_left_out(table: pd.DataFrame) -> None:
     names = ("sps-utilisation", "amp-fits-batch-4", "sublinear-nodes")
     shown = [verdict(CLAIMS[name], "not testable here", None) for name in names]
-    figure = draw(table, shown)
+    figure = draw("published", table, shown)
     assert "no claim with a ratio was tested" in [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_the_figure_is_the_same_bytes_twice_and_needs_verdicts(
-    table: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_figure_is_the_same_bytes_twice_and_needs_verdicts(table, tmp_path, capsys) -> None:
     tidy.write(table, tmp_path / "m.parquet")
     one = Verdict(CLAIMS["amp-speeds-up-dps"], "reproduced", "why", "made on paper",
                   Interval(2.0, 1.9, 2.1, 6, "made up"), (), ("fake/a/n1/r0",))  # fmt: skip
@@ -139,8 +130,7 @@ def test_step_times_of_the_same_setting_are_overlaid() -> None:
         ("ring", 1): 0.295,
         ("ddp-mixed", 1): 0.24,
     }
-    theme.apply()
-    figure = throughput.draw(table)
+    figure = draw("throughput", table)
     assert "published, on NVIDIA V100" in legend(figure)
     rates = sorted(rate for _, rate in points(figure, "*"))
     assert rates == [pytest.approx(16 * 512 / 0.295), pytest.approx(16 * 512 / 0.24)]
@@ -168,7 +158,6 @@ def test_a_study_of_unequal_arms_has_no_published_point() -> None:
 
 
 def test_a_study_on_a_cpu_shows_no_published_time(table: pd.DataFrame) -> None:
-    theme.apply()
-    figure = throughput.draw(table)
+    figure = draw("throughput", table)
     assert not points(figure, "*")
     assert not any("published" in label for label in legend(figure))

@@ -12,13 +12,13 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from pipeline.figures import theme, time_split
 from pipeline.metrics.build import build
 from pipeline.metrics.format import significant
 from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, fail, make_study, make_table, write_records
+from tests.fake_records import EMULATED, fail, make_study, make_table, row_of, write_records
+from tests.unit.figures.drawn import draw, words
 
 STUDY = make_study(profile={"steps": 8}, repeats=2)
 
@@ -28,17 +28,6 @@ def table() -> pd.DataFrame:
     return make_table(profile={"steps": 8}, repeats=2)
 
 
-def draw(table: pd.DataFrame) -> Figure:
-    theme.apply()
-    return time_split.draw(table)
-
-
-def texts(figure: Figure) -> str:
-    legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    inside = [text.get_text() for axes in figure.axes for text in axes.texts]
-    return " ".join(" ".join([t.get_text() for t in figure.texts] + legends + inside).split())
-
-
 def parts(figure: Figure, panel: int, place: int) -> list[Rectangle]:
     """The pieces of one bar, from left to right."""
     found = [p for p in figure.axes[panel].patches if isinstance(p, Rectangle)]
@@ -46,12 +35,11 @@ def parts(figure: Figure, panel: int, place: int) -> list[Rectangle]:
 
 
 def value(table: pd.DataFrame, metric: str, cell: str, nodes: int) -> float:
-    rows = table[(table["metric"] == metric) & (table["level"] == "cell")]
-    return float(rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]["value"].iloc[0])
+    return float(row_of(table, metric, cell, nodes)["value"])
 
 
 def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table: pd.DataFrame) -> None:
-    figure = draw(table)
+    figure = draw("time_split", table)
     # The cells that ran, in the order of the study: single, sps, dps, horovod, dps-amp.
     bar = parts(figure, panel=2, place=2)
     assert len(bar) == len(IN_STEP)
@@ -62,7 +50,7 @@ def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table: pd.DataFram
 
 
 def test_exposed_communication_has_a_colour_and_a_hatch_of_its_own(table: pd.DataFrame) -> None:
-    bar = parts(draw(table), panel=1, place=1)
+    bar = parts(draw("time_split", table), panel=1, place=1)
     looks = [(to_hex(p.get_facecolor()), p.get_hatch()) for p in bar]
     assert len({colour for colour, _ in looks}) == len(IN_STEP)
     place = IN_STEP.index(COMMUNICATION)
@@ -72,7 +60,7 @@ def test_exposed_communication_has_a_colour_and_a_hatch_of_its_own(table: pd.Dat
 
 
 def test_the_share_of_exposed_communication_stands_at_each_bar(table: pd.DataFrame) -> None:
-    figure = draw(table)
+    figure = draw("time_split", table)
     share = value(table, "phase_share:communication", "sps", 4)
     said = [text.get_text().strip() for text in figure.axes[2].texts]
     whole = sum(value(table, f"phase_mean_seconds:{name}", "sps", 4) for name in IN_STEP)
@@ -81,11 +69,11 @@ def test_the_share_of_exposed_communication_stands_at_each_bar(table: pd.DataFra
 
 
 def test_a_cell_that_did_not_run_at_a_node_count_has_no_bar(table: pd.DataFrame) -> None:
-    assert parts(draw(table), panel=1, place=0) == []
+    assert parts(draw("time_split", table), panel=1, place=0) == []
 
 
 def test_it_says_what_the_network_was_and_what_the_bars_are(table: pd.DataFrame) -> None:
-    said = texts(draw(table))
+    said = words(draw("time_split", table))
     assert "all nodes share the cores of one machine" in said
     assert "Bars: means over 8 steps of profiled runs, of each its slowest rank." in said
     assert "exposed communication" in said
@@ -93,19 +81,21 @@ def test_it_says_what_the_network_was_and_what_the_bars_are(table: pd.DataFrame)
 
 
 def test_one_rank_that_prepares_an_exchange_is_explained(table: pd.DataFrame) -> None:
-    assert "With one rank nothing is exchanged" not in texts(draw(table))
+    assert "With one rank nothing is exchanged" not in words(draw("time_split", table))
     own = table.copy()
     alone = (own["metric"] == "phase_mean_seconds:communication") & (own["nodes"] == 1)
     own.loc[alone & (own["cell"] == "dps"), "value"] = 0.01
-    assert "With one rank nothing is exchanged" in texts(draw(own))
+    assert "With one rank nothing is exchanged" in words(draw("time_split", own))
 
 
 def test_a_strategy_without_marks_is_named(table: pd.DataFrame) -> None:
-    assert "no phases" not in texts(draw(table))
+    assert "no phases" not in words(draw("time_split", table))
     own = table.copy()
     marked = own["metric"].str.startswith("phase_mean_seconds:") & (own["cell"] == "dps")
     own.loc[marked & ~own["metric"].str.endswith((":rest", ":data")), "value"] = 0.0
-    assert "dps marks no phases: of the step only its time is seen" in texts(draw(own))
+    assert "dps marks no phases: of the step only its time is seen" in words(
+        draw("time_split", own)
+    )
 
 
 def test_a_profiled_run_that_failed_alone_is_named_once(tmp_path: Path) -> None:
@@ -114,21 +104,21 @@ def test_a_profiled_run_that_failed_alone_is_named_once(tmp_path: Path) -> None:
         STUDY,
         lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
     )
-    said = texts(draw(build(Study.of(STUDY), runs)))
+    said = words(draw("time_split", build(Study.of(STUDY), runs)))
     assert said.count("(no memory)") == 1
     assert "Not profiled: Distributed Parameter Server (DDP): oom in 3 of 3 runs" in said
     assert said.count(": unsupported in ") == 1 and "apex.amp is not importable" not in said
 
 
 def test_a_study_without_profiled_runs_says_so() -> None:
-    figure = draw(make_table(repeats=1))
-    assert "the study asks for no profiled runs" in texts(figure)
+    figure = draw("time_split", make_table(repeats=1))
+    assert "the study asks for no profiled runs" in words(figure)
 
 
 def test_a_line_below_a_bar_is_as_long_as_the_gradients_need_on_a_link() -> None:
     table = make_table(profile={"steps": 8}, repeats=2, cluster=EMULATED)
-    figure = draw(table)
-    assert "least time of the gradients on a link" in texts(figure)
+    figure = draw("time_split", table)
+    assert "least time of the gradients on a link" in words(figure)
     cell = "dps-fast"
     spent = [value(table, f"phase_mean_seconds:{name}", cell, 4) for name in IN_STEP]
     share = least_milliseconds(table)[4, cell] / (10 * sum(spent))
@@ -138,4 +128,4 @@ def test_a_line_below_a_bar_is_as_long_as_the_gradients_need_on_a_link() -> None
 
 
 def test_where_no_rate_is_known_there_is_no_such_line(table: pd.DataFrame) -> None:
-    assert "least time of the gradients" not in texts(draw(table))
+    assert "least time of the gradients" not in words(draw("time_split", table))

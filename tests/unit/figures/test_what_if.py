@@ -1,22 +1,21 @@
 """The figure of conditions: one point for each, in the look of its cell, no text over another."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pipeline.__main__ import main
-from pipeline.figures import theme, what_if
+from pipeline.figures import theme
 from pipeline.metrics.verdicts import against_plain
 from tests.fake_records import CONDITIONED, PLAIN, make_study, make_table, write_table
+from tests.unit.figures.drawn import draw, words
 
 CELLS = make_study()["cells"][:4]
 
@@ -28,7 +27,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def figure(table: pd.DataFrame) -> Figure:
-    return draw(table)
+    return draw("what_if", table)
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +35,6 @@ def profiled() -> pd.DataFrame:
     """Every arm on four nodes and only the single device on one, as in the study `what-if`."""
     cluster = CONDITIONED | {"nodes": [4]}
     return make_table(repeats=1, cluster=cluster, cells=CELLS, profile={"steps": 4})
-
-
-def draw(table: pd.DataFrame) -> Figure:
-    theme.apply()
-    plt.close("all")
-    return what_if.draw(table)
 
 
 def points(axes: Axes) -> list[tuple[float, float, str, str]]:
@@ -54,15 +47,7 @@ def points(axes: Axes) -> list[tuple[float, float, str, str]]:
     ]  # fmt: skip
 
 
-def said(figure: Figure) -> str:
-    inside = [text.get_text() for axes in figure.axes
-              for text in [*axes.texts, *axes.get_yticklabels()]]  # fmt: skip
-    return " ".join(" ".join([text.get_text() for text in figure.texts] + inside).split())
-
-
-def test_each_ratio_is_a_point_of_its_cell_with_its_interval(
-    table: pd.DataFrame, figure: Figure
-) -> None:
+def test_each_ratio_is_a_point_of_its_cell_with_its_interval(table, figure) -> None:
     found, look = against_plain(table), theme.styles(table)
     drawn = points(figure.axes[0])
     assert [point[0] for point in drawn] == pytest.approx(list(found["ratio"]))
@@ -88,10 +73,10 @@ def test_a_line_stands_at_one_and_the_axis_holds_all(table: pd.DataFrame, figure
 
 
 def test_it_says_what_the_conditions_are_and_what_they_are_held_against(figure: Figure) -> None:
-    text = said(figure)
-    for words in ("straggler one node at 0.5 speed", "jitter 0.3",
+    text = words(figure)
+    for part in ("straggler one node at 0.5 speed", "jitter 0.3",
                   "asymmetric receives 250 Mbit/s", "oversubscribed uplink 1 Gbit/s"):  # fmt: skip
-        assert words in text
+        assert part in text
     assert "jitter jitter" not in text
     assert "Without a condition, links of 1 Gbit/s: sps-plain 221 ms" in text
     assert "Bars: 95 % interval of a ratio of medians of 6 and 6 repeats." in text
@@ -127,16 +112,14 @@ def overlapping(figure: Figure) -> list[tuple[str, str]]:
 def test_no_text_lies_over_another_also_on_four_node_counts(links: Any) -> None:
     cluster = CONDITIONED | {"nodes": [1, 2, 4, 8, 16], "links": links}
     work = make_study()["workload"] | {"steps": 8, "untimed_steps": 1}
-    made = draw(make_table(repeats=1, cluster=cluster, cells=CELLS[:3], workload=work))
+    made = draw("what_if", make_table(repeats=1, cluster=cluster, cells=CELLS[:3], workload=work))
     assert [axes.get_title() for axes in made.axes] == [f"{n} nodes" for n in (2, 4, 8, 16)]
     assert overlapping(made) == []
 
 
 @pytest.mark.parametrize("name", ["throughput", "speedup", "step_time", "time_split"])
 def test_the_other_figures_of_such_a_study_fit_on_a_page(name: str, profiled: pd.DataFrame) -> None:
-    theme.apply()
-    plt.close("all")
-    made = importlib.import_module(f"pipeline.figures.{name}").draw(profiled)
+    made = draw(name, profiled)
     assert overlapping(made) == []
     assert made.get_figheight() < 1.5 * made.get_figwidth()
     if name == "time_split":
@@ -155,4 +138,4 @@ def test_it_is_the_same_bytes_twice(table: pd.DataFrame, tmp_path: Path) -> None
 
 def test_without_a_pair_that_finished_it_says_so() -> None:
     fell = make_table(repeats=1, cluster=CONDITIONED, cells=CELLS, fell_back=lambda spec: True)
-    assert "no cell finished both with and without a condition" in said(draw(fell))
+    assert "no cell finished both with and without a condition" in words(draw("what_if", fell))

@@ -31,9 +31,7 @@ def step_seconds(table: pd.DataFrame, cell: str) -> Interval:
     return Interval(row["value"], row["low"], row["high"], row["n"], row["interval"])
 
 
-def test_every_cell_under_a_condition_has_a_ratio_of_step_times(
-    table: pd.DataFrame, found: pd.DataFrame
-) -> None:
+def test_every_cell_under_a_condition_has_a_ratio_of_step_times(table, found) -> None:
     check(table, "here")
     conditions = ["straggler", "jitter", "asymmetric", "oversubscribed"]
     assert found["condition"].tolist() == [c for c in conditions for _ in range(3)]

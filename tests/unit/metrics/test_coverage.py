@@ -95,9 +95,7 @@ def test_the_bootstrap_of_a_median_would_be_too_narrow(repeats: int) -> None:
      ("outliers", "outliers")],
 )  # fmt: skip
 @pytest.mark.parametrize("repeats", [(6, 6), (6, 12), (10, 10), (20, 20)])
-def test_the_interval_of_a_ratio_covers_95_percent(
-    one: str, other: str, repeats: tuple[int, int]
-) -> None:
+def test_the_interval_of_a_ratio_covers_95_percent(one, other, repeats) -> None:
     first = intervals(run_medians(one, repeats[0], NUM_STUDIES, seed=4))
     second = intervals(run_medians(other, repeats[1], NUM_STUDIES, seed=5))
     ratios = [interval_of_ratio(a, b) for a, b in zip(first, second, strict=True)]
@@ -106,9 +104,7 @@ def test_the_interval_of_a_ratio_covers_95_percent(
 
 @pytest.mark.parametrize("repeats", [(2, 4), (3, 3), (4, 4), (5, 5), (4, 8)])
 @pytest.mark.parametrize("other", ["normal", "quiet"])
-def test_a_ratio_of_few_repeats_covers_no_less_than_it_says(
-    repeats: tuple[int, int], other: str
-) -> None:
+def test_a_ratio_of_few_repeats_covers_no_less_than_it_says(repeats, other) -> None:
     first = intervals(run_medians("normal", repeats[0], 1500, seed=6))
     second = intervals(run_medians(other, repeats[1], 1500, seed=7))
     ratios = [interval_of_ratio(a, b) for a, b in zip(first, second, strict=True)]

@@ -1,6 +1,5 @@
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from pipeline.metrics.build import build
 from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, pick
-from pipeline.records import RunRecord, read_record, write_record
+from pipeline.records import RunRecord, read_record
 from pipeline.study.study import Study
-from tests.fake_records import make_study, write_records
+from tests.fake_records import edit_record, edit_steps, make_study, row_of, write_records
 
 
 @pytest.fixture(scope="module")
@@ -33,27 +32,20 @@ def table(runs: Path) -> pd.DataFrame:
     return build(Study.of(make_study()), runs)
 
 
-def one(table: pd.DataFrame, cell: str, nodes: int, metric: str) -> pd.Series:
-    rows = pick(table, "cell", metric)
-    rows = rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]
-    assert len(rows) == 1
-    return rows.iloc[0]
-
-
 def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
-    row = one(table, "dps", 4, "speedup")
-    base, own = one(table, "single", 1, "step_seconds"), one(table, "dps", 4, "step_seconds")
+    row = row_of(table, "speedup", "dps", 4)
+    base, own = row_of(table, "step_seconds", "single", 1), row_of(table, "step_seconds", "dps", 4)
     assert row["value"] == pytest.approx(base["value"] / own["value"])
     assert row["base"] == "single, 1 node"
     # Three repeats have no interval, and no place shows one.
     assert math.isnan(row["low"]) and math.isnan(row["high"])
-    efficiency = one(table, "dps", 4, "efficiency")["value"]
+    efficiency = row_of(table, "efficiency", "dps", 4)["value"]
     assert efficiency == pytest.approx(row["value"] / 4)
 
 
 def test_a_cell_has_its_scaling_over_its_own_fewest_nodes(table: pd.DataFrame) -> None:
-    few, many = (one(table, "dps", nodes, "tokens_per_second")["value"] for nodes in (1, 4))
-    found = one(table, "dps", 4, "own_speedup")
+    few, many = (row_of(table, "tokens_per_second", "dps", nodes)["value"] for nodes in (1, 4))
+    found = row_of(table, "own_speedup", "dps", 4)
     assert found["value"] == pytest.approx(many / few) and found["base"] == "dps, 1 node"
 
 
@@ -66,8 +58,8 @@ def test_without_single_the_base_is_the_cell_itself(tmp_path: Path) -> None:
     study["cells"] = [cell for cell in study["cells"] if cell["name"] == "dps-amp"]
     write_records(tmp_path, study)
     own = build(Study.of(study), tmp_path)
-    assert one(own, "dps-amp", 2, "speedup")["base"] == "dps-amp, 1 node"
-    assert one(own, "dps-amp", 1, "speedup")["value"] == 1.0
+    assert row_of(own, "speedup", "dps-amp", 2)["base"] == "dps-amp, 1 node"
+    assert row_of(own, "speedup", "dps-amp", 1)["value"] == 1.0
 
 
 def test_a_step_lasts_as_long_as_its_slowest_rank(table: pd.DataFrame, runs: Path) -> None:
@@ -87,8 +79,8 @@ def test_untimed_steps_are_left_out_of_the_time(table: pd.DataFrame) -> None:
 
 
 def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Path) -> None:
-    largest, mean = (one(table, "dps", 2, f"{of}_step_seconds") for of in ("largest", "mean"))
-    assert one(table, "dps", 2, "step_seconds")["value"] < mean["value"] < largest["value"]
+    largest, mean = (row_of(table, f"{of}_step_seconds", "dps", 2) for of in ("largest", "mean"))
+    assert row_of(table, "step_seconds", "dps", 2)["value"] < mean["value"] < largest["value"]
     assert largest["interval"] == "no interval: under 6 runs"
     # A run of 25 timed steps has no 95th percentile.
     assert pick(table, "run", "p95_step_seconds").empty
@@ -114,8 +106,8 @@ def test_the_mesh_of_a_run_is_a_fact_of_it(table: pd.DataFrame) -> None:
 
 
 def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
-    assert one(table, "sps", 4, "num_ok")["value"] == 2
-    assert one(table, "sps", 4, "step_seconds")["n"] == 2
+    assert row_of(table, "num_ok", "sps", 4)["value"] == 2
+    assert row_of(table, "step_seconds", "sps", 4)["n"] == 2
     apex = table[table["cell"] == "horovod-apex"]
     assert set(apex["status"].dropna()) == {"unsupported"}
     assert apex[apex["metric"] == "step_seconds"].empty
@@ -141,36 +133,24 @@ def test_parity_of_equal_cells(table: pd.DataFrame) -> None:
     assert verdicts[verdicts["cell"] == "single"].empty
 
 
-def change(folder: Path, edit: Callable[[RunRecord], RunRecord]) -> None:
-    write_record(folder, edit(read_record(folder)))
-
-
-def doubled_norm(record: RunRecord) -> RunRecord:
-    steps = [replace(step, grad_norm=2 * (step.grad_norm or 0)) for step in record.steps]
-    return RunRecord(record.run, steps)
-
-
-def lost_loss(record: RunRecord) -> RunRecord:
-    return RunRecord(record.run, [replace(step, loss=None) for step in record.steps])
-
-
-@pytest.mark.parametrize(("edit", "said"), [(doubled_norm, "NOT EQUAL"), (lost_loss, "diverged")])
-def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(
-    tmp_path: Path,
-    edit: Callable[[RunRecord], RunRecord],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda step: replace(step, grad_norm=2 * step.grad_norm), "NOT EQUAL"),
+        (lambda step: replace(step, loss=None), "diverged"),
+    ],
+)
+def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(tmp_path, edit, said, capsys) -> None:
     study = make_study(repeats=1)
     write_records(tmp_path / "runs", study)
-    change(tmp_path / "runs" / "dps" / "n2" / "r0", edit)
+    edit_steps(tmp_path / "runs" / "dps" / "n2" / "r0", edit)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     args = ["metrics", "--study", str(tmp_path / "study.yaml"), "--runs", str(tmp_path / "runs")]
     args += ["--out", str(tmp_path / "m.parquet")]
     assert main(args) == 0
     assert f"{said}: Distributed Parameter Server (DDP) at 2 nodes" in capsys.readouterr().err
     found = tidy.read(tmp_path / "m.parquet")
-    verdict = one(found, "dps", 2, "parity_verdict")
+    verdict = row_of(found, "parity_verdict", "dps", 2)
     assert verdict["text"] == said
 
 
@@ -178,15 +158,13 @@ def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:
     study = make_study(repeats=1)
     write_records(tmp_path, study)
 
-    def edit(record: RunRecord) -> RunRecord:
-        run: dict[str, Any] = json.loads(json.dumps(record.run))
+    def edit(run: dict[str, Any]) -> None:
         run["ranks"][1]["weights_sha256"] = "f" * 64
-        return RunRecord(run, record.steps)
 
-    change(tmp_path / "horovod" / "n2" / "r0", edit)
+    edit_record(tmp_path / "horovod" / "n2" / "r0", edit)
     found = build(Study.of(study), tmp_path)
-    assert one(found, "horovod", 2, "weights_bit_equal")["value"] == 0.0
-    assert one(found, "horovod", 4, "weights_bit_equal")["value"] == 1.0
+    assert row_of(found, "weights_bit_equal", "horovod", 2)["value"] == 0.0
+    assert row_of(found, "weights_bit_equal", "horovod", 4)["value"] == 1.0
 
 
 def test_parity_across_other_work_is_refused(tmp_path: Path) -> None:
@@ -194,8 +172,8 @@ def test_parity_across_other_work_is_refused(tmp_path: Path) -> None:
     study["workload"] = {**study["workload"], "scaling": "weak", "global_batch": 4}
     study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("single", "dps")]
     found = build(Study.of(study), write_records(tmp_path, study))
-    assert "global_batch differ" in one(found, "dps", 4, "parity_verdict")["text"]
-    assert one(found, "dps", 1, "parity_verdict")["text"] == "equal"
+    assert "global_batch differ" in row_of(found, "parity_verdict", "dps", 4)["text"]
+    assert row_of(found, "parity_verdict", "dps", 1)["text"] == "equal"
     require_equal_work(found, {"precision"})
 
 
@@ -231,9 +209,7 @@ def test_records_of_another_study_version_are_refused(tmp_path: Path) -> None:
         build(Study.of(study), tmp_path)
 
 
-def test_the_table_is_the_same_bytes_twice_and_reads_back(
-    tmp_path: Path, runs: Path, table: pd.DataFrame
-) -> None:
+def test_the_table_is_the_same_bytes_twice_and_reads_back(tmp_path, runs, table) -> None:
     tidy.write(table, tmp_path / "a.parquet")
     tidy.write(build(Study.of(make_study()), runs), tmp_path / "b.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
@@ -319,9 +295,7 @@ def test_a_table_that_states_too_much_is_not_unpacked(tmp_path: Path) -> None:
         ("precision", "amp_o2"),
     ],
 )
-def test_unequal_work_is_refused_by_name_unless_declared(
-    table: pd.DataFrame, field: str, value: Any
-) -> None:
+def test_unequal_work_is_refused_by_name_unless_declared(table, field, value) -> None:
     fp32 = table[(table["precision"] == "fp32") | (table["level"] == "study")].copy()
     require_equal_work(fp32, set())
     fp32.loc[fp32["cell"] == "sps", field] = value
@@ -343,6 +317,6 @@ def test_a_study_without_single_has_no_fp32_reference_but_its_own(tmp_path: Path
     study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("dps", "horovod")]
     study["cluster"] = {**study["cluster"], "nodes": [2, 4]}
     found = build(Study.of(study), write_records(tmp_path, study))
-    assert "no single-device run" in one(found, "dps", 4, "parity_verdict")["text"]
-    assert one(found, "dps", 4, "speedup")["base"] == "dps, 2 nodes"
-    assert one(found, "dps", 4, "ideal_speedup")["value"] == 2.0
+    assert "no single-device run" in row_of(found, "parity_verdict", "dps", 4)["text"]
+    assert row_of(found, "speedup", "dps", 4)["base"] == "dps, 2 nodes"
+    assert row_of(found, "ideal_speedup", "dps", 4)["value"] == 2.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +13,15 @@ from pipeline.metrics.select import pick
 from pipeline.page.page import over_tcp
 from pipeline.study.study import Study
 from pipeline.tables import utilisation
-from tests.fake_records import EMULATED, make_study, make_table, rank_environment, write_records
+from tests.fake_records import (
+    EMULATED,
+    edit_record,
+    make_study,
+    make_table,
+    rank_environment,
+    row_of,
+    write_records,
+)
 
 CELLS = [
     {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
@@ -27,8 +35,7 @@ def table() -> pd.DataFrame:
 
 
 def bound(table: pd.DataFrame, cell: str, nodes: int) -> float:
-    rows = pick(table, "cell", "network_bound_tokens_per_second")
-    return float(rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)]["value"].iloc[0])
+    return float(row_of(table, "network_bound_tokens_per_second", cell, nodes)["value"])
 
 
 def test_a_ring_over_four_nodes_sends_one_and_a_half_gradients(table: pd.DataFrame) -> None:
@@ -49,8 +56,7 @@ def test_the_table_shows_the_share_that_was_reached(table: pd.DataFrame) -> None
     frame = utilisation.build(table)
     shown = utilisation.show(frame)
     row = frame[(frame["cell"] == "dps-fast") & (frame["nodes"] == 2)].iloc[0]
-    rates = pick(table, "cell", "tokens_per_second")
-    rate = rates[(rates["cell"] == "dps-fast") & (rates["nodes"] == 2)]["value"].iloc[0]
+    rate = row_of(table, "tokens_per_second", "dps-fast", 2)["value"]
     assert row["share_of_network_bound"] == pytest.approx(rate / bound(table, "dps-fast", 2))
     assert "Network [%]" in shown
     assert "Network [%]" not in utilisation.show(utilisation.build(make_table(repeats=1)))
@@ -71,12 +77,14 @@ def test_no_bound_comes_of_an_interface_that_nccl_may_not_use(tmp_path, backend,
     account = {"network": "Socket", "cards": ["eth0"], "channels": 2,
                "transports": ["NET/Socket"], "tcp": True}  # fmt: skip
     write_records(tmp_path, study)
-    for file in tmp_path.glob("**/n2/**/run.json"):
-        run = json.loads(file.read_text())
+
+    def edit(run: dict[str, Any]) -> None:
         for rank in run["ranks"]:
             rank["environment"] = rank_environment() | {"interface_mbits": 1000}
             rank |= {"nccl": account} if backend == "nccl" else {}
-        file.write_text(json.dumps(run))
+
+    for folder in tmp_path.glob("**/n2/r*"):
+        edit_record(folder, edit)
     found = build(Study.of(study), tmp_path)
     assert ("network_bound_tokens_per_second" in set(found["metric"])) == bound
     assert over_tcp(found) == ("" if bound else "1 run")

@@ -1,6 +1,5 @@
 """Order of execution, drift and the clock, from records to rows."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
@@ -17,9 +16,9 @@ from pipeline.__main__ import main
 from pipeline.metrics.build import build
 from pipeline.metrics.order import longest_rise
 from pipeline.metrics.select import pick
-from pipeline.records import RunRecord, Step, read_record, write_record
+from pipeline.records import Step
 from pipeline.study.study import Study
-from tests.fake_records import make_study, write_records
+from tests.fake_records import edit_record, edit_steps, make_study, write_records
 
 CELLS = [
     {"name": name, "label": name, "strategy": "ddp", "precision": "fp32", "nodes": [1, 2]}
@@ -36,18 +35,8 @@ def runs(tmp_path: Path) -> Path:
     return write_records(tmp_path / "runs", study())
 
 
-def edit(folder: Path, change: Callable[[RunRecord], RunRecord]) -> None:
-    write_record(folder, change(read_record(folder)))
-
-
-def slowed(factor: Callable[[Step], float]) -> Callable[[RunRecord], RunRecord]:
-    return lambda record: RunRecord(
-        record.run, [replace(s, seconds=s.seconds * factor(s)) for s in record.steps]
-    )
-
-
-def constant(factor: float) -> Callable[[Step], float]:
-    return lambda step: factor
+def slowed(factor: Callable[[Step], float]) -> Callable[[Step], Step]:
+    return lambda step: replace(step, seconds=step.seconds * factor(step))
 
 
 def about(table: pd.DataFrame, metric: str) -> pd.Series:
@@ -71,12 +60,8 @@ def test_the_order_of_execution_is_that_of_the_plan(runs: Path) -> None:
 
 
 def test_a_run_that_was_repeated_later_is_counted_out(runs: Path) -> None:
-    def later(record: RunRecord) -> RunRecord:
-        run = json.loads(json.dumps(record.run))
-        run |= {"started_at": "2026-01-03T00:00:00+00:00", "ended_at": "2026-01-03T00:00:30+00:00"}
-        return RunRecord(run, record.steps)
-
-    edit(runs / "a" / "n1" / "r0", later)
+    later = {"started_at": "2026-01-03T00:00:00+00:00", "ended_at": "2026-01-03T00:00:30+00:00"}
+    edit_record(runs / "a" / "n1" / "r0", lambda run: run.update(later))
     table = build(Study.of(study()), runs)
     kept = about(table, "order_kept")
     assert (kept["value"], kept["n"]) == (15, 16)
@@ -95,52 +80,42 @@ def test_the_longest_rise_is_the_longest(places: list[int]) -> None:
     assert longest_rise(places) == max(rising)
 
 
-def test_drift_within_a_run_is_reported(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drift_within_a_run_is_reported(runs, tmp_path, capsys) -> None:
     assert "drifted" not in report(runs, tmp_path, capsys)
-    edit(runs / "b" / "n2" / "r1", slowed(lambda step: 1 + 0.01 * step.step))
+    edit_steps(runs / "b" / "n2" / "r1", slowed(lambda step: 1 + 0.01 * step.step))
     said = report(runs, tmp_path, capsys)
     assert "fake/b/n2/r1: step times drifted by +1" in said
     assert said.count("drifted") == 1
 
 
-def test_drift_over_the_order_of_runs_is_reported(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drift_over_the_order_of_runs_is_reported(runs, tmp_path, capsys) -> None:
     assert about(build(Study.of(study()), runs), "order_drift")["text"] == "none"
     for place in runs.glob("*/n*/r*"):
-        edit(place, slowed(constant(1 + 0.1 * int(place.name[1:]))))
+        factor = 1 + 0.1 * int(place.name[1:])
+        edit_steps(place, slowed(lambda step, factor=factor: factor))  # type: ignore[misc]
     found = about(build(Study.of(study()), runs), "order_drift")
     assert found["text"] == "drift" and found["value"] > 0.1
     assert "the runs in their order: step times drifted by +" in report(runs, tmp_path, capsys)
 
 
-def test_a_slow_clock_is_a_warning(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slow_clock_is_a_warning(runs, tmp_path, capsys) -> None:
     table = build(Study.of(study()), runs)
     share = pick(table, "run", "timer_overhead_share").iloc[0]
     step = pick(table, "run", "step_seconds").iloc[0]
     assert share["value"] == pytest.approx(4e-7 / step["value"])
 
-    def slow(record: RunRecord) -> RunRecord:
-        run = json.loads(json.dumps(record.run))
-        run["ranks"][-1]["timer_overhead_seconds"] = 0.02
-        return RunRecord(run, record.steps)
-
     assert "reading the clock" not in report(runs, tmp_path, capsys)
-    edit(runs / "a" / "n2" / "r3", slow)
+    slow = {"timer_overhead_seconds": 0.02}
+    edit_record(runs / "a" / "n2" / "r3", lambda run: run["ranks"][-1].update(slow))
     assert "fake/a/n2/r3: reading the clock takes" in report(runs, tmp_path, capsys)
 
 
 def test_records_without_a_measured_clock_stay_readable(runs: Path) -> None:
-    def older(record: RunRecord) -> RunRecord:
-        run = json.loads(json.dumps(record.run))
-        for rank in run["ranks"]:
-            del rank["timer_overhead_seconds"]
-        return RunRecord(run, record.steps)
-
-    edit(runs / "a" / "n1" / "r0", older)
+    edit_record(runs / "a" / "n1" / "r0", without_a_clock)
     rows = pick(build(Study.of(study()), runs), "run", "timer_overhead_share")
     assert len(rows) == 15
+
+
+def without_a_clock(run: dict[str, Any]) -> None:
+    for rank in run["ranks"]:
+        del rank["timer_overhead_seconds"]

@@ -10,11 +10,17 @@ import pytest
 from pipeline.metrics.build import build
 from pipeline.metrics.facts import circumstances, mixed
 from pipeline.metrics.select import mixed_notes, pick
-from pipeline.records import RunRecord, read_record, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from pipeline.tables import environment
-from tests.fake_records import EMULATED, make_record, make_study, rank_environment, write_records
+from tests.fake_records import (
+    EMULATED,
+    edit_record,
+    make_record,
+    make_study,
+    rank_environment,
+    write_records,
+)
 
 
 def run_on(cluster: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -76,13 +82,13 @@ def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
 def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path) -> None:
     study = make_study(repeats=1)
     write_records(tmp_path, study)
-    folder = tmp_path / "dps/n2/r0"
-    record = read_record(folder)
-    run = json.loads(json.dumps(record.run))
-    for rank, share in zip(run["ranks"], (0.01, 0.2), strict=True):
-        rank |= {"environment": rank_environment(), "steal_share": share}
-        rank |= {"cores": [rank["rank"]], "cpu_mhz": 2000.0 + rank["rank"]}
-    write_record(folder, RunRecord(run, record.steps))
+
+    def tell(run: dict[str, Any]) -> None:
+        for rank, share in zip(run["ranks"], (0.01, 0.2), strict=True):
+            rank |= {"environment": rank_environment(), "steal_share": share}
+            rank |= {"cores": [rank["rank"]], "cpu_mhz": 2000.0 + rank["rank"]}
+
+    edit_record(tmp_path / "dps/n2/r0", tell)
     table = build(Study.of(study), tmp_path)
     told = pick(table, "run", "kernel", "steal_share")
     assert set(told["run_id"]) == {"fake/dps/n2/r0"}
@@ -101,11 +107,7 @@ def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path)
 def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:
     study = make_study(repeats=2)
     write_records(tmp_path, study)
-    folder = tmp_path / "dps/n2/r1"
-    record = read_record(folder)
-    run = json.loads(json.dumps(record.run))
-    run["versions"]["torch"] = "2.12.0"
-    write_record(folder, RunRecord(run, record.steps))
+    edit_record(tmp_path / "dps/n2/r1", changed("versions", "torch", value="2.12.0"))
     table = build(Study.of(study), tmp_path)
     rows = pick(table, "cell", "mixed")
     marked = rows[rows["value"] == 1]

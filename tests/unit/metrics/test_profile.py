@@ -18,10 +18,18 @@ from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.metrics.table import check, write
-from pipeline.records import RunRecord, Step, write_record
+from pipeline.records import RunRecord, Step
 from pipeline.study.profiling import IN_STEP, PHASES, profiled
 from pipeline.study.study import Study
-from tests.fake_records import fail, make_record, make_study, make_table, write_records
+from tests.fake_records import (
+    edit_steps,
+    fail,
+    make_record,
+    make_study,
+    make_table,
+    row_of,
+    write_records,
+)
 
 STUDY = make_study(profile={"steps": 8})
 PROFILED = next(make_record(s) for s in profiled(Study.of(STUDY)) if s.world.nodes == 2)
@@ -33,10 +41,7 @@ def table() -> pd.DataFrame:
 
 
 def cell(table: pd.DataFrame, metric: str, name: str = "dps", nodes: int = 4) -> pd.Series:
-    rows = pick(table, "cell", metric)
-    found = rows[(rows["cell"] == name) & (rows["nodes"] == nodes)]
-    assert len(found) == 1
-    return found.iloc[0]
+    return row_of(table, metric, name, nodes)
 
 
 def test_nothing_but_the_rows_about_profiles_comes_from_a_profiled_run(table: pd.DataFrame) -> None:
@@ -105,9 +110,7 @@ def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_p
     assert set(pick(table, "profile", "profile_deviation")["value"]) == {0.0}
     runs = write_records(tmp_path, STUDY)
     spec = next(s for s in profiled(Study.of(STUDY)) if (s.cell, s.world.nodes) == ("dps", 2))
-    record = make_record(spec)
-    steps = [slower_and_worse(step) for step in record.steps]
-    write_record(run_folder(runs, spec), RunRecord(record.run, steps))
+    edit_steps(run_folder(runs, spec), slower_and_worse)
     rows = build(Study.of(STUDY), runs)
     rows = rows[(rows["run_id"] == spec.run_id)].set_index("metric")
     assert rows.loc["profile_deviation", "value"] == pytest.approx(0.25)

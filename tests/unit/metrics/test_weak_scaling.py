@@ -18,7 +18,7 @@ from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from pipeline.tables import scaling, summary
-from tests.fake_records import make_study, write_records
+from tests.fake_records import make_study, row_of, write_records
 
 WEAK = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
 SINGLE: dict[str, Any] = {
@@ -52,8 +52,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 def text(table: pd.DataFrame, cell: str, nodes: int, metric: str, column: str) -> Any:
-    rows = pick(table, "cell", metric)
-    return rows[(rows["cell"] == cell) & (rows["nodes"] == nodes)][column].iloc[0]
+    return row_of(table, metric, cell, nodes)[column]
 
 
 def test_weak_scaling_multiplies_by_the_ranks_of_the_data_axis_alone() -> None:

@@ -181,9 +181,7 @@ def test_where_a_run_was_is_shown(tmp_path: Path) -> None:
     assert [_resumed(step) for step in (12, 0, None)] == ["from step 12", "no", "\N{EN DASH}"]
 
 
-def test_the_page_is_the_same_bytes_twice_and_elsewhere(
-    root: Path, page: str, tmp_path: Path
-) -> None:
+def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:
     shutil.copytree(root, tmp_path / "copy")
     assert report(tmp_path / "copy") == 0
     assert (tmp_path / "copy/report.html").read_text() == page
@@ -266,9 +264,7 @@ def test_a_study_without_claims_has_no_such_section(tmp_path: Path) -> None:
     assert 'id="figure-time_split"' not in page
 
 
-def test_a_missing_figure_or_a_changed_table_is_an_error(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_figure_or_a_changed_table_is_an_error(root, tmp_path, capsys) -> None:
     copy = shutil.copytree(root, tmp_path / "copy")
     (copy / "figures/speedup.svg").unlink()
     assert report(copy) == 2

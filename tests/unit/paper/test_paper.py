@@ -99,9 +99,7 @@ def test_numbers_are_plain_json(study: dict[str, Any], table: pd.DataFrame) -> N
     assert numbers["date"]["text"] == "2 January 2026"
 
 
-def test_the_text_says_what_ran_and_what_did_not(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
+def test_the_text_says_what_ran_and_what_did_not(study, table, folder) -> None:
     text = text_of(study, table, folder)
     assert "Of 32 timed and 16 profiled runs, 38 finished" in text
     assert "oom in 1 of 2 runs at 4 nodes" in text
@@ -110,9 +108,7 @@ def test_the_text_says_what_ran_and_what_did_not(
     assert "Scaling is strong" in text
 
 
-def test_a_cell_out_of_tolerance_is_said_aloud(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
+def test_a_cell_out_of_tolerance_is_said_aloud(study, table, folder) -> None:
     broken = table.copy()
     verdict = (broken["metric"] == "parity_verdict") & (broken["cell"] == "dps")
     broken.loc[verdict, "text"] = "NOT EQUAL"
@@ -121,9 +117,7 @@ def test_a_cell_out_of_tolerance_is_said_aloud(
     assert "**NOT EQUAL: Distributed Parameter Server (DDP) at 1 node against single" in text
 
 
-def test_runs_that_diverged_or_are_mixed_are_said_aloud(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
+def test_runs_that_diverged_or_are_mixed_are_said_aloud(study, table, folder) -> None:
     broken = table.copy()
     dps = (broken["cell"] == "dps") & (broken["nodes"] == 2)
     broken.loc[dps & (broken["metric"] == "parity_verdict"), "text"] = "diverged"
@@ -154,9 +148,7 @@ def results_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
 NO_VERDICT = ("faster", "slower", "fastest", "slowest")
 
 
-def test_where_the_test_does_not_decide_nothing_is_called_faster(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
+def test_where_the_test_does_not_decide_nothing_is_called_faster(study, table, folder) -> None:
     undecided = with_verdict(table, table["level"] == "comparison", "undecided")
     for shown in (table, undecided):
         said = results_of(study, shown, folder)
@@ -164,9 +156,7 @@ def test_where_the_test_does_not_decide_nothing_is_called_faster(
         assert "the data do not decide which has more" in said and "::: {.finding}" not in said
 
 
-def test_no_winner_and_no_interval_come_of_one_run(
-    study: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_no_winner_and_no_interval_come_of_one_run(study, tmp_path_factory) -> None:
     study = {**study, "repeats": 1}
     table = make_table(repeats=1, profile={"steps": 8})
     folder = shared_results(study, table, tmp_path_factory)
@@ -219,9 +209,7 @@ def test_reasons_that_begin_alike_are_told_as_one() -> None:
     ]  # fmt: skip
 
 
-def test_drift_and_a_slow_clock_are_said(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
+def test_drift_and_a_slow_clock_are_said(study, table, folder) -> None:
     plain = text_of(study, table, folder)
     assert "None of 25 runs did." in plain
     assert "which by the same rule is no drift" in plain
@@ -300,9 +288,7 @@ def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
     assert "at every world size" in plain and "sets for itself" not in plain
 
 
-def test_claims_have_a_section_of_their_own(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path, tmp_path: Path
-) -> None:
+def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> None:
     verdicts = read_verdicts(folder / "verdicts.json")
     numbers = collect(Study.of(study), table, verdicts)
     text = " ".join(render(SOURCE, numbers, folder / "tables").split())
@@ -320,9 +306,7 @@ def test_claims_have_a_section_of_their_own(
     assert "**None was tested at the scale it was made at**" in text
 
 
-def test_numbers_of_figures_and_tables_follow_what_is_shown(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
+def test_numbers_of_figures_and_tables_follow_what_is_shown(study, table, folder) -> None:
     with_claims = collect(Study.of(study), table, read_verdicts(folder / "verdicts.json"))
     text = " ".join(render(SOURCE, with_claims, folder / "tables").split())
     # The table of cells is the manuscript's own; the environment's stands last.
@@ -347,9 +331,7 @@ def test_one_rank_has_no_figure_of_claims_and_no_table_of_what_was_sent(folder: 
     assert "{#tbl:utilisation}" in text
 
 
-def test_a_matrix_wider_than_a_page_is_left_out(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
+def test_a_matrix_wider_than_a_page_is_left_out(study, table, folder) -> None:
     numbers = collected(study, table)
     assert "{#tbl:comparisons}" in render(SOURCE, numbers, folder / "tables")
     numbers["study"]["few_cells"] = False

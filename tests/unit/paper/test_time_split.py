@@ -15,9 +15,7 @@ def split_text(table: pd.DataFrame, folder: Path) -> str:
     return text.partition("## Where the time of a step goes")[2].partition("## Step time")[0]
 
 
-def test_the_split_says_where_profiled_runs_trained_otherwise(
-    table: pd.DataFrame, folder: Path
-) -> None:
+def test_the_split_says_where_profiled_runs_trained_otherwise(table, folder) -> None:
     own = table.copy()
     row = (own["metric"] == "profile_deviation") & (own["cell"] == "dps") & (own["nodes"] == 2)
     own.loc[row, "value"] = 3e-7

@@ -58,6 +58,9 @@ def test_each_cost_stands_beside_its_formula(table: pd.DataFrame) -> None:
     # two micro-batches of two stages; the durations of the ranks differ by their noise
     assert pipeline["bubble"] == pytest.approx(1 / 2, rel=0.1)
     assert pipeline["bubble_schedule"] == pytest.approx(1 / 2)
+    # What the run itself says is what claims on bubbles are tested by.
+    [own] = select.pick(table, "profile", "phase_bubble")["value"]
+    assert own == pipeline["bubble"]
     assert pipeline["sent_bytes"] == 6_000_000
     assert pipeline["predicted_sent_bytes"] > 0
     ideal = single["step_seconds"] / 4 * (1 + pipeline["bubble_formula"])

@@ -192,9 +192,7 @@ def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
     assert shown("status", drifting).iloc[0]["Drift"] == "1 of 2 (r1 -8.1 %)"
 
 
-def test_step_time_is_in_milliseconds_with_its_interval_from_six_repeats_on(
-    table: pd.DataFrame,
-) -> None:
+def test_step_time_is_in_milliseconds_with_its_interval_from_six_repeats_on(table) -> None:
     few = table[(table["level"] == "cell") & (table["metric"] == "step_seconds")].iloc[0]
     assert shown("step_time", table).iloc[0]["Step time [ms]"] == f"{1000 * few['value']:.0f}"
     table = make_table(repeats=6)

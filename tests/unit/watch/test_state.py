@@ -149,9 +149,7 @@ def test_watch_once_prints_without_torch_or_pandas(watched: Watched, tmp_path: P
     assert "dps" in done.stdout and done.stdout.endswith("0 set()\n")
 
 
-def test_watch_ends_when_all_runs_have_ended(
-    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_watch_ends_when_all_runs_have_ended(watched, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     (tmp_path / "results").mkdir()
