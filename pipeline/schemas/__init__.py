@@ -62,6 +62,7 @@ _Validator = extend(  # type: ignore[no-untyped-call]
 
 AGAIN = {
     "archive": "fetch the archive again",
+    "calibration": "run `python -m pipeline calibrate` again",
     "image": "run `make image` again",
     "manifest": "make the tokens again with `python -m pipeline tokens`",
     "metrics": "run `python -m pipeline metrics` again",

@@ -35,10 +35,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def actions(stage: str) -> list[argparse.Action]:
+def parser_of(stage: str) -> argparse.ArgumentParser:
     parser = _Parser(prog=stage)
     ALL[stage].add_arguments(parser)
-    return [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    return parser
+
+
+def actions(stage: str) -> list[argparse.Action]:
+    known = parser_of(stage)._actions
+    return [action for action in known if not isinstance(action, argparse._HelpAction)]
 
 
 def wrong_values(action: argparse.Action) -> tuple[str, ...]:
@@ -131,6 +136,10 @@ def line_of(laid: Laid, stage: str, given: dict[str, list[str]]) -> list[str]:
             words += [*flags, *given[action.dest]]
         elif action.required:
             words += [*flags, *good(laid, action)]
+    for group in parser_of(stage)._mutually_exclusive_groups:
+        one_of = {action.dest: action for action in group._group_actions}
+        if group.required and not one_of.keys() & given.keys():
+            words += ["--study", *good(laid, one_of["study"])]
     return words
 
 

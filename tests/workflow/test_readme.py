@@ -78,7 +78,7 @@ ELSEWHERE = {
             "--configfile workflow/config/cluster-check/study.yaml"
             for count in (1, 2)
         ),
-        "tests/system/test_slurm.py::test_runs_of_a_preempted_allocation_go_on_in_the_next",
+        "tests/system/test_slurm.py::test_runs_of_an_ended_allocation_go_on_in_the_next",
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.

@@ -99,7 +99,7 @@ BROKEN = {
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the parts of a copy of this checkout say, with one file more."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("pipeline", "tests", "workflow"):
+    for name in ("pipeline", "tests", "workflow", "paper"):
         copytree(name, folder / name, ignore=ignore_patterns("__pycache__"))
     (folder / "pipeline/strategies/mine.py").write_text(MINE.lstrip())
     (folder / "pipeline/strategies/room").mkdir()
