@@ -99,7 +99,9 @@ def stated_strategies() -> dict[str, str | None]:
         meeting = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=4"]
         launcher = [sys.executable, "-m", "torch.distributed.run", *meeting]
         words = [*launcher, "-m", "envs.image.strategies", str(target)]
-        variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "HOME": folder}
+        # torchrun leaves a folder of a random name, which would be in the image.
+        kept = {"HOME": folder, "TMPDIR": folder}
+        variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **kept}
         done = subprocess.run(words, env={**os.environ, **variables}, stdout=sys.stderr)
         done.check_returncode()
         found: dict[str, str | None] = json.loads(target.read_text(encoding="utf-8"))

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,15 @@ def test_a_broken_amp_is_not_an_absent_one(modules: Path) -> None:
     apex(modules, amp="import a_missing_dependency")
     with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
         check.apex_version()
+
+
+def test_the_steps_leave_no_file_in_the_image(monkeypatch, tmp_path: Path) -> None:
+    def launched(words: list[str], env: dict[str, str], **_: Any) -> Any:
+        Path(env["TMPDIR"], "torchelastic_x").mkdir()
+        Path(words[-1]).write_text(json.dumps(STATED))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(subprocess, "run", launched)
+    assert check.stated_strategies() == STATED
+    assert list(tmp_path.iterdir()) == []
