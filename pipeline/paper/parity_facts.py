@@ -28,7 +28,7 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
     against = set(pd.concat([equal, unequal])["base"])
     places = records(pick(table, "cell", "num_ok"))
     several_ranks = {base_name(row) for row in places if row["world_size"] > 1}
-    of_equal_work = "a run of equal work, on a single device where the study has one,"
+    of_equal_work = "a run of equal work, on a single device where the study has one"
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
         "any_compared": len(equal) + len(unequal) > 0,
