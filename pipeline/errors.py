@@ -30,6 +30,10 @@ class ClaimError(SamestepError):
     """Published claims or published figures are not what they should be."""
 
 
+class PredictionError(SamestepError):
+    """Constants, points or options of a prediction that cannot be."""
+
+
 class ArchiveError(SamestepError):
     """A study cannot be packed, or an archive is damaged, incomplete or not one of ours."""
 

@@ -88,7 +88,7 @@ def imported_versions() -> dict[str, str | None]:
 
 
 def stated_strategies() -> dict[str, str | None]:
-    """Why each strategy cannot run here, None for those whose steps were right.
+    """Reason why each strategy cannot run here, None for those whose steps were right.
 
     In processes of their own, so that what they import is not said to be what every rank imports.
     Raises CalledProcessError where a strategy that can run fails.

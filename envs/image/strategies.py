@@ -62,7 +62,7 @@ def losses(name: str, ranks: int) -> list[float]:
 
 
 def stated() -> dict[str, str | None]:
-    """Why each strategy cannot run here, None where it can; raises RuntimeError for other steps."""
+    """Reasons why strategies cannot run here, None where one can; RuntimeError for other steps."""
     expected = losses(ALONE, 1)
     reasons: dict[str, str | None] = {ALONE: None}
     for name in strategies.names():

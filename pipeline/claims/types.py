@@ -66,7 +66,7 @@ class Selector:
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a claim was made; `parameters` counts those of the model.
+    """Scale at which a claim was made; `parameters` counts those of the model.
 
     A publication that does not state its size has none of the three numbers.
     """

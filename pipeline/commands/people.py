@@ -112,51 +112,15 @@ def calibrate(args: argparse.Namespace) -> int:
     `python -m pipeline calibrate --study smoke --out calibration.json` takes under a minute for two
     nodes. No step of a training is timed (docs/planner.md).
     """
-    from pipeline.files import write_text
-    from pipeline.launch.calibrate import measured
-    from pipeline.machine import inherited
-    from pipeline.machine.control_groups import usable_cores
-    from pipeline.schemas import validate
-    from pipeline.study.load import load_study
+    from pipeline.commands import predict
 
-    study = load_study(args.study)
-    inherited.begin(study.environment)
-    made = measured(study, usable_cores())
-    validate(made, "calibration", args.out)
-    write_text(args.out, json.dumps(made, indent=1) + "\n")
-    print(
-        f"calibrate: {len(made['operators'])} operators, {len(made['collectives'])} times of "
-        f"collectives, {1e6 * made['host_seconds']:.0f} us of the host for an operator, memory "
-        f"{made['memory_bytes_per_second'] / 1e9:.1f} GB/s -> {args.out}"
-    )
-    return 0
+    return predict.calibrate(args)
 
 
 def _predicted(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--points", type=options.file, help="CSV of configurations, one a row")
-    what.add_argument("--study", type=options.study, help=f"on this machine: {options.STUDY}")
-    what.add_argument(
-        "--score", action="store_true", help="print the errors on the published points"
-    )
-    what.add_argument(
-        "--page", type=options.path, help="as --score, into the marked table of a Markdown file"
-    )
-    parser.add_argument(
-        "--out", type=options.new_file, help="with --points or --study: CSV to write"
-    )
-    parser.add_argument(
-        "--calibration", type=options.file, help="with --study: what `calibrate` has written"
-    )
-    parser.add_argument(
-        "--metrics", type=options.file,
-        help="with --study: metrics.parquet of its results, if not those in results/<study>",
-    )  # fmt: skip
-    parser.add_argument(
-        "--base", action="store_true",
-        help="with --points: of rows alike but for gpus, dp, accum and global_batch the measured "
-        "step of the smallest world is given, and larger ones are predicted from it",
-    )  # fmt: skip
+    from pipeline.commands import predict
+
+    predict.add_arguments(parser)
 
 
 @enter(_predicted)
@@ -166,61 +130,9 @@ def predict(args: argparse.Namespace) -> int:
     `python -m pipeline predict --points pipeline/reference/points/torchtitan.csv --out p.csv`, or
     the errors of the model on every published point with `--score` (docs/planner.md).
     """
-    from pipeline.errors import ClaimError
+    from pipeline.commands import predict
 
-    if args.study is None and (args.calibration or args.metrics):
-        raise ClaimError("--calibration and --metrics go with --study; leave them out, or give it")
-    if args.study is not None:
-        return _predict_study(args)
-    if args.points is None:
-        from pipeline.cost.score import markdown
-
-        if args.out or args.base:
-            raise ClaimError("--out and --base go with --points; leave them out, or give it")
-        if args.page is None:
-            print(markdown())
-            return 0
-        from pipeline.cost.figure import draw
-        from pipeline.files import replace_marked
-
-        replace_marked(args.page, "errors", markdown())
-        draw(args.page.with_suffix(".png"))
-        return 0
-    if args.out is None:
-        raise ClaimError("--points needs --out; name the CSV to write")
-    from pipeline.cost import base, points
-    from pipeline.cost.constants import Constants
-
-    rows = points.read(args.points)
-    added = (base if args.base else points).predict_rows(rows, Constants())
-    points.write([{**row, **more} for row, more in zip(rows, added, strict=True)], args.out)
-    refused = sum(bool(more["reason"]) for more in added)
-    print(f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason)")
-    return 0
-
-
-def _predict_study(args: argparse.Namespace) -> int:
-    """Print and write what a calibration says of each cell of a study, beside what was measured."""
-    from pipeline.cost import points
-    from pipeline.errors import ClaimError
-    from pipeline.metrics import table
-    from pipeline.metrics.select import pick, records
-    from pipeline.planner import here
-    from pipeline.study.expansion import expand
-    from pipeline.study.load import load_study
-
-    if args.base or args.calibration is None:
-        what = "has no --base" if args.base else "needs --calibration, which `calibrate` writes"
-        raise ClaimError(f"--study {what}; see docs/planner.md")
-    study = load_study(args.study)
-    path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
-    found = records(pick(table.read(path), "cell", "step_seconds")) if path.is_file() else []
-    measured = {(row["cell"], int(row["nodes"])): row["value"] for row in found}
-    rows = here.predict_study(expand(study), here.Calibration.read(args.calibration), measured)
-    print("\n".join(here.shown(rows)))
-    if args.out:
-        points.write(rows, args.out)
-    return 0
+    return predict.run(args)
 
 
 def _nodes(parser: argparse.ArgumentParser) -> None:

@@ -240,7 +240,7 @@ def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MA
 
 
 def _differing(one: Mapping[str, T], other: Mapping[str, T], absent: T) -> dict[str, tuple[T, T]]:
-    """What both have of each key in which they differ."""
+    """Values of both for each key in which they differ."""
     both = {k: (one.get(k, absent), other.get(k, absent)) for k in sorted({*one, *other})}
     return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
 

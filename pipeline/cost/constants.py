@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.documents import parse as parse_json
-from pipeline.errors import ClaimError
+from pipeline.errors import PredictionError
 
 FILE = Path(__file__).with_name("constants.json")
 SOURCES = ("data sheet", "measured", "assumed")
@@ -23,8 +23,8 @@ Table = Mapping[str, Mapping[str, Any]]
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The content of a constants file; raises ClaimError on one outside of its physical limits."""
-    content: dict[str, Any] = parse_json(text, FILE.name, ClaimError)
+    """The content of a constants file; raises PredictionError beyond physical limits."""
+    content: dict[str, Any] = parse_json(text, FILE.name, PredictionError)
     for kind in ("devices", "profiles"):
         for owner, entry in content[kind].items():
             for name, constant in entry["constants"].items():
@@ -41,23 +41,23 @@ def _check(where: str, constant: Mapping[str, Any]) -> None:
     low, high = constant["limits"]
     for value in (constant["value"], *constant.get("without", {}).values()):
         if not low <= value <= high:
-            raise ClaimError(
+            raise PredictionError(
                 f"{FILE.name}: {where} is {value} {constant['unit']}, beyond what is physical; "
                 f"expected {low} to {high}"
             )
     if constant["source"] not in SOURCES:
-        raise ClaimError(
+        raise PredictionError(
             f"{FILE.name}: {where} has the source {constant['source']!r}; use one of "
             + ", ".join(SOURCES)
         )
     if constant["source"] == "measured" and not constant["from"]:
-        raise ClaimError(f"{FILE.name}: {where} is measured; name its points under `from`")
+        raise PredictionError(f"{FILE.name}: {where} is measured; name its points under `from`")
 
 
 @cache
 def content() -> dict[str, Any]:
     """The shipped file."""
-    return parse(read_text(FILE, "", ClaimError, max_bytes=MAX_MADE_BYTES))
+    return parse(read_text(FILE, "", PredictionError, max_bytes=MAX_MADE_BYTES))
 
 
 def profile_of(framework: str) -> str:

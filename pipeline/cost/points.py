@@ -16,7 +16,7 @@ from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import CONFIGURATION, Impossible, Job, Refused, jobs_of
 from pipeline.cost.predict import Prediction, predict
 from pipeline.documents import MAX_MADE_BYTES, read_text
-from pipeline.errors import ClaimError
+from pipeline.errors import PredictionError
 from pipeline.files import write_text
 
 PARTS = ("computation", "communication", "bubble", "host", "optimiser")
@@ -31,11 +31,11 @@ USABLE = 0.94
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV; raises ClaimError on one without the columns `hardware` and `gpus`."""
-    text = read_text(path, "", ClaimError, max_bytes=MAX_MADE_BYTES)
+    """Rows of a CSV; raises PredictionError on one without the columns `hardware` and `gpus`."""
+    text = read_text(path, "", PredictionError, max_bytes=MAX_MADE_BYTES)
     rows = csv.DictReader(io.StringIO(text))
     if not {"hardware", "gpus"} <= set(rows.fieldnames or ()):
-        raise ClaimError(
+        raise PredictionError(
             f"{path} has no columns hardware and gpus; give a CSV with a header, one "
             f"configuration a row, of the columns {', '.join(CONFIGURATION)}"
         )

@@ -231,5 +231,5 @@ def is_sent_again() -> bool:
 
 
 def is_to_end() -> bool:
-    """Whether the job of this process was asked to end: its training stops at a checkpoint."""
+    """True once the job was asked to end: its training then stops at a checkpoint."""
     return inherited.STOP in os.environ and Path(os.environ[inherited.STOP]).exists()

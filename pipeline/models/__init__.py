@@ -54,7 +54,7 @@ def product_weights(model: ModelSpec) -> int:
 
 
 def axis_cuts(model: ModelSpec) -> AxisCuts:
-    """What a tensor axis cuts; raises StudyError for a model that it cannot cut."""
+    """Numbers of a model to be cut over a tensor axis; StudyError where it cannot be cut."""
     found: AxisCuts = arithmetic(model).axis_cuts(model)
     return found
 
@@ -141,7 +141,7 @@ class StageCuts:
 
 
 Counts = Mapping[tuple[str, tuple[int, ...]], int]
-"""How often an operator of a kind and of these sizes is used."""
+"""(Kind, sizes) of an operator -> number of its uses."""
 
 FP32, HALF, INT64 = 4, 2, 8
 

@@ -91,7 +91,7 @@ def _shown(one: Mapping[str, Any]) -> str:
 
 
 def counts(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many rows have each verdict, those that were not run last."""
+    """Number of rows by verdict; those that were not run come last."""
     words = [str(one["verdict"]) for one in found]
     return {word: words.count(word) for word in (*OUTCOMES, NOT_RUN)}
 

@@ -38,7 +38,7 @@ class Sends:
     `formula` has the symbols that `pipeline.strategies` explains; `wire_bytes` is its value. They
     go in `messages` of equal size, of a kind: all-reduces, of which a reduce-scatter or an
     all-gather is half of one, messages to one rank, or such that are answered by one as large.
-    `overlap`: beside the backward pass.
+    `overlap`: sent during the backward pass.
     """
 
     axis: str

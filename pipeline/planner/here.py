@@ -29,8 +29,6 @@ from pipeline.study.spec import RunSpec
 
 BAND = "unknown inner"
 """Band of the published points for an implementation without constants of its own."""
-OVERLAP = 0.9
-"""Share of the backward pass beside which gradients travel, as `cost.constants` assumes it."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,8 @@ def _seconds(
         # computes by the same core: nothing is hidden there.
         spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
         whole = calibration.collective(link, ranks, sends.kind, payload)
-        return exposed(whole, OVERLAP * backward * spare, sends.messages)
+        overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
+        return exposed(whole, overlap * backward * spare, sends.messages)
     size = payload / sends.messages
     return sends.messages * calibration.collective(link, ranks, sends.kind, size)
 
@@ -188,17 +187,9 @@ def predict_study(
 
 def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """The rows as a table, and the errors where something was measured."""
-    heads = (
-        "cell",
-        "nodes",
-        "predicted ms",
-        "band ms",
-        "communication",
-        "MiB",
-        "measured ms",
-        "error",
-    )
-    table = [heads]
+    table: list[tuple[str, ...]] = [
+        ("cell", "nodes", "predicted ms", "band ms", "communication", "MiB", "measured ms", "error")
+    ]
     for row in rows:
         if row["reason"]:
             table.append((row["cell"], row["nodes"], "-", "-", "-", "-", _ms(row["step_s"]), "-"))
@@ -231,9 +222,9 @@ def errors(rows: Sequence[Mapping[str, str]]) -> str:
         float(row["step_s_low"]) <= float(row["step_s"]) <= float(row["step_s_high"])
         for row in rows if row["error"]
     )  # fmt: skip
-    pairs = [(a - b) * (x - y) for n, (a, x) in enumerate(both) for b, y in both[:n]]
-    order = sum((one > 0) - (one < 0) for one in pairs)
-    tau = f"{order / len(pairs):.2f}" if pairs else "-"
+    from scipy.stats import kendalltau
+
+    tau = f"{kendalltau(*zip(*both, strict=True)).statistic:.2f}" if both[1:] else "-"
     return (
         f"{len(both)} cells and node counts: median error {median(sizes):.0%}, nine in ten within "
         f"{sizes[math.ceil(0.9 * len(sizes)) - 1]:.0%}, {inside} in the band, Kendall's tau {tau}."

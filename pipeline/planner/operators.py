@@ -6,6 +6,7 @@ has them for a micro-batch (`operators` of its arithmetic), the strategy how man
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,9 +37,7 @@ class Operator:
     @property
     def work(self) -> float:
         """FLOPs or numbers, up to a factor: times of one kind grow with it."""
-        size = 1.0
-        for one in self.sizes:
-            size *= one
+        size = float(math.prod(self.sizes))
         if self.kind == "attention":
             return size * self.sizes[2]
         return size / self.sizes[-1] if self.kind in ("embedding", "update") else size

@@ -73,7 +73,7 @@ AGAIN = {
     "verdicts": "run `python -m pipeline claims` again",
     "yardstick": "run `python -m pipeline yardstick` again",
 }
-"""What mends a file of the product's own, by its schema: it is made again, and never edited."""
+"""Fix for a file of the product's own, by its schema: it is made again, and never edited."""
 
 FORMATS = FormatChecker()
 """Formats that schemas may name: those of jsonschema, and `visible`."""

@@ -217,7 +217,7 @@ class Strategy(ABC):
 
 
 def is_in_torch(need: str) -> bool:
-    """Whether torch has one of `Strategy.needs_of_torch`."""
+    """True where torch has this one of `Strategy.needs_of_torch`."""
     module, _, path = need.partition(":")
     path, _, parameter = path.rstrip(")").partition("(")
     try:

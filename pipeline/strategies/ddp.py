@@ -41,7 +41,7 @@ class Ddp(Strategy):
         return Footprint(0, holds_gradients=True)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """One all-reduce of the gradients, in buckets beside the backward pass."""
+        """One all-reduce of the gradients, in buckets during the backward pass."""
         buckets = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
         return along(layout, DATA, "2(n-1)/n G", 2 * gradients, buckets, overlap=True)
 

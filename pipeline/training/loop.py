@@ -38,7 +38,7 @@ FREE_STEPS = 50
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a worker does besides the training: keep a step, keep the state after `n` steps.
+    """Work of a rank besides the training: keep a step, keep the state after `n` steps.
 
     `stops` is collective: True on every rank where the run is to end at a checkpoint now.
     """

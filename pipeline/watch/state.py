@@ -53,7 +53,7 @@ class Ended:
     reason: str | None = None
 
     def may_end_otherwise(self) -> str | None:
-        """Why it is worth another try now; None where it would end the same."""
+        """Reason for another try now; None where it would end the same."""
         if self.status == "disturbed":
             return "that other programs disturbed"
         if not (self.reason or "").startswith(f"{MissingError.__name__}:"):

@@ -27,7 +27,7 @@ SHARE = 0.5
 
 
 def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> dict[str, Any]:
-    """What this machine does for a study, as the schema `calibration` has it.
+    """The figures of this machine for a study, as the schema `calibration` has it.
 
     Raises StudyError for a study of GPUs or of several machines.
     """

@@ -182,7 +182,7 @@ def start(work: Callable[[], Any], place: Sequence[int]) -> tuple[int, int]:
 
 
 def result_of(pid: int, reader: int) -> Any:
-    """What a child has made; raises LaunchError where it failed."""
+    """Result of a child; raises LaunchError where it failed."""
     with os.fdopen(reader, encoding="utf-8") as stream:
         text = stream.read()
     if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):

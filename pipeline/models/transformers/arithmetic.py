@@ -79,7 +79,7 @@ def logit_bytes(model: ModelSpec, sequences: int) -> int:
 
 
 def axis_cuts(model: ModelSpec) -> AxisCuts:
-    """What a tensor axis cuts; raises StudyError where the class has no plan that we follow."""
+    """Numbers for a tensor axis; raises StudyError where the class has no plan that we follow."""
     found = _facts(model)["cuts"]
     if isinstance(found, str):
         raise StudyError(f"{found}; use a strategy that cuts no layers, such as sharded")

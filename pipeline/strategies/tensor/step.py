@@ -160,7 +160,7 @@ class Entry:
         self.held: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What `TensorAxis.enter` gives for this input, kept until the last has it."""
+        """`TensorAxis.enter` of this input, made once and kept until its last user has it."""
         if self.held is None or self.held[0] is not x:
             self.held, self.left = (x, self.axis.enter(x)), self.users
         self.left -= 1

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench import emulation
+from bench.emulated.lanes import Lanes
 from bench.emulated.runs import STUDY, Runs, Taken, Variant
 from bench.emulated.undisturbed import Machine
 from pipeline import strategies
@@ -40,3 +41,31 @@ def test_every_strategy_can_run(name: str) -> None:
         one.spec.check()
         assert one.spec.world.nodes == 2
     strategies.check([one.spec for one in found])
+
+
+class FakeLane:
+    """A process in which each run takes as many seconds as its factor."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[Variant]] = []
+
+    def send(self, variants: Sequence[Variant]) -> None:
+        self.asked.append(variants)
+
+    def recv(self) -> list[Taken]:
+        return [Taken(one.factor, one.factor) for one in self.asked[-1]]
+
+
+def test_real_time_has_a_lane_and_all_other_variants_share_one() -> None:
+    lanes = Lanes.__new__(Lanes)
+    lanes.study = Lanes.study_of({}, 8)
+    real, shared = FakeLane(), FakeLane()
+    lanes.lanes = [real, shared]  # type: ignore[list-item]
+    variants = emulation.variants(lanes, "dps", (5, 10), 8)
+    assert {one.spec.world.nodes for one in variants} == {8}
+    found = lanes.in_turn(3, variants)
+    assert [[one.seconds for one in each] for each in found] == [
+        [one.factor] * 3 for one in variants
+    ]
+    assert all(list(asked) == [variants[0]] for asked in real.asked)
+    assert len({tuple(one.factor for one in asked) for asked in shared.asked}) > 1

@@ -8,7 +8,7 @@ import pytest
 from pipeline.cost.constants import FILE, Constants, content, parse
 from pipeline.cost.points import predict_row
 from pipeline.cost.score import points, source_of
-from pipeline.errors import ClaimError
+from pipeline.errors import PredictionError
 
 
 def changed(**changes):
@@ -27,7 +27,7 @@ def changed(**changes):
     ],
 )
 def test_a_constant_beyond_the_data_sheet_is_refused(changes, words) -> None:
-    with pytest.raises(ClaimError, match=words):
+    with pytest.raises(PredictionError, match=words):
         parse(changed(**changes))
 
 

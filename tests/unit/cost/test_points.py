@@ -11,7 +11,7 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.job import CONFIGURATION
 from pipeline.cost.points import ADDED, predict_row, read
 from pipeline.cost.score import FOLDER
-from pipeline.errors import ClaimError
+from pipeline.errors import PredictionError
 
 MEASURED = ("step_s", "samples_per_s", "tokens_per_s_gpu", "tflops_gpu_published", "mem_gib")
 
@@ -91,7 +91,7 @@ def test_a_file_keeps_its_columns_and_gains_ours(tmp_path: Path, capsys) -> None
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ClaimError, match="has no columns hardware and gpus"):
+    with pytest.raises(PredictionError, match="has no columns hardware and gpus"):
         read(tmp_path / "x.csv")
 
 

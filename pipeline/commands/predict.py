@@ -1,0 +1,118 @@
+"""Commands `calibrate` and `predict`: this machine's figures, and step times predicted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from pipeline import options
+from pipeline.errors import PredictionError
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Write the times of operators and collectives of this machine."""
+    from pipeline.files import write_text
+    from pipeline.launch.calibrate import measured
+    from pipeline.machine import inherited
+    from pipeline.machine.control_groups import usable_cores
+    from pipeline.schemas import validate
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    inherited.begin(study.environment)
+    made = measured(study, usable_cores())
+    validate(made, "calibration", args.out)
+    write_text(args.out, json.dumps(made, indent=1) + "\n")
+    print(
+        f"calibrate: {len(made['operators'])} operators, {len(made['collectives'])} times of "
+        f"collectives, {1e6 * made['host_seconds']:.0f} us of the host for an operator, memory "
+        f"{made['memory_bytes_per_second'] / 1e9:.1f} GB/s -> {args.out}"
+    )
+    return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `predict` takes."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--points", type=options.file, help="CSV of configurations, one a row")
+    what.add_argument("--study", type=options.study, help=f"on this machine: {options.STUDY}")
+    what.add_argument(
+        "--score", action="store_true", help="print the errors on the published points"
+    )
+    what.add_argument(
+        "--page", type=options.path, help="as --score, into the marked table of a Markdown file"
+    )
+    parser.add_argument(
+        "--out", type=options.new_file, help="with --points or --study: CSV to write"
+    )
+    parser.add_argument(
+        "--calibration", type=options.file, help="with --study: what `calibrate` has written"
+    )
+    parser.add_argument(
+        "--metrics", type=options.file,
+        help="with --study: metrics.parquet of its results, if not those in results/<study>",
+    )  # fmt: skip
+    parser.add_argument(
+        "--base", action="store_true",
+        help="with --points: of rows alike but for gpus, dp, accum and global_batch the measured "
+        "step of the smallest world is given, and larger ones are predicted from it",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict a file of points or a study, or score the model; returns the exit status."""
+    if args.study is None and (args.calibration or args.metrics):
+        raise PredictionError(
+            "--calibration and --metrics go with --study; leave them out, or give it"
+        )
+    if args.study is not None:
+        return _predict_study(args)
+    if args.points is None:
+        from pipeline.cost.score import markdown
+
+        if args.out or args.base:
+            raise PredictionError("--out and --base go with --points; leave them out, or give it")
+        if args.page is None:
+            print(markdown())
+            return 0
+        from pipeline.cost.figure import draw
+        from pipeline.files import replace_marked
+
+        replace_marked(args.page, "errors", markdown())
+        draw(args.page.with_suffix(".png"))
+        return 0
+    if args.out is None:
+        raise PredictionError("--points needs --out; name the CSV to write")
+    from pipeline.cost import base, points
+    from pipeline.cost.constants import Constants
+
+    rows = points.read(args.points)
+    added = (base if args.base else points).predict_rows(rows, Constants())
+    points.write([{**row, **more} for row, more in zip(rows, added, strict=True)], args.out)
+    refused = sum(bool(more["reason"]) for more in added)
+    print(f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason)")
+    return 0
+
+
+def _predict_study(args: argparse.Namespace) -> int:
+    """Print and write what a calibration says of each cell of a study, beside what was measured."""
+    from pipeline.cost import points
+    from pipeline.metrics import table
+    from pipeline.metrics.select import pick, records
+    from pipeline.planner import here
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    if args.base or args.calibration is None:
+        what = "has no --base" if args.base else "needs --calibration, which `calibrate` writes"
+        raise PredictionError(f"--study {what}; see docs/planner.md")
+    study = load_study(args.study)
+    path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
+    found = records(pick(table.read(path), "cell", "step_seconds")) if path.is_file() else []
+    measured = {(row["cell"], int(row["nodes"])): row["value"] for row in found}
+    rows = here.predict_study(expand(study), here.Calibration.read(args.calibration), measured)
+    print("\n".join(here.shown(rows)))
+    if args.out:
+        points.write(rows, args.out)
+    return 0
