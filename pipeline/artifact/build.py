@@ -100,12 +100,10 @@ def time_analysis(results: Path) -> float:
             f"{folder}/{name}" for name in ("figures", "tables", "generated", "paper")
         )
         named, measured = ["--study", str(results / "study.json")], ["--metrics", metrics]
-        yardstick = results / "yardstick.json"
-        clocked = ["--yardstick", str(yardstick)] if yardstick.is_file() else []
         judged = ["--verdicts", verdicts] if study.claims else []
         claims = ["claims", *named, *measured, "--claims", *map(str, files_of(study))]
         stages: list[list[Any]] = [
-            ["metrics", *named, "--runs", results / "runs", *clocked, "--out", metrics],
+            ["metrics", *named, "--runs", results / "runs", "--out", metrics],
             *([[*claims, "--out", verdicts]] if study.claims else []),
             ["figure", *figures.catalogue.shown(study), *measured, *judged, "--out", drawn],
             ["table", *tables.catalogue.shown(study), *measured, *judged, "--out", made],

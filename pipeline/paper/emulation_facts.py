@@ -37,8 +37,6 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
     )
     # The lowest rate that any node of any run got, for each link.
     lowest = found["measured_mbits"].groupby("link", sort=False)["value"].min()
-    # The machine's speed in the runs, in percent of the yardstick's.
-    speeds = 100 * pick(table, "run", "machine_speed")["value"]
     real = pick(table, "real_time", "status")
     # How many runs were marked as stalled, and the first of them; nothing of former records.
     known = pick(table, "run", "stalled")
@@ -56,8 +54,6 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
         "dilation": f"{dilation['value'].max():g}",
         "horovod": bool(dilation["strategy"].eq("horovod").any()),
         "shares": sorted(found["shares"]["text"].unique()),
-        "yardstick": {} if speeds.empty else {"least": f"{speeds.min():.0f}",
-                                              "most": f"{speeds.max():.0f}"},
         "copies": f"{found['copies']['value'].max():g}",
         "least_share": significant(float(share.min()), 2),
         "runs_short": int((share < FULL_SHARE).sum()),

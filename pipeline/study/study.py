@@ -16,7 +16,8 @@ from pipeline.study.spec import ModelSpec, ObjectiveSpec, OptimiserSpec, Workloa
 class Cluster:
     """What the runs are made on.
 
-    `links`, `cores_per_node`, `yardstick` and `real_time` belong to the network `emulated`.
+    `links`, `cores_per_node` and `real_time` belong to the network `emulated`; `yardstick` is only
+    read, in studies of before.
     """
 
     device: str

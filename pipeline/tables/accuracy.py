@@ -11,9 +11,8 @@ from pipeline.tables import columns as col
 CAPTION = (
     "Accuracy of the emulated times on this machine: median step times of the same cells in real "
     "time, each node on cores of its own, and emulated, and the ratio of the second to the first, "
-    "with 95 % intervals over the repeats. All ratios share the level of the yardstick, the speed "
-    "of the emulated processor; by how much two of them may differ is what a ratio of emulated "
-    "times may be off by. A dash: not measured here."
+    "with 95 % intervals over the repeats. By how much two ratios may differ is what a ratio of "
+    "emulated times may be off by. A dash: not measured here."
 )
 # Every cell is held against itself.
 COMPARES = FIELDS

@@ -316,13 +316,3 @@ def test_an_option_that_would_do_nothing(laid: Laid, here: Path, option: tuple[s
 def test_an_error_shows_a_long_value_by_its_ends(here: Path) -> None:
     said = refusal(here, "strategies", "--readme", "/".join(["a" * 200] * 12))
     assert "..." in said and len(said) < 1000
-
-
-@pytest.mark.parametrize("command", ["metrics", "train"])
-def test_a_yardstick_of_what_counts_by_none(laid: Laid, here: Path, command: str) -> None:
-    given: dict[str, tuple[str | Path, ...]] = {
-        "metrics": ("--study", laid.study, "--runs", laid.results / "runs"),
-        "train": ("--spec", laid.record("spec.json"), "--tokens", laid.results / "tokens"),
-    }
-    words = ("--yardstick", laid.study, "--out", "out")
-    assert "leave " in refusal(here, command, *given[command], *words)

@@ -35,8 +35,7 @@ def test_a_cpu_rank_measures_its_peak(tmp_path: Path) -> None:
     work = replace(run.workload, global_batch=2, accumulation_steps=1, steps=3, untimed_steps=1)
     model = ModelSpec("gpt2", 1, 16, 2, 16, 64)
     spec = tmp_path / "spec.json"
-    world = replace(run.world, yardstick=None)
-    spec.write_text(replace(run, workload=work, model=model, world=world).to_json())
+    spec.write_text(replace(run, workload=work, model=model).to_json())
     out = str(tmp_path / "out")
     arguments = ["--spec", str(spec), "--tokens", str(tmp_path / "tokens"), "--out", out]
     assert main(["train", *arguments]) == 0

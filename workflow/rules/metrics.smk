@@ -8,7 +8,6 @@ rule metrics:
         study=STUDY_FILE,
         records=RECORDS,
         steps=STEPS,
-        yardstick=YARDSTICK,
         code=[
             *files("pipeline/metrics/*.py"),
             "pipeline/planner/memory.py",
@@ -22,7 +21,6 @@ rule metrics:
             "pipeline/strategies/pipeline_parallel/schedule.py",
             "pipeline/parallel/wire.py",
             "pipeline/schemas/metrics.schema.json",
-            "pipeline/schemas/yardstick.schema.json",
         ],
     output:
         METRICS,
@@ -30,7 +28,6 @@ rule metrics:
         f"{RESULTS}/logs/metrics.txt",
     params:
         runs=lambda wildcards, input: str(Path(input.records[0]).parents[3]),
-        yardstick=option("yardstick"),
     shell:
-        "python -m pipeline metrics --study {input.study} --runs {params.runs} {params.yardstick}"
+        "python -m pipeline metrics --study {input.study} --runs {params.runs}"
         " --out {output} 2> >(tee {log} >&2)"

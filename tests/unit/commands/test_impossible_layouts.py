@@ -41,7 +41,7 @@ def test_plan_names_what_does_not_fit(
         "study": "impossible",
         "claims": None,
         "model": {"num_layers": 4, "num_heads": 4},
-        "cluster": {"nodes": [4], "yardstick": None},
+        "cluster": {"nodes": [4]},
         "cells": [cell | {"options": options}],
     }
     file = tmp_path / "study.yaml"
