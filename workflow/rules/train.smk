@@ -16,7 +16,7 @@ onstart:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
 
 
-# What the machine computes undisturbed: before the runs, with all cores to itself.
+# The machine's undisturbed speed: before the runs, with all cores to itself.
 rule yardstick:
     input:
         study=ancient(STUDY_FILE),
@@ -36,7 +36,7 @@ rule yardstick:
 # overlaps another job, and it depends on its own spec and the tokens alone.
 rule train:
     input:
-        # Where it is made again, no finished run trains again.
+        # If it is made again, no finished run trains again.
         **{"yardstick": ancient(path) for path in YARDSTICK},
         spec=f"{RESULTS}/runs/{{run}}/spec.json",
         manifest=f"{TOKENS}/manifest.json",
