@@ -42,7 +42,7 @@ OTHERS = ("sharded", "pipeline_parallel")
 
 @dataclass(frozen=True)
 class Extent:
-    """What is measured how often."""
+    """Strategies, factors and repeats of a measurement."""
 
     repeats: int = 6
     models: Sequence[str] = tuple(MODELS)
@@ -117,7 +117,7 @@ def accuracy(runs: Runs, name: str, extent: Extent) -> dict[str, Any]:
         for one, taken in zip(others, emulated, strict=True)
     ]
     seconds = checks.shown(checks.interval_of([one.seconds for one in real]))
-    return {"strategy": name, "step_seconds": seconds, "ratios": ratios} | runs.machine.told()
+    return {"strategy": name, "step_seconds": seconds, "ratios": ratios} | runs.machine.counts()
 
 
 def variants(runs: Runs, name: str, factors: Sequence[float], nodes: int = NODES) -> list[Variant]:

@@ -1,4 +1,4 @@
-"""What a run costs besides its steps: from the start of its stage to its record, less the steps.
+"""Cost of a run besides its steps: from the start of its stage to its record, less the steps.
 
     python -m bench.overhead --out bench/results/overhead.json
 
@@ -85,9 +85,9 @@ def main() -> int:
         settings = [(("loopback", 1), True), (("loopback", 1), False)]
     repeats = 2 if args.quick else args.repeats
     with tempfile.TemporaryDirectory(prefix="samestep-overhead-") as folder:
-        found = measure(Path(folder), settings, repeats)
+        measured = measure(Path(folder), settings, repeats)
     about = {"cpu_model": hardware()["cpu_model"], "num_cores": os.cpu_count(), "steps": STEPS}
-    result = {**about, "repeats": repeats, "settings": [summary(runs) for runs in found]}
+    result = {**about, "repeats": repeats, "settings": [summary(runs) for runs in measured]}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_text(args.out, json.dumps(result, indent=1) + "\n")
     for setting in result["settings"]:
@@ -100,15 +100,15 @@ def measure(folder: Path, settings: list[Any], repeats: int) -> list[list[dict[s
     study = load_study(STUDY)
     write_text(folder / "tokens.json", json.dumps(tokens_spec(study)))
     stage("tokens", f"--spec={folder}/tokens.json", f"--out={folder}/tokens", "--num-proc=2")
-    found: list[list[dict[str, Any]]] = [[] for _ in settings]
+    results: list[list[dict[str, Any]]] = [[] for _ in settings]
     base = expand(study)[0]
     with served():
         for repeat in range(repeats + 1):
-            for ((network, nodes), forked), runs in zip(settings, found, strict=True):
+            for ((network, nodes), forked), runs in zip(settings, results, strict=True):
                 taken = run(folder, spec_of(base, network, nodes), forked=forked)
                 if repeat:
                     runs.append(taken)
-    return found
+    return results
 
 
 def spec_of(base: RunSpec, network: str, nodes: int) -> RunSpec:
@@ -159,13 +159,13 @@ def parts_of(marks: Path) -> dict[str, dict[str, float]]:
     """Part -> wall and CPU seconds, where it was done."""
     if not marks.is_file():
         return {}
-    found: dict[str, dict[str, float]] = {}
+    totals: dict[str, dict[str, float]] = {}
     for line in marks.read_text(encoding="utf-8").splitlines():
         name, *numbers = line.split("\t")
-        so_far = found.setdefault(name, {"seconds": 0.0, "cpu_seconds": 0.0})
+        so_far = totals.setdefault(name, {"seconds": 0.0, "cpu_seconds": 0.0})
         for key, number in zip(so_far, map(float, numbers), strict=True):
             so_far[key] += number
-    return found
+    return totals
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far do two sound trainings drift apart, which the bands of parity must allow?
+"""Drift between two sound trainings, which the bands of parity must allow.
 
     python -m bench.parity_drift --out bench/results/parity_drift.json
 
@@ -123,7 +123,7 @@ def made_tokens(folder: Path) -> Path:
 
 
 def about() -> dict[str, Any]:
-    """What was trained, and on what."""
+    """The training and its processor."""
     spec = spec_of("fp32", SEEDS[0], LONG_AT_STEPS[-1])
     return {
         "processor": cpu_model(),
@@ -187,11 +187,11 @@ def in_pieces(spec: RunSpec) -> RunSpec:
 
 def train(spec: RunSpec, tokens: Path, strategy: Single | None = None) -> Training:
     """All steps of a run in this process."""
-    found: list[Step] = []
+    steps: list[Step] = []
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategy or Single(), batches, 0, Clock(torch.device("cpu")))
-    loop.run(Hooks(found.append, lambda done, state: None))
-    return Training(_series(s.loss for s in found), _series(s.grad_norm for s in found))
+    loop.run(Hooks(steps.append, lambda done, state: None))
+    return Training(_series(s.loss for s in steps), _series(s.grad_norm for s in steps))
 
 
 def _series(values: Iterable[float | None]) -> Floats:
@@ -203,7 +203,7 @@ def largest(pairs: Sequence[tuple[Training, Training]], at: Sequence[int]) -> di
 
     A step that a loss scaler skipped in either is left out and counted.
     """
-    found: dict[str, Any] = {}
+    drift: dict[str, Any] = {}
     for name in ("loss", "norm"):
         apart = []
         for own, other in pairs:
@@ -211,9 +211,9 @@ def largest(pairs: Sequence[tuple[Training, Training]], at: Sequence[int]) -> di
             deviation[own.skipped | other.skipped] = 0.0
             apart.append(deviation)
         worst = np.max(apart, axis=0)
-        found[name] = [float(f"{worst[:count].max():.3g}") for count in at]
-    found["skipped"] = int(sum((own.skipped | other.skipped).sum() for own, other in pairs))
-    return found
+        drift[name] = [float(f"{worst[:count].max():.3g}") for count in at]
+    drift["skipped"] = int(sum((own.skipped | other.skipped).sum() for own, other in pairs))
+    return drift
 
 
 if __name__ == "__main__":

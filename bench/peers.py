@@ -111,12 +111,12 @@ def _version(package: str) -> str | None:
 
 def compare_all(extent: Extent, ends: float) -> list[dict[str, Any]]:
     """Every setting; `ends` is when the last one is to be done, of the monotonic clock."""
-    found, settings = [], extent.settings()
+    settled, settings = [], extent.settings()
     for place, setting in enumerate(settings):
         now = time.monotonic()
         share = (ends - now) / (len(settings) - place)
-        found.append(compare(setting, extent.rounds, extent.steps, now + share))
-    return found
+        settled.append(compare(setting, extent.rounds, extent.steps, now + share))
+    return settled
 
 
 def compare(setting: Setting, rounds: int, steps: int, ends: float = math.inf) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def compare(setting: Setting, rounds: int, steps: int, ends: float = math.inf) -
         for one in given:
             one.close()
     ours = seconds[OURS]
-    found = {
+    row = {
         **asdict(setting),
         "num_parameters": setting.num_parameters,
         "rounds": len(seconds[OURS]),
@@ -143,9 +143,9 @@ def compare(setting: Setting, rounds: int, steps: int, ends: float = math.inf) -
             if name != OURS
         },
     }
-    print(json.dumps(found), file=sys.stderr)
+    print(json.dumps(row), file=sys.stderr)
     torch.compiler.reset()
-    return found
+    return row
 
 
 def makers() -> list[Any]:

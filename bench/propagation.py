@@ -96,8 +96,8 @@ def measure(size: int) -> dict[str, float]:
         repeat=0,
         seed=0,
     )
-    found = {k: v for k, v in asdict(propagate(resolve(spec))).items() if k.endswith("_seconds")}
-    return {**found, "placing_seconds": found["first_seconds"] - found["second_seconds"]}
+    seconds = {k: v for k, v in asdict(propagate(resolve(spec))).items() if k.endswith("_seconds")}
+    return {**seconds, "placing_seconds": seconds["first_seconds"] - seconds["second_seconds"]}
 
 
 if __name__ == "__main__":

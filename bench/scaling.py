@@ -91,7 +91,7 @@ def scaled(
     factor = checks.least_factor(nodes)
     variants = [Variant(spec, factor) for spec in (alone(runs, nodes), *specs)]
     computed, *taken = runs.in_turn(repeats, variants)
-    host = runs.machine.told()
+    host = runs.machine.counts()
     return [
         {"setting": setting.name, "nodes": nodes, "dilation": factor}
         | over_bound(spec, computed, ones)

@@ -70,7 +70,7 @@ def check_tools(environment: Mapping[str, str]) -> None:
         ),
         ("Python.h", "python3-dev"): Path(sysconfig.get_path("include"), "Python.h").is_file(),
     }
-    missing = [names for names, found in there.items() if not found]
+    missing = [names for names, is_there in there.items() if not is_there]
     if missing:
         tools, packages = zip(*missing, strict=True)
         raise BuildError(

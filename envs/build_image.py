@@ -55,7 +55,7 @@ SOURCES = (
     *("Dockerfile", ".dockerignore", "envs", "pipeline"),
     *("pyproject.toml", "README.md", "LICENSE"),
 )
-"""What goes into an image; a change of any file below makes it stale."""
+"""Sources of an image; a change of any file below makes it stale."""
 
 IMAGE = "samestep.sif"
 FACTS = "samestep.json"
@@ -121,7 +121,7 @@ def git_commit(root: Path) -> str | None:
 
 
 def is_current(folder: Path, inputs: str) -> bool:
-    """Whether the image file in `folder` was made from `inputs` and is still whole."""
+    """True where the image file in `folder` was made from `inputs` and is still whole."""
     try:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -230,8 +230,8 @@ def run(args: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build; exit status 2 and one line when it cannot be done."""
     if sys.version_info < (3, 11):  # noqa: UP036  (the host's own, before .venv)
-        found = sys.version.split()[0]
-        print(f"error: Python {found}, expected 3.11 or later; set PYTHON=", file=sys.stderr)
+        version = sys.version.split()[0]
+        print(f"error: Python {version}, expected 3.11 or later; set PYTHON=", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, stop)
     try:

@@ -1,4 +1,4 @@
-"""What a Horovod wheel is built for, where it is kept, and what its compilation is told.
+"""Target of a Horovod wheel, its place in the cache, and the settings of its compilation.
 
 Nothing here imports torch, so that the no-op of envs/build_horovod.py is quick.
 """
@@ -93,7 +93,7 @@ PATCHES = (
         "SHARED ${SOURCES} ${PYTORCH_SOURCES})",
         "SHARED ${PYTORCH_SOURCES} ${SOURCES})",
     ),
-    # What a CUDA torch alone compiles. The driver's library is named by what the driver installs:
+    # Compiled for a CUDA torch alone. The driver's library is named by what the driver installs:
     # the plain name comes with development packages.
     (
         "horovod/torch/cuda_util.cc",
@@ -119,7 +119,7 @@ PATCHES = (
 
 SYSTEM_NVCC = Path("/usr/local/cuda/bin/nvcc")
 SYSTEM_NCCL = ("/usr", "/usr/local", "/usr/local/cuda")
-"""Where NVIDIA's own packages and images put them."""
+"""Places of NVIDIA's own packages and images."""
 
 BYTES_PER_COMPILER = 2 * 1024**3
 """Memory that one compiler process needs for torch's headers, rounded up."""
@@ -138,7 +138,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """What a wheel is built for; equal targets share one wheel."""
+    """Torch and kind of a wheel; equal targets share one wheel."""
 
     torch: str
     kind: str
@@ -205,8 +205,8 @@ def find_nvcc(environment: Mapping[str, str]) -> Path | None:
         nvcc = Path(environment.get(name) or "/nonexistent") / "bin" / "nvcc"
         if nvcc.is_file():
             return nvcc
-    found = shutil.which("nvcc", path=environment.get("PATH"))
-    return Path(found) if found else SYSTEM_NVCC if SYSTEM_NVCC.is_file() else None
+    program = shutil.which("nvcc", path=environment.get("PATH"))
+    return Path(program) if program else SYSTEM_NVCC if SYSTEM_NVCC.is_file() else None
 
 
 def find_nccl(environment: Mapping[str, str]) -> dict[str, str]:
@@ -223,7 +223,7 @@ def find_nccl(environment: Mapping[str, str]) -> dict[str, str]:
         ("HOROVOD_NCCL_INCLUDE", "nccl.h", ("include",)),
         ("HOROVOD_NCCL_LIB", "libnccl.so*", libraries),
     )
-    found = {}
+    variables = {}
     for variable, name, below in sought:
         given = environment.get(variable)
         folders = [given] if given else []
@@ -233,8 +233,8 @@ def find_nccl(environment: Mapping[str, str]) -> dict[str, str]:
             raise BuildError(
                 f"NCCL's {name} is in none of {', '.join(folders)}; set {variable} to its folder"
             )
-        found[variable] = there
-    return found
+        variables[variable] = there
+    return variables
 
 
 def missing_nccl(environment: Mapping[str, str]) -> str | None:
@@ -281,7 +281,7 @@ def build_environment(
         # Shared, as torch has it, so that both load one NCCL.
         wanted |= {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_LINK": "SHARED"}
         nccl = find_nccl(environment)
-        # Where torch has loaded no NCCL yet, the library is found where it was linked.
+        # If torch has loaded no NCCL yet, the library is found where it was linked.
         rpath = f"-Wl,-rpath,{nccl['HOROVOD_NCCL_LIB']}"
         wanted["LDFLAGS"] = f"{environment.get('LDFLAGS', '')} {rpath}".strip()
         wanted |= nccl | {"HOROVOD_NCCL_LIB": link_nccl(nccl["HOROVOD_NCCL_LIB"], scratch)}

@@ -1,4 +1,4 @@
-"""Whether a study may start: one check, which `check`, `plan` and the workflow share."""
+"""The check before a study starts, which `check`, `plan` and the workflow share."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERDICTS, CONDITIONS, PROFILE, LAYOUTS = "verdicts", "conditions", "profile", "layouts"
 REAL_TIME = "real_time"
-"""What an output may need of a study, as its `NEEDS` says; without it the study does not have it.
+"""Needs that an output may have, as its `NEEDS` says; without it the study does not have it.
 
 Verdicts are on the published claims that the study names; conditions are those of its links; a
 profile is that of its profiled runs; real time is that of its runs in it; layouts are profiled
@@ -101,7 +101,7 @@ class Catalogue:
 
 
 def has_layouts(study: Study) -> bool:
-    """Whether a cell cuts the model: its layout has another axis than that of the data.
+    """True where a cell cuts the model: its layout has another axis than that of the data.
 
     A strategy that this checkout does not have, as an archive may name one, is not asked.
     """

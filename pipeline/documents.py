@@ -151,12 +151,12 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in mapping:
             raise Refused(duplicate(key))
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def _parse_yaml(text: str) -> Any:

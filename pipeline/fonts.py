@@ -36,14 +36,14 @@ def files() -> list[Path]:
 
 
 def is_wide(character: str) -> bool:
-    """Whether a character is East Asian wide, as those of `FAMILY` are (emoji are, too)."""
+    """True where a character is East Asian wide, as those of `FAMILY` are (emoji are, too)."""
     return unicodedata.east_asian_width(character) in ("W", "F")
 
 
 def missing(texts: Iterable[str]) -> list[str]:
     """Characters of these texts that a reader should see and no font at hand has, each once."""
-    found = dict.fromkeys(c for text in texts if not text.isascii() for c in text)
-    return [c for c in found if not _has_glyph(c) and _name(c)]
+    characters = dict.fromkeys(c for text in texts if not text.isascii() for c in text)
+    return [c for c in characters if not _has_glyph(c) and _name(c)]
 
 
 def printed(text: str, names: Mapping[str, str] | None = None) -> str:
@@ -68,7 +68,7 @@ def _anywhere(label: str) -> re.Pattern[str]:
 
 
 def _in_words(run: str) -> str:
-    """What stands for characters without a glyph."""
+    """Words in place of characters without a glyph."""
     if run.isspace():
         return " "
     alike = unicodedata.normalize("NFKC", run)
@@ -79,7 +79,7 @@ def _in_words(run: str) -> str:
 
 
 def _name(character: str) -> str:
-    """What a symbol is called, the number of any other character; '' where nothing is seen."""
+    """Name of a symbol, number of any other character; '' where nothing is seen."""
     category = unicodedata.category(character)
     if category in _UNSEEN:
         return ""
@@ -93,10 +93,10 @@ def _has_glyph(character: str) -> bool:
 
 @cache
 def _file(package: str, name: str) -> Path | None:
-    found = find_spec(package)
-    if found is None or found.origin is None:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
         return None
-    path = Path(found.origin).parent / name
+    path = Path(spec.origin).parent / name
     return path if path.is_file() else None
 
 

@@ -96,19 +96,19 @@ def study(text: str) -> Path:
 
 def file(text: str) -> Path:
     """A regular file that is there, where a stage does not read it in every case."""
-    found = path(text)
-    if not _answer(found, Path.is_file):
-        raise argparse.ArgumentTypeError(f"{found} is no regular file; give one or leave it out")
-    return found
+    target = path(text)
+    if not _answer(target, Path.is_file):
+        raise argparse.ArgumentTypeError(f"{target} is no regular file; give one or leave it out")
+    return target
 
 
 def folder(text: str) -> Path:
     """A folder that is there, to read from."""
-    found = path(text)
-    if not _answer(found, Path.is_dir):
-        what = "is no folder" if _answer(found, Path.exists) else "does not exist"
-        raise argparse.ArgumentTypeError(f"{found} {what}; give the folder that is to be read")
-    return found
+    target = path(text)
+    if not _answer(target, Path.is_dir):
+        what = "is no folder" if _answer(target, Path.exists) else "does not exist"
+        raise argparse.ArgumentTypeError(f"{target} {what}; give the folder that is to be read")
+    return target
 
 
 def new_file(text: str) -> Path:
@@ -121,26 +121,26 @@ def new_folder(text: str) -> Path:
     return _new(path(text), Path.is_dir, "folder")
 
 
-def _new(found: Path, question: Callable[[Path], bool], kind: str) -> Path:
-    if _answer(found, Path.exists) and not _answer(found, question):
-        raise argparse.ArgumentTypeError(f"{found} is no {kind}; give another name")
-    if kind != "folder" and found.name in ("", ".."):
-        raise argparse.ArgumentTypeError(f"{found} names no file; give the file to write")
-    parent = next((parent for parent in found.parents if _answer(parent, Path.exists)), found)
-    if parent != found and not _answer(parent, Path.is_dir):
+def _new(target: Path, question: Callable[[Path], bool], kind: str) -> Path:
+    if _answer(target, Path.exists) and not _answer(target, question):
+        raise argparse.ArgumentTypeError(f"{target} is no {kind}; give another name")
+    if kind != "folder" and target.name in ("", ".."):
+        raise argparse.ArgumentTypeError(f"{target} names no file; give the file to write")
+    parent = next((parent for parent in target.parents if _answer(parent, Path.exists)), target)
+    if parent != target and not _answer(parent, Path.is_dir):
         raise argparse.ArgumentTypeError(
-            f"{found} cannot be made: {parent} is no folder; give another name"
+            f"{target} cannot be made: {parent} is no folder; give another name"
         )
-    return found
+    return target
 
 
-def _answer(found: Path, question: Callable[[Path], bool]) -> bool:
+def _answer(target: Path, question: Callable[[Path], bool]) -> bool:
     """The answer of the file system; raises ArgumentTypeError where it has none."""
     try:
-        return question(found)
+        return question(target)
     except OSError as error:
         raise argparse.ArgumentTypeError(
-            f"{str(found)[:60]!r} cannot be looked up ({error.strerror}); give another path"
+            f"{str(target)[:60]!r} cannot be looked up ({error.strerror}); give another path"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""What a document may hold: plain values as JSON has them, neither too deep nor too large.
+"""Content that a document may hold: plain values as JSON has them, not too deep nor too large.
 
 YAML is read by PyYAML's safe loader, which here refuses what that lets pass.
 """
@@ -128,8 +128,8 @@ class Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep=deep)
         except (LookupError, AttributeError, TypeError, ArithmeticError):
-            said = f"{str(node.value)[:80]!r} is no {node.tag.rpartition(':')[2]}"
-            raise Refused(f"{said}, in line {_line(node)}; correct it or quote it") from None
+            refusal = f"{str(node.value)[:80]!r} is no {node.tag.rpartition(':')[2]}"
+            raise Refused(f"{refusal}, in line {_line(node)}; correct it or quote it") from None
 
     def number(self, node: yaml.ScalarNode) -> int | float:
         """A number in one of the forms that JSON, or a programmer, reads as YAML does.
@@ -149,11 +149,11 @@ class Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping; of two equal keys YAML's own readers keep the last in silence."""
         node = super().compose_mapping_node(anchor)
-        found = set()
+        keys = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in found:
+            if key.value in keys:
                 raise Refused(duplicate(key.value, _line(key)))
-            found.add(key.value)
+            keys.add(key.value)
         return node
 
 

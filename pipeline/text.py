@@ -74,12 +74,12 @@ def _is_noncharacter(point: int) -> bool:
 
 
 def is_visible(text: str) -> bool:
-    """Whether a reader sees any of it: not blanks, control characters and marks alone."""
+    """True where a reader sees any of it: not blanks, control characters and marks alone."""
     return any(_shows(character, "ZCM") for character in text)
 
 
 def seen(text: str) -> str:
-    """What a reader sees of it: equal for two texts that look alike because of what nobody sees.
+    """The visible part of a text: equal for two that look alike because of what nobody sees.
 
     Invisible characters are dropped, runs of blanks are one, and letters are composed.
     """
@@ -93,7 +93,7 @@ def _shows(character: str, hidden: str) -> bool:
 
 def markdown(text: str) -> str:
     """`text` as Markdown, in a paragraph, at its start or in a cell of a pipe table."""
-    escaped = _MARKDOWN.sub(lambda found: f"\\{found[0]}", one_line(text))
+    escaped = _MARKDOWN.sub(lambda match: f"\\{match[0]}", one_line(text))
     return _NUMBERED.sub(r"\1\\\2", escaped)
 
 

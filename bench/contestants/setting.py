@@ -1,4 +1,4 @@
-"""What every contestant trains: one model, one batch shape, synthetic tokens, one optimiser."""
+"""The training of every contestant: one model, one batch shape, synthetic tokens, one optimiser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benches of emulated nodes share: rate, least factor, medians with their intervals."""
+"""Shared parts of the benches of emulated nodes: rate, least factor, medians with intervals."""
 
 from __future__ import annotations
 

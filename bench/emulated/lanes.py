@@ -30,15 +30,15 @@ class Lanes(Runs):
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         """The first variant beside all others, which follow each other in an order of its own."""
-        found: list[list[Taken]] = [[] for _ in variants]
+        rounds: list[list[Taken]] = [[] for _ in variants]
         for repeat in range(repeats):
             places = [1 + place for place in order(repeat, len(variants) - 1)]
             for lane, asked in zip(self.lanes, ([0], places), strict=True):
                 lane.send([variants[place] for place in asked])
             for lane, asked in zip(self.lanes, ([0], places), strict=True):
                 for place, taken in zip(asked, lane.recv(), strict=True):
-                    found[place].append(taken)
-        return found
+                    rounds[place].append(taken)
+        return rounds
 
     def close(self) -> None:
         """End both processes."""

@@ -83,13 +83,13 @@ class Runs:
         return Study.of(content)
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
-        """What each variant took in each repeat; every repeat has all, in an order of its own."""
-        found: list[list[Taken]] = [[] for _ in variants]
+        """Times of each variant in each repeat; every repeat has all, in an order of its own."""
+        rounds: list[list[Taken]] = [[] for _ in variants]
         for repeat in range(repeats):
             for place in order(repeat, len(variants)):
                 run = partial(self.taken, variants[place])
-                found[place].append(self.machine.undisturbed(run))
-        return found
+                rounds[place].append(self.machine.undisturbed(run))
+        return rounds
 
     def taken(self, variant: Variant) -> Taken:
         """Run it, again where other work on the machine kept it from its cores or its rate."""
@@ -121,10 +121,10 @@ class Runs:
 
     def spec(self, cell: str, nodes: int, rate: float) -> RunSpec:
         """A run of the study's `cell` on so many nodes, with links of `rate` Mbit/s."""
-        found = next(run for run in expand(self.study) if run.cell == cell)
+        run = next(run for run in expand(self.study) if run.cell == cell)
         link = LinkSpec("bench", rate)
-        world = replace(found.world, nodes=nodes, dilated_for=None, link=link)
-        return replace(found, world=world)
+        world = replace(run.world, nodes=nodes, dilated_for=None, link=link)
+        return replace(run, world=world)
 
     def _pipeline(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "pipeline", *arguments]

@@ -19,27 +19,27 @@ MOST_STOLEN, ATTEMPTS, PAUSE_SECONDS = 0.05, 4, 3.0
 
 
 class Machine:
-    """What the host takes of this machine while something is measured."""
+    """Time that the host takes from this machine during a measurement."""
 
     def __init__(self) -> None:
         self.disturbed, self.dropped = 0, 0
 
     def undisturbed(self, measure: Callable[[], T]) -> T:
-        """What `measure` gives while the host takes little, or the last one of some attempts."""
+        """The result of `measure` while the host takes little, or the last one of some attempts."""
         for attempt in range(ATTEMPTS):
             start, before = time.monotonic(), psutil.cpu_times().steal
-            found = measure()
+            result = measure()
             passed = (time.monotonic() - start) * (os.cpu_count() or 1)
             if (psutil.cpu_times().steal - before) / passed <= MOST_STOLEN:
-                return found
+                return result
             if attempt < ATTEMPTS - 1:
                 self.dropped += 1
                 time.sleep(PAUSE_SECONDS)
         self.disturbed += 1
-        return found
+        return result
 
-    def told(self) -> dict[str, int]:
-        """How many figures were disturbed since the last call, and how many dropped for it."""
-        said = {"disturbed": self.disturbed, "dropped": self.dropped}
+    def counts(self) -> dict[str, int]:
+        """Numbers of figures dropped since the last call because they were disturbed."""
+        counts = {"disturbed": self.disturbed, "dropped": self.dropped}
         self.disturbed, self.dropped = 0, 0
-        return said
+        return counts

@@ -33,7 +33,7 @@ class ImageError(Exception):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an image is built from, and where its log goes."""
+    """Sources of an image, and the file of its log."""
 
     base_image: str
     git_commit: str
@@ -60,7 +60,7 @@ class Recipe:
             )
 
     def base_hint(self) -> str:
-        """What to do about a base image that cannot be had."""
+        """The fix for a base image that cannot be had."""
         return (
             f"the base image {self.base_image} cannot be had: give one that is here or can be "
             f"reached, such as BASE_IMAGE=python:3.12-bookworm; the whole log is {self.log}"
@@ -77,7 +77,7 @@ def output(*command: str) -> str:
 
 
 def refused(program: str, *question: str) -> str | None:
-    """Why `program` cannot be used: it is missing, or `question` fails. None when it can."""
+    """Reason why `program` cannot be used: it is missing, or `question` fails. None if it can."""
     if shutil.which(program) is None:
         return "is not installed"
     try:
@@ -93,11 +93,11 @@ class Docker:
     name = "docker"
 
     def __init__(self) -> None:
-        """What is read and packed is the image that was built, whatever the tag then names."""
+        """Read and pack the image that was built, whatever the tag then names."""
         self._image = TAG
 
     def refusal(self) -> str | None:
-        """Why it cannot be used here."""
+        """Reason why it cannot be used here."""
         # `docker info` ends well in some versions where no engine answers
         question = ("docker", "version", "--format", "{{.Server.Version}}")
         if reason := refused(*question):
@@ -183,11 +183,11 @@ class Buildah:
     name = "buildah"
 
     def __init__(self) -> None:
-        """What is read and packed is the image that was built, whatever the tag then names."""
+        """Read and pack the image that was built, whatever the tag then names."""
         self._image = TAG
 
     def refusal(self) -> str | None:
-        """Why it cannot be used here."""
+        """Reason why it cannot be used here."""
         return refused("buildah", "unshare", "true") if os.geteuid() else refused("buildah", "info")
 
     def build(self, recipe: Recipe) -> str:
@@ -261,7 +261,7 @@ class Apptainer:
         self._file: Path | None = None
 
     def refusal(self) -> str | None:
-        """Why it cannot be used here."""
+        """Reason why it cannot be used here."""
         return refused("apptainer", "--version")
 
     def build_file(self, target: Path, recipe: Recipe) -> None:

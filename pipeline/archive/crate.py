@@ -139,7 +139,7 @@ def _workflow(facts: Mapping[str, Any], parameters: Iterable[str]) -> Entity:
 
 
 def _tools(records: Sequence[RunRecord], facts: Mapping[str, Any]) -> list[Entity]:
-    """What the actions name besides files: licence, language, engine and the tool that trains."""
+    """Entities of the actions besides files: licence, language, engine and the tool that trains."""
     versions = sorted({record.run["versions"]["samestep"] for record in records})
     pages = _refs(["https://snakemake.readthedocs.io"])
     paper = _refs(["https://doi.org/10.1093/bioinformatics/bts480"])

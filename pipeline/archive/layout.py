@@ -1,4 +1,4 @@
-"""Which files an archive holds, by their names in it; nothing else is packed or accepted."""
+"""The files of an archive, by their names in it; nothing else is packed or accepted."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ PRODUCT = re.compile(_PRODUCT, re.ASCII)
 
 
 def is_needed(name: str) -> bool:
-    """Whether a rebuild starts from this file; all others it makes anew or takes from here."""
+    """True where a rebuild starts from this file; all others it makes anew or takes from here."""
     single = (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE)
     return name in single or name.startswith("runs/")
 
 
 def products(study: Study) -> list[str]:
-    """What a finished study has besides its records, by its names below results/<study>."""
+    """Files of a finished study besides its records, by their names below results/<study>."""
     claims = bool(study.claims)
     drawn, tabled = figures.catalogue.shown(study), tables.catalogue.shown(study)
     return [
@@ -73,7 +73,7 @@ def products(study: Study) -> list[str]:
 
 def sources(study: Study) -> dict[str, Path]:
     """Name in the archive -> file of this checkout: workflow, claims, manuscript and lock."""
-    found = [path for pattern in _SOURCES for path in ROOT.glob(pattern)]
-    found += files_of(study)
-    named = {f"source/{path.relative_to(ROOT).as_posix()}": path for path in found}
+    paths = [path for pattern in _SOURCES for path in ROOT.glob(pattern)]
+    paths += files_of(study)
+    named = {f"source/{path.relative_to(ROOT).as_posix()}": path for path in paths}
     return {**named, LOCK_FILE: ROOT / "envs" / "requirements.lock"}

@@ -126,10 +126,10 @@ def _check_finished(
                 anew / layout.VERDICTS_FILE,
             )
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):
-            found = results / path.relative_to(anew)
-            if path.read_bytes() != found.read_bytes():
+            packed = results / path.relative_to(anew)
+            if path.read_bytes() != packed.read_bytes():
                 raise ArchiveError(
-                    f"{found} is not what these records and this code give; run `make paper` and "
+                    f"{packed} is not what these records and this code give; run `make paper` and "
                     "pack again"
                 )
 

@@ -180,7 +180,7 @@ def check_inputs(records: Sequence[RunRecord], results: Path) -> None:
 
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
     """Entries by name; raises ArchiveError unless each is an expected, plain, single file."""
-    found: dict[str, zipfile.ZipInfo] = {}
+    entries: dict[str, zipfile.ZipInfo] = {}
     if len(opened.infolist()) > layout.MAX_FILES:
         raise ArchiveError(f"{archive} holds over {layout.MAX_FILES} files; it is not one of ours")
     for entry in opened.infolist():
@@ -190,16 +190,16 @@ def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfil
             raise ArchiveError(f"{archive} holds {name[:80]!r}, which no archive of a study does")
         if kind not in (0, stat.S_IFREG) or entry.flag_bits & _ENCRYPTED:
             raise ArchiveError(f"{archive}: {name} is a link, a device or encrypted, not a file")
-        if name in found:
+        if name in entries:
             raise ArchiveError(f"{archive} holds {name} twice; {_AGAIN}")
-        found[name] = entry
-    total = sum(entry.file_size for entry in found.values())
+        entries[name] = entry
+    total = sum(entry.file_size for entry in entries.values())
     if total > layout.MAX_BYTES:
         raise ArchiveError(
             f"{archive} unpacks to {total / 2**30:.1f} GiB, over the {layout.MAX_BYTES >> 30} GiB "
             "of an archive; it is not one of ours"
         )
-    return found
+    return entries
 
 
 def _checksums(
@@ -226,7 +226,7 @@ def _checksums(
 
 
 def _are_of(study_file: Path, names: Iterable[str], archive: Path) -> bool:
-    """Whether the study is good, of which `check_records` says more; raises for others' records."""
+    """True for a good study, of which `check_records` says more; raises for others' records."""
     try:
         study = load_study(study_file)
     except (SamestepError, ValueError, RecursionError):
@@ -270,12 +270,12 @@ _LINE = re.compile(r"([0-9a-f]{64})  (\S+)", re.ASCII)
 
 def parse_sums(text: str, where: str) -> dict[str, str]:
     """Name -> SHA-256 in hex; raises ArchiveError naming the line that is none."""
-    found: dict[str, str] = {}
+    sums: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         match = _LINE.fullmatch(line)
-        if match is None or match[2] in found:
+        if match is None or match[2] in sums:
             raise ArchiveError(
                 f"{where}:{number}: {line[:80]!r} is not a checksum and a name of its own; {_AGAIN}"
             )
-        found[match[2]] = match[1]
-    return found
+        sums[match[2]] = match[1]
+    return sums

@@ -1,4 +1,4 @@
-"""Which files that were rebuilt from an archive differ from what it states, and why."""
+"""Comparison of files that were rebuilt from an archive with what it states."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
 
 
 def reason(listed: Mapping[str, str], results: Path) -> str:
-    """What in this checkout is not as it was when the archive was made."""
+    """The difference of this checkout from the one that made the archive."""
     inside = {
         "envs/requirements.lock"
         if name == layout.LOCK_FILE

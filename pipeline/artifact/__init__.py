@@ -1,4 +1,4 @@
-"""What reviewers of an artifact ask for: `python -m pipeline artifact`.
+"""Documents that reviewers of an artifact ask for: `python -m pipeline artifact`.
 
 Flow, in `build`: the paper's facts (`pipeline.paper.numbers`), command, time, memory and disk of
 each claim, and `badges` (what one of the ACM still lacks) -> `artifact.md.j2`, which also answers

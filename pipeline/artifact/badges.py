@@ -1,4 +1,4 @@
-"""What each badge of the ACM's artifact review (version 1.1) asks for, and whether it is there.
+"""Criteria of each badge of the ACM's artifact review (version 1.1), met or not.
 
 https://www.acm.org/publications/policies/artifact-review-and-badging-current. A self-check grants
 nothing: it lists what reviewers would find missing. What no file of ours can tell counts as unmet.
@@ -42,7 +42,7 @@ def checks(root: Path, numbers: Mapping[str, Any], commits: Sequence[str]) -> li
     clean = [one for one in commits if "changes" not in one and one != "unknown"]
     licence = (root / "LICENSE").is_file()
     tested = claims and any(claims[word] for word in ("reproduced", "not_reproduced", "undecided"))
-    found = [
+    rows = [
         ("available", "deposited in a public archive under a persistent identifier",
          *_deposited(root / "CITATION.cff")),
         ("functional", "documented", *_there(root, _DOCUMENTS)),
@@ -67,11 +67,11 @@ def checks(root: Path, numbers: Mapping[str, Any], commits: Sequence[str]) -> li
         ("reproduced", "obtained by a team other than the authors, with this artifact", False,
          "no record tells who ran it; only reviewers can state this"),
     ]  # fmt: skip
-    return [Check(*one) for one in found]
+    return [Check(*one) for one in rows]
 
 
 def _deposited(path: Path) -> tuple[bool, str]:
-    """Whether CITATION.cff names an identifier that is one, and on what grounds."""
+    """A verdict on the identifier in CITATION.cff, with its grounds."""
     cited = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     stated = [cited.get("doi"), *(
         one.get("value") for one in cited.get("identifiers", []) if one.get("type") == "doi"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline import figures, schemas, tables
+from pipeline import schemas
 from pipeline.artifact import badges, sbom
-from pipeline.claims.load import files_of
 from pipeline.claims.write import outcome, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table
@@ -30,11 +25,10 @@ from pipeline.text import markdown, markdown_code
 ROOT = Path(__file__).parents[2]
 
 
-def build(results: Path, *, timed: bool) -> tuple[str, dict[str, Any], list[badges.Check]]:
+def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
     """Text of artifact.md, the SPDX document and the criteria of the badges of a finished study.
 
-    `timed` also makes its paper anew and takes the time. Raises SamestepError where there are no
-    metrics.
+    Raises SamestepError where there are no metrics.
     """
     metrics = results / "metrics" / "metrics.parquet"
     if not metrics.is_file():
@@ -69,7 +63,6 @@ def build(results: Path, *, timed: bool) -> tuple[str, dict[str, Any], list[badg
         experiments=per_claim(frame, verdicts, study.name, numbers["study"]["snakemake"]),
         commits=commits,
         checks=checks,
-        analysis=duration(time_analysis(results)) if timed else None,
     )
     return text, bill, checks
 
@@ -88,38 +81,6 @@ def render(numbers: Mapping[str, Any], **parts: Any) -> str:
     return environment.get_template("artifact.md.j2").render(**numbers, **parts)
 
 
-def time_analysis(results: Path) -> float:
-    """Seconds from the records to metrics, verdicts, figures, tables and paper, made anew aside.
-
-    Raises SamestepError where a stage fails.
-    """
-    study = load_study(results / "study.json")
-    with TemporaryDirectory() as folder:
-        metrics, verdicts = f"{folder}/metrics.parquet", f"{folder}/verdicts.json"
-        drawn, made, generated, paper = (
-            f"{folder}/{name}" for name in ("figures", "tables", "generated", "paper")
-        )
-        named, measured = ["--study", str(results / "study.json")], ["--metrics", metrics]
-        judged = ["--verdicts", verdicts] if study.claims else []
-        claims = ["claims", *named, *measured, "--claims", *map(str, files_of(study))]
-        stages: list[list[Any]] = [
-            ["metrics", *named, "--runs", results / "runs", "--out", metrics],
-            *([[*claims, "--out", verdicts]] if study.claims else []),
-            ["figure", *figures.catalogue.shown(study), *measured, *judged, "--out", drawn],
-            ["table", *tables.catalogue.shown(study), *measured, *judged, "--out", made],
-            ["paper", *named, *measured, *judged, "--figures", drawn, "--tables", made,
-             "--generated", generated, "--out", paper],
-        ]  # fmt: skip
-        began = time.perf_counter()
-        for stage in stages:
-            command = [sys.executable, "-m", "pipeline", *map(str, stage)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                reason = " ".join(done.stderr.split())[-300:]
-                raise SamestepError(f"stage {stage[0]} failed while its time was taken: {reason}")
-        return time.perf_counter() - began
-
-
 def per_claim(
     table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]], study: str, snakemake: str
 ) -> list[dict[str, Any]]:
@@ -131,13 +92,13 @@ def per_claim(
     seconds = seconds_of_runs(table).set_index("run_id")["seconds"]
     memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
     disk = pick(table, "run", "record_bytes").set_index("run_id")["value"]
-    found = []
+    entries = []
     for one in verdicts:
         runs = [run for run in one["runs"] if run in seconds.index]
         if not runs:
             continue
         peaks = memory.reindex(runs).dropna()
-        found.append({
+        entries.append({
             "id": one["id"],
             "sentence": one["sentence"],
             "verdict": outcome(one),
@@ -147,7 +108,7 @@ def per_claim(
             "memory": size(float(peaks.max())) if len(peaks) else "not recorded",
             "disk": size(float(disk.reindex(runs).fillna(0).sum())),
         })  # fmt: skip
-    return found
+    return entries
 
 
 def targets(runs: Sequence[str], study: str) -> list[str]:

@@ -47,17 +47,17 @@ class Pinned:
 
 def pinned(lock: str) -> list[Pinned]:
     """The packages of a lock file in its order; raises SamestepError where it pins none."""
-    found: list[tuple[str, str, list[str]]] = []
+    packages: list[tuple[str, str, list[str]]] = []
     for line in lock.splitlines():
         if start := _PINNED.match(line):
-            found.append((start[1], start[2], []))
-        if found:
-            found[-1][2].extend(_HASH.findall(line))
-    if not found:
+            packages.append((start[1], start[2], []))
+        if packages:
+            packages[-1][2].extend(_HASH.findall(line))
+    if not packages:
         raise SamestepError(
             "the lock pins no package; expected lines `name==version`, as `make lock` writes them"
         )
-    return [Pinned(name, version, tuple(hashes)) for name, version, hashes in found]
+    return [Pinned(name, version, tuple(hashes)) for name, version, hashes in packages]
 
 
 def licence_of(name: str, version: str) -> str:
@@ -137,8 +137,8 @@ def document(
 
 
 def _locked(one: Pinned) -> dict[str, Any]:
-    found = _package(one.name, one.version, licence_of(one.name, one.version))
-    found["externalRefs"] = [
+    package = _package(one.name, one.version, licence_of(one.name, one.version))
+    package["externalRefs"] = [
         {
             "referenceCategory": "PACKAGE-MANAGER",
             "referenceType": "purl",
@@ -147,8 +147,8 @@ def _locked(one: Pinned) -> dict[str, Any]:
     ]
     # Which of its files was installed the lock does not say: no sum is that of the package.
     if one.hashes:
-        found["comment"] = "SHA-256 of its files: " + " ".join(sorted(one.hashes))
-    return found
+        package["comment"] = "SHA-256 of its files: " + " ".join(sorted(one.hashes))
+    return package
 
 
 def _package(name: str, version: str, licence: str = NO_ASSERTION) -> dict[str, Any]:

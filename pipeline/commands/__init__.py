@@ -20,7 +20,7 @@ Declare = Callable[[argparse.ArgumentParser], object]
 
 @dataclass
 class Command:
-    """What a command is for, an example of it, its arguments and the function that it runs."""
+    """A command's purpose, an example of it, its arguments and the function that it runs."""
 
     summary: str
     example: str

@@ -1,4 +1,4 @@
-"""What people type, in the order of a study."""
+"""Commands that people type, in the order of a study."""
 
 from __future__ import annotations
 
@@ -19,34 +19,22 @@ enter = partial(command, COMMANDS)
 REFRESH_SECONDS = 2.0
 
 
-def _require(parser: argparse.ArgumentParser) -> None:
-    from pipeline.doctor.show import probes
-
-    names = [name for name, _ in probes()]
-    parser.add_argument(
-        "--require", action="append", default=[], choices=names, metavar="NAME",
-        help=f"exit with 1 unless this is ok (repeatable): {', '.join(names)}",
-    )  # fmt: skip
-
-
 @enter(
     one_of(
         option("--study", type=options.study, help=f"for this study alone: {options.STUDY}"),
         option("--all", action="store_true", help="print every probe, also what is there"),
     ),
-    option("--json", action="store_true", help="print every probe as JSON"),
-    _require,
 )
 def doctor(args: argparse.Namespace) -> int:
     """Examine this machine: what can run on it, and how to get what is missing.
 
     `python -m pipeline doctor --study smoke`; without a study for those of one machine, and with
-    `--all` for every probe. Exit status 0 whatever is missing; with `--require NAME` 1 where that
-    is not ok.
+    `--all` for every probe. Exit status 0 whatever is missing.
     """
     from pipeline.doctor.show import show
 
-    return show(args.study, args.require, everything=args.all, as_json=args.json)
+    show(args.study, everything=args.all)
+    return 0
 
 
 @enter(option("--readme", type=options.path, help="Markdown file whose marked tables are renewed"))
@@ -97,8 +85,8 @@ def _planned(parser: argparse.ArgumentParser) -> None:
 def plan(args: argparse.Namespace) -> int:
     """Predict the needs of a study: memory of every cell, runs, time and GPU hours.
 
-    `python -m pipeline plan --study smoke --device-memory 16GiB`, or the layouts of GPT-2 and GPT-3
-    on so many GPUs with `--model-sizes`. Nothing is started and no torch is loaded.
+    `python -m pipeline plan --study smoke --device-memory 16GiB`, or the layouts of a GPT of any
+    size on a cluster with `--model`. Nothing is started and no torch is loaded.
     """
     from pipeline.commands import plan
 
@@ -135,14 +123,7 @@ def predict(args: argparse.Namespace) -> int:
     return predict.run(args)
 
 
-def _nodes(parser: argparse.ArgumentParser) -> None:
-    from pipeline.study.spec import NODES_OF_ONE_MACHINE
-
-    kind = options.count(1, NODES_OF_ONE_MACHINE)
-    parser.add_argument("--nodes", type=kind, help="instead of the most it has")
-
-
-@enter(STUDY, option("--cell", required=True, help="name of the cell"), _nodes)
+@enter(STUDY, option("--cell", required=True, help="name of the cell"))
 def placements(args: argparse.Namespace) -> int:
     """Placements of the tensors of an annotated cell on its mesh.
 
@@ -156,14 +137,11 @@ def placements(args: argparse.Namespace) -> int:
     from pipeline.study.load import load_study
 
     runs = expand(load_study(args.study))
-    sizes = {spec.world.nodes: spec for spec in runs if spec.cell == args.cell}
+    sizes = [spec for spec in runs if spec.cell == args.cell]
     if not sizes:
         cells = ", ".join(dict.fromkeys(spec.cell for spec in runs))
         raise StudyError(f"no cell {args.cell[:60]!r}; use one of {cells}")
-    spec = sizes.get(args.nodes or max(sizes))
-    if spec is None:
-        counts = ", ".join(map(str, sorted(sizes)))
-        raise StudyError(f"cell {args.cell} has no {args.nodes} nodes; use one of {counts}")
+    spec = max(sizes, key=lambda spec: spec.world.nodes)
     from pipeline.resolved import resolve
     from pipeline.strategies.annotated.annotations import alike
     from pipeline.training.placements import propagate
@@ -192,7 +170,7 @@ def commands(args: argparse.Namespace) -> int:
     from pipeline.launch.slurm.request import request
     from pipeline.launch.torchrun import Place, RunPaths
     from pipeline.launch.torchrun import commands as commands_of
-    from pipeline.machine.facts import usable_cores
+    from pipeline.machine.control_groups import usable_cores
     from pipeline.resolved import resolve
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
@@ -211,7 +189,7 @@ def commands(args: argparse.Namespace) -> int:
         folder = results / "runs" / spec.run_id.partition("/")[2]
         paths = RunPaths(folder / "spec.json", results / "tokens", folder)
         scheduler = asked.srun if spec.world.num_machines > 1 else ()
-        place = Place(usable_cores(), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN")
+        place = Place(len(usable_cores()), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN")
         for words in commands_of(run, paths, place):
             print(shlex.join(words))
     return 0
@@ -288,7 +266,6 @@ def compare(args: argparse.Namespace) -> int:
 @enter(
     STUDY_OR_RESULTS,
     option("--out", type=options.new_folder, help="folder; results/<study>/artifact"),
-    option("--time-analysis", action="store_true", help="make the paper anew and take the time"),
 )
 def artifact(args: argparse.Namespace) -> int:
     """Artifact description, checklist, badge self-check and SBOM of a finished study.
@@ -302,7 +279,7 @@ def artifact(args: argparse.Namespace) -> int:
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)
-    text, bill, checks = build(results, timed=args.time_analysis)
+    text, bill, checks = build(results)
     out = args.out or results / "artifact"
     schemas.validate(bill, "sbom", str(out / "sbom.spdx.json"))
     write_text(out / "artifact.md", text)
@@ -330,8 +307,8 @@ def index(args: argparse.Namespace) -> int:
         print("\n".join(index.studies_here()))
         return 0
     out = args.out or args.results / "index.html"
-    found = index.counts(index.write(args.results, out))
-    print(f"{out}: {', '.join(f'{number} {word}' for word, number in found.items() if number)}")
+    counts = index.counts(index.write(args.results, out))
+    print(f"{out}: {', '.join(f'{number} {word}' for word, number in counts.items() if number)}")
     return 0
 
 

@@ -1,9 +1,8 @@
-"""The command `plan`: what a study will need.
+"""The command `plan`: what a study will need, or which layout is predicted to be best.
 
 For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
-and the time: the worst case, and an estimate by earlier records. `--model-sizes --devices 64
---device a100-80` shows which layouts of GPT-2 and GPT-3 fit so many GPUs, in one table; `--size
-1.3B` has the parts of each, of any size. Nothing is started and no torch is loaded.
+and the time: the worst case, and an estimate by earlier records. `--model` and `--auto` rank
+layouts by predicted step time. Nothing is started and no torch is loaded.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from pipeline import options
 from pipeline.accept import accept
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, RecordError, StudyError
-from pipeline.machine.facts import cpu_model, usable_cores
+from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.facts import cpu_model
 from pipeline.models import flops_per_token
 from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, gigabits, rank, table
-from pipeline.planner.sizes import MOST_DEVICES, layouts, size_of, sizes
-from pipeline.planner.tables import align, best_of, parts_of, which_fit
+from pipeline.planner.sizes import size_of
+from pipeline.planner.tables import align
 from pipeline.records.record import RUN_FILE
 from pipeline.reference.devices import Peak, datasheet_peak
 from pipeline.study.load import load_study
@@ -47,7 +47,7 @@ PEAK_NAMES = {
     "a100-40": "NVIDIA A100-SXM4-40GB", "a100-80": "NVIDIA A100-SXM4-80GB",
     "h100-80": "NVIDIA H100 80GB HBM3", "h200-141": "NVIDIA H200",
 }  # fmt: skip
-"""What the driver calls them, for `pipeline.reference.devices`; of each the SXM variant."""
+"""Their names by the driver, for `pipeline.reference.devices`; of each the SXM variant."""
 _UNITS = {"MB": 10**6, "GB": 10**9, "MIB": MEBIBYTE, "GIB": GIBIBYTE}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE | re.ASCII)
 MAX_SIZE = 2**60
@@ -58,9 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the stage."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--study", type=options.study, help=options.STUDY)
-    what.add_argument(
-        "--model-sizes", action="store_true", help="layouts of GPT-2 and GPT-3, 124 M to 175 B"
-    )
     what.add_argument(
         "--model", metavar="SIZE",
         help="layouts of GPT of this size (350M, 1.3B) on a cluster, by predicted step time",
@@ -77,25 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus-per-node", type=options.count(1, 16), help="with --model (default 8)"
     )
-    parser.add_argument("--link", metavar="RATE", help="with --model: of a node, as 200gbit")
+    parser.add_argument(
+        "--link", metavar="RATE", help="with --model or --auto: of a node, as 200gbit"
+    )
     parser.add_argument(
         "--batch", type=options.count(1, 100_000), help="with --model: sequences (default 512)"
     )
     parser.add_argument(
-        "--devices",
-        type=options.count(1, MOST_DEVICES),
-        help="with --model-sizes: how many GPUs (default 8)",
-    )
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, help="with --model-sizes (default bf16) or --auto"
-    )
-    parser.add_argument(
-        "--recompute", action="store_true", help="with --model-sizes: activations are recomputed"
-    )
-    parser.add_argument(
-        "--size",
-        metavar="SIZE",
-        help="with --model-sizes: 350M, 1.3B or any other alone, and what its memory is made of",
+        "--precision", choices=PRECISIONS, help="with --model (default bf16) or --auto"
     )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
@@ -105,23 +91,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table of parts, verdicts and costs."""
-    limit = _limit(args)
+    """Print a table of parts, verdicts and costs, or a ranking of layouts."""
     if args.model is not None:
+        _refuse(args, ("auto", "calibration"), "--study")
         return _ranking(args)
-    if args.auto and args.study:
+    _refuse(args, ("nodes", "gpus_per_node", "batch"), "--model")
+    limit = None if args.device_memory is None else parse_size(args.device_memory)
+    if args.device:
+        limit = DEVICES[args.device] * GIBIBYTE
+    if args.auto:
         return _auto(args, limit)
-    if args.auto or args.calibration:
-        raise StudyError("--auto and --calibration go with --study; leave them out, or give it")
-    for option in ("nodes", "gpus_per_node", "link", "batch"):
-        if getattr(args, option) is not None:
-            name = option.replace("_", "-")
-            raise StudyError(f"--{name} belongs to --model; leave it out, or give --model")
-    if args.model_sizes:
-        return _model_sizes(args, limit)
-    for option in ("devices", "precision", "size", "recompute"):
-        if getattr(args, option) not in (None, False):
-            raise StudyError(f"--{option} belongs to --model-sizes; leave it out, or --study")
+    _refuse(args, ("link", "precision"), "--model or --auto")
+    _refuse(args, ("calibration",), "--auto")
     study = load_study(args.study)
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
@@ -140,16 +121,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse(args: argparse.Namespace, names: Sequence[str], owner: str) -> None:
+    """Raise StudyError for an option that would do nothing."""
+    for name in names:
+        if getattr(args, name) not in (None, False):
+            option = f"--{name.replace('_', '-')}"
+            raise StudyError(f"{option} belongs to {owner}; leave it out, or give {owner}")
+
+
 def _ranking(args: argparse.Namespace) -> int:
     """Print layouts of a model on a cluster that is not here, by predicted step time."""
     nodes = args.nodes or 1
     if args.device is None or (nodes > 1 and args.link is None):
         missing = "--device" if args.device is None else "--link"
         raise StudyError(f"--model needs {missing}; give it, as --device a100-80 --link 200gbit")
-    if args.devices or args.size or args.recompute:
-        raise StudyError(
-            "--devices, --size and --recompute belong to --model-sizes; leave them out"
-        )
     cluster = Cluster(
         args.device, DEVICES[args.device], nodes, args.gpus_per_node or 8,
         gigabits(args.link) if args.link else 0.0,
@@ -184,47 +169,15 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
     return 0
 
 
-def _model_sizes(args: argparse.Namespace, limit: int | None) -> int:
-    """Print which layouts of each published size fit, or the parts of one size's."""
-    devices, precision = args.devices or 8, args.precision or "bf16"
-    asked = [*sizes()] if args.size is None else [size_of(args.size)]
-    found = {one: layouts(one, devices, precision, recompute=args.recompute) for one in asked}
-    table = which_fit(found, limit) if args.size is None else parts_of(found[asked[0]], limit)
-    print("\n".join([*table, "", *best_of(found, limit), ""]))
-    again = ", activations recomputed" if args.recompute else ""
-    print(
-        f"{devices} GPUs, {precision}{again}, one sequence a micro-batch and a device. Memory in "
-        "GiB of the rank that needs most, by arithmetic"
-        + (
-            "; --size has its parts. A dash: no such layout."
-            if args.size is None
-            else "; gradients and activations do not peak together, so the peak is less than the "
-            "sum. Base: context and libraries of a GPU, assumed."
-        )
-    )
-    if limit is None:
-        print("Whether it fits: give --device-memory or --device.")
-    else:
-        share = f"{100 * MARGIN['cuda']:g} %"
-        print(f"Within {share} of {limit / GIBIBYTE:.4g} GiB is tight.")
-    return 0
-
-
 def parse_size(text: str) -> int:
     """Bytes of `16GiB`, `512 MiB` or `16GB`; raises StudyError on anything else."""
-    found = _SIZE.fullmatch(text.strip())
-    size = float(found[1]) * _UNITS[found[2].upper()] if found else 0.0
+    match = _SIZE.fullmatch(text.strip())
+    size = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
     if not 1 <= size <= MAX_SIZE:
         raise StudyError(
             f"memory {text[:60]!r} is no size; write a number over 0 and a unit, as 16GiB"
         )
     return round(size)
-
-
-def _limit(args: argparse.Namespace) -> int | None:
-    if args.device:
-        return DEVICES[args.device] * GIBIBYTE
-    return None if args.device_memory is None else parse_size(args.device_memory)
 
 
 _HEADINGS = (
@@ -278,7 +231,7 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
 
 
 def _estimate(study: Study, plans: Sequence[CellPlan], device: str | None) -> str:
-    """What the runs will take by earlier records of the study here, else what they take at least.
+    """Time of the runs by earlier records of the study here, else the least that they take.
 
     A run of a cell and node count is taken to last as those that ended did in the median, from the
     start to the end in their records. Without records the FLOPs of its steps at the peak rate of
@@ -287,7 +240,7 @@ def _estimate(study: Study, plans: Sequence[CellPlan], device: str | None) -> st
     watched = Watched(study, results := Path("results", study.name))
     took: dict[tuple[str, int], list[float]] = defaultdict(list)
     for run in watched.update():
-        if _hardware(results, run.spec) == (cpu_model(), usable_cores()):
+        if _hardware(results, run.spec) == (cpu_model(), len(usable_cores())):
             took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)
     known = [plan for plan in plans if (plan.spec.cell, plan.spec.world.nodes) in took]
     if known:
@@ -322,8 +275,8 @@ def _estimate(study: Study, plans: Sequence[CellPlan], device: str | None) -> st
 def _hardware(results: Path, spec: RunSpec) -> tuple[object, object]:
     """Processor and usable cores of a record, which can be read: its run has ended."""
     path = results / "runs" / spec.run_id.partition("/")[2] / RUN_FILE
-    found = read_made(path, "", RecordError, "snakemake").get("hardware") or {}
-    return found.get("cpu_model"), found.get("num_cores")
+    hardware = read_made(path, "", RecordError, "snakemake").get("hardware") or {}
+    return hardware.get("cpu_model"), hardware.get("num_cores")
 
 
 def _peak(precision: str, device: str | None) -> Peak | None:
@@ -335,7 +288,7 @@ def _peak(precision: str, device: str | None) -> Peak | None:
 
 
 def _corpus_note(study: Study) -> list[str]:
-    """What keeps the workflow from starting here, as `check` says it too."""
+    """A warning where the workflow cannot start here, as `check` says it too."""
     try:
         accept(study)
     except CorpusError as error:

@@ -109,8 +109,8 @@ def _predict_study(args: argparse.Namespace) -> int:
         raise PredictionError(f"--study {what}; see docs/planner.md")
     study = load_study(args.study)
     path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
-    found = records(pick(table.read(path), "cell", "step_seconds")) if path.is_file() else []
-    measured = {(row["cell"], int(row["nodes"])): row["value"] for row in found}
+    step_times = records(pick(table.read(path), "cell", "step_seconds")) if path.is_file() else []
+    measured = {(row["cell"], int(row["nodes"])): row["value"] for row in step_times}
     rows = here.predict_study(expand(study), here.Calibration.read(args.calibration), measured)
     print("\n".join(here.shown(rows)))
     if args.out:

@@ -1,4 +1,4 @@
-"""What the workflow and the Makefile call, in the order of the flow."""
+"""Commands of the workflow and the Makefile, in the order of the flow."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def train(args: argparse.Namespace) -> int:
     done = preloaded.ask_stage(again)
     if done is not None:
         return done
-    # Whoever asks a waiting process has no use for what that process has imported.
+    # A client of a waiting process needs none of the modules that the process has imported.
     from pipeline.launch.run import train
     from pipeline.launch.torchrun import RunPaths
 

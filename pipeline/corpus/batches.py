@@ -65,11 +65,6 @@ class Batches:
         Returns inputs, targets and where the objective has them weights, each of shape
         (stop - start, context).
         """
-        if not 0 <= start < stop <= self.global_batch:
-            raise CorpusError(
-                f"slice [{start}, {stop}) is not within the global batch {self.global_batch}; "
-                "give each rank its own part of it"
-            )
         windows = [self._read(int(window)) for window in self._windows(step, start, stop)]
         return self.objective(np.stack(windows), self.seed, step, start)
 
@@ -127,7 +122,7 @@ _U64 = np.uint64
 def permute(
     indices: npt.NDArray[np.int64], size: int, seed: int, epoch: int
 ) -> npt.NDArray[np.int64]:
-    """Where the permutation of range(`size`) keyed by (`seed`, `epoch`) sends `indices`.
+    """Images of `indices` under the permutation of range(`size`) keyed by (`seed`, `epoch`).
 
     `indices` and the result have shape (n,) and values in [0, size).
     """

@@ -25,7 +25,7 @@ _WORK_PREFIX = ".work-"
 
 @dataclass(frozen=True)
 class TokensSpec:
-    """What `tokens` makes: the study's sections and the limits that its model and batch set.
+    """Input of `tokens`: the study's sections and the limits that its model and batch set.
 
     `min_tokens` is global_batch * context + 1, the least that one batch needs.
     """

@@ -19,7 +19,7 @@ from pipeline.schemas import AGAIN, validate
 
 MANIFEST_FILE, TOKENIZER_FILE = "manifest.json", "tokenizer.json"
 VERIFIED_FILE = ".verified.json"
-"""What was read and found right: a folder of tokens is hashed once and not before every run."""
+"""Files that were read and are right: a folder of tokens is hashed once, not before every run."""
 
 SCHEMA_VERSION = 1
 _AGAIN = AGAIN["manifest"]
@@ -107,9 +107,9 @@ class Manifest:
             expected = shard.num_tokens * self.file_dtype.itemsize
             if not path.is_file():
                 raise CorpusError(f"{path} does not exist; expected {expected} bytes, {_AGAIN}")
-            if (found := path.stat().st_size) != expected:
+            if (size := path.stat().st_size) != expected:
                 raise CorpusError(
-                    f"{path} has {found} bytes; expected {expected} "
+                    f"{path} has {size} bytes; expected {expected} "
                     f"({shard.num_tokens} tokens of {self.dtype}), {_AGAIN}"
                 )
 
@@ -118,7 +118,7 @@ class Manifest:
         expected = {shard.file: shard.sha256 for shard in self.shards}
         expected[TOKENIZER_FILE] = self.tokenizer["sha256"]
         # Size, time of change (ns) and hash of the files that were read.
-        read_before, found = {}, dict[str, Any]({MANIFEST_FILE: self.sha256})
+        read_before, files = {}, dict[str, Any]({MANIFEST_FILE: self.sha256})
         with contextlib.suppress(CorpusError):
             read_before = read_made(folder / VERIFIED_FILE, "", CorpusError, "train")
         for name, sha256 in expected.items():
@@ -126,19 +126,19 @@ class Manifest:
             if not path.is_file():
                 raise CorpusError(f"{path} does not exist; {_AGAIN}")
             state = path.stat()
-            found[name] = [state.st_size, state.st_mtime_ns, sha256]
-            if isinstance(read_before, dict) and read_before.get(name) == found[name]:
+            files[name] = [state.st_size, state.st_mtime_ns, sha256]
+            if isinstance(read_before, dict) and read_before.get(name) == files[name]:
                 continue
             actual = sha256_of_file(path)
             if actual != sha256:
                 raise CorpusError(
                     f"{path} has SHA-256 {actual[:12]}...; expected {sha256[:12]}..., {_AGAIN}"
                 )
-        if found != read_before:
+        if files != read_before:
             self._check_counts(folder)
             # A folder that cannot be written is read again by the next run.
             with contextlib.suppress(OSError, SamestepError):
-                write_text(folder / VERIFIED_FILE, json.dumps(found, indent=1) + "\n")
+                write_text(folder / VERIFIED_FILE, json.dumps(files, indent=1) + "\n")
 
     def _check_counts(self, folder: Path) -> None:
         """Raise CorpusError where a number is not that of the tokens and the tokeniser."""

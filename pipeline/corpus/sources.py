@@ -1,4 +1,4 @@
-"""Where text comes from: one small class per `corpus.source` of a study.
+"""Sources of text: one small class per `corpus.source` of a study.
 
 A source lists units (files, mostly) that may be read in parallel, and reads one unit as pieces of
 documents in a fixed order; see `pipeline.corpus.texts`. Sources are plain data, so they travel to
@@ -32,7 +32,7 @@ class Source(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether every byte comes from this machine."""
+        """True where every byte comes from this machine."""
 
     def units(self) -> list[str]:
         """Names of what can be read independently, in the order of the corpus."""
@@ -41,7 +41,7 @@ class Source(Protocol):
         """`(piece, ends_document)` in order; raises CorpusError on anything that is not text."""
 
     def describe(self) -> dict[str, Any]:
-        """What the manifest says about the source: no absolute path, no time, no host."""
+        """The source as the manifest has it: no absolute path, no time, no host."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _line_parts(stream: TextIO) -> Iterator[tuple[bool, str]]:
-    """Whether its line is blank, and the text, of each part of a line of at most a piece.
+    """A flag for a blank line, and the text, of each part of a line of at most a piece.
 
     White space at the start of a line is held back until a visible character or the line's end.
     """

@@ -23,7 +23,7 @@ ROWS_PER_BATCH = 256
 
 
 class Kind(IntEnum):
-    """What a row holds. A fault's text is the message of the error that ended its unit."""
+    """Content of a row. A fault's text is the message of the error that ended its unit."""
 
     PIECE = 0
     LAST_PIECE = 1
@@ -119,11 +119,11 @@ def _rows(units: list[str], source: Source) -> Iterator[dict[str, Any]]:
         except CorpusError as error:
             yield {"text": str(error), "kind": int(Kind.FAULT)}
         except UnicodeEncodeError as error:
-            said = (
+            reason = (
                 f"{unit}: a document holds the lone surrogate {error.object[error.start]!a}; "
                 + ("expected characters that UTF-8 can encode, remove it")
             )
-            yield {"text": said, "kind": int(Kind.FAULT)}
+            yield {"text": reason, "kind": int(Kind.FAULT)}
         else:
             if is_empty:  # `datasets` refuses to open a split without rows
                 yield {"text": "", "kind": int(Kind.PIECE)}

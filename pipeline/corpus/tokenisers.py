@@ -70,7 +70,7 @@ def make_tokeniser(
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether the library, which is written in Rust, gave up: by an expression without end, say.
+    """True where the library, which is written in Rust, gave up: by an expression without end, say.
 
     It is no Exception to Python, and no module holds its class.
     """
@@ -130,9 +130,9 @@ def _pretrained(name: str, revision: str | None, cache: Path) -> Tokeniser:
     except BaseException as error:  # `tokenizers` raises the bare class for a bad file
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
-        said = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
         raise CorpusError(
-            f"{file.name} of tokeniser {name!r} cannot be read ({said}); expected a file of the "
+            f"{file.name} of tokeniser {name!r} cannot be read ({reason}); expected a file of the "
             "`tokenizers` library, correct tokenizer.name"
         ) from None
     if getattr(tokenizer.model, "dropout", None):

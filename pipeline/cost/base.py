@@ -13,7 +13,7 @@ from dataclasses import replace
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
 from pipeline.cost.points import ADDED, answer_of, predict_row
-from pipeline.cost.predict import Prediction, predict
+from pipeline.cost.predict import predict
 
 SCALED = ("gpus", "dp", "accum", "global_batch")
 LEAST, MOST = 0.2, 5.0
@@ -22,11 +22,11 @@ LEAST, MOST = 0.2, 5.0
 
 def families(rows: Sequence[Mapping[str, str]]) -> Iterator[list[int]]:
     """Places of the rows of each family, the smallest world first."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     for place, row in enumerate(rows):
         key = tuple(row.get(name, "") for name in CONFIGURATION if name not in SCALED)
-        found.setdefault(key, []).append(place)
-    for places in found.values():
+        groups.setdefault(key, []).append(place)
+    for places in groups.values():
         yield sorted(places, key=lambda place: _gpus(rows[place]))
 
 
@@ -39,15 +39,15 @@ def _gpus(row: Mapping[str, str]) -> float:
 
 def predict_rows(rows: Sequence[Mapping[str, str]], constants: Constants) -> list[dict[str, str]]:
     """Columns added to each row; `base` names the world it is from, empty for a base itself."""
-    found: list[dict[str, str]] = [{} for _ in rows]
+    values_of: list[dict[str, str]] = [{} for _ in rows]
     for places in families(rows):
         base = rows[places[0]]
         for place in places:
             row = rows[place]
             scaled = _gpus(row) > _gpus(base)
             values = _from_base(row, base, constants) if scaled else predict_row(row, constants)
-            found[place] = {**values, "base": base["gpus"] if scaled else ""}
-    return found
+            values_of[place] = {**values, "base": base["gpus"] if scaled else ""}
+    return values_of
 
 
 def _from_base(
@@ -63,9 +63,6 @@ def _from_base(
         return dict.fromkeys(ADDED, "") | {"reason": "the smallest world has no measured step_s"}
     own = small.seconds - small.communication
     scale = min(max((measured - small.communication) / own, LEAST), MOST)
-    return answer_of(job, _scaled(whole, scale), content()["band"]["base"])
-
-
-def _scaled(whole: Prediction, scale: float) -> Prediction:
-    """The part that a device does by itself, times `scale`."""
-    return replace(whole.scaled(scale), communication=whole.communication)
+    # Only what a device does by itself is scaled.
+    scaled = replace(whole.scaled(scale), communication=whole.communication)
+    return answer_of(job, scaled, content()["band"]["base"])

@@ -14,7 +14,7 @@ from pipeline.cost.job import Job
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """Ranks that communicate, as they lie on nodes."""
 
     size: int
@@ -22,7 +22,7 @@ class Group:
     nodes: int
 
     @classmethod
-    def of(cls, size: int, stride: int, gpus_per_node: int) -> Group:
+    def of(cls, size: int, stride: int, gpus_per_node: int) -> RankGroup:
         """`size` ranks that are `stride` apart, on nodes of `gpus_per_node`."""
         inside = max(1, min(size, gpus_per_node // min(stride, gpus_per_node)))
         return cls(size, inside, math.ceil(size / inside))
@@ -35,7 +35,7 @@ class Network:
     job: Job
     device: Device
 
-    def link_rate(self, group: Group) -> float:
+    def link_rate(self, group: RankGroup) -> float:
         """Rate of a ring inside a node."""
         rate = self.device.link_rate
         if self.device.constants["mesh"] and self.job.gpus_per_node <= 8:
@@ -43,13 +43,13 @@ class Network:
             rate *= {2: 0.33, 3: 0.5, 4: 0.61}.get(group.inside, 1.0)
         return rate
 
-    def node_rate(self, group: Group) -> float:
+    def node_rate(self, group: RankGroup) -> float:
         """Rate of one group over the network: the groups of a node share its cards."""
         groups = max(1, min(self.job.gpus, self.job.gpus_per_node) // group.inside)
         cards = 1e9 / 8 * self.job.node_net_gbps * self.device.constants["network_share"]
         return min(cards / groups, self.link_rate(group))
 
-    def ring(self, group: Group, size: float, passes: int, rate: float = 0.0) -> float:
+    def ring(self, group: RankGroup, size: float, passes: int, rate: float = 0.0) -> float:
         """Seconds of a ring that moves `size` bytes `passes` times round (2: an all-reduce).
 
         `rate`, where it is given, is the most that the network gives this collective.
@@ -70,11 +70,11 @@ class Network:
         most = min(rate or math.inf, self.node_rate(group))
         return share * size * slow / most + latency
 
-    def all_reduce(self, group: Group, size: float) -> float:
+    def all_reduce(self, group: RankGroup, size: float) -> float:
         """Seconds of an all-reduce of `size` bytes."""
         return self.ring(group, size, 2)
 
-    def gather(self, group: Group, size: float, card_share: float = 0.0) -> float:
+    def gather(self, group: RankGroup, size: float, card_share: float = 0.0) -> float:
         """Seconds of an all-gather or a reduce-scatter of `size` bytes in all.
 
         `card_share`: it goes over one card of a node, one a device, and reaches this share of it.

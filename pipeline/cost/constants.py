@@ -94,12 +94,12 @@ class Constants:
 
     def device(self, name: str) -> dict[str, float]:
         """Constants of a device by its id in `constants.json`."""
-        found = {}
+        values = {}
         for key, constant in content()["devices"][name]["constants"].items():
             value = self.value(constant)
             assert value is not None, f"{name}.{key} has no value without {self.leave_out}"
-            found[key] = value
-        return found
+            values[key] = value
+        return values
 
     def profile(self, framework: str) -> dict[str, float]:
         """Constants of the implementation that a framework's name tells, the default for others.
@@ -107,10 +107,10 @@ class Constants:
         What a profile does not state is the default's.
         """
         profiles = content()["profiles"]
-        found = {}
+        values = {}
         for name in dict.fromkeys(("default", profile_of(framework))):
             for key, constant in profiles[name]["constants"].items():
                 value = self.value(constant)
                 if value is not None:
-                    found[key] = value
-        return found
+                    values[key] = value
+        return values

@@ -143,7 +143,7 @@ def jobs_of(row: Mapping[str, str]) -> list[Job]:
     _check_supported(row)
     gpus = int(_needed(row, "gpus"))
     sizes: dict[str, float | None] = {n: _number(row, n) for n in ("dp", "tp", "pp", "micro")}
-    found = []
+    jobs = []
     for dp, tp, pp in _layouts(row, gpus, sizes):
         batch, accum = _number(row, "global_batch"), _number(row, "accum")
         micros = [max(1, int(sizes["micro"] or 1))]
@@ -158,14 +158,14 @@ def jobs_of(row: Mapping[str, str]) -> list[Job]:
             # The global batch is what a step trains on, also where the factors give another one.
             steps = batch / (micro * dp) if batch else accum
             if steps:
-                found.append(_job(row, gpus, dp, tp, pp, micro, max(steps, 1.0), False))
+                jobs.append(_job(row, gpus, dp, tp, pp, micro, max(steps, 1.0), False))
             else:
                 # Nothing tells how many micro-batches a step has: seconds are those of one of them,
                 # and what a step does once is shared by one of them, or by very many.
-                found += [_job(row, gpus, dp, tp, pp, micro, n, True) for n in (1.0, 1024.0)]
-    if not found:
+                jobs += [_job(row, gpus, dp, tp, pp, micro, n, True) for n in (1.0, 1024.0)]
+    if not jobs:
         raise Refused(f"no layout of {gpus} GPUs is possible with what is stated")
-    return found
+    return jobs
 
 
 def _layouts(
@@ -185,15 +185,15 @@ def _layouts(
         return [(dp, tp, pp)]
     a_node = int(_number(row, "gpus_per_node") or 8)
     layers, heads = int(_needed(row, "layers")), int(_needed(row, "heads"))
-    found = []
+    kept = []
     for tp in (1, 2, 4, 8, 16):
         for pp in range(1, layers + 1):
             if gpus % (tp * pp) or tp > a_node or heads % tp or layers % pp:
                 continue
             layout = (gpus // (tp * pp), tp, pp)
             if all(s is None or s == size for s, size in zip(stated, layout, strict=True)):
-                found.append(layout)
-    return found
+                kept.append(layout)
+    return kept
 
 
 def _job(

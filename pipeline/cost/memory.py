@@ -9,36 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pipeline.cost.job import Job
 
 GIBIBYTE = 2**30
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of one rank."""
-
-    weights: float
-    gradients: float
-    optimiser: float
-    activations: float
-    logits: float
-    other: float
-
-    @property
-    def total(self) -> float:
-        """Bytes of all parts."""
-        parts = (self.weights, self.gradients, self.optimiser)
-        return sum(parts) + self.activations + self.logits + self.other
-
-
-def largest(job: Job, profile: Mapping[str, float], counts: Sequence[int], element: int) -> Memory:
-    """The parts of whichever end of the pipeline needs more."""
-    first = _stage(job, profile, counts[0], 0, element)
-    last = _stage(job, profile, counts[-1], job.pp - 1, element)
-    return max(first, last, key=lambda memory: memory.total)
+def largest(job: Job, profile: Mapping[str, float], counts: Sequence[int], element: int) -> float:
+    """Bytes of whichever end of the pipeline needs more."""
+    ends = ((counts[0], 0), (counts[-1], job.pp - 1))
+    return max(sum(parts(job, profile, *end, element).values()) for end in ends)
 
 
 def parameters_of(job: Job, count: int, stage: int) -> float:
@@ -59,7 +39,10 @@ def layer_activations(job: Job, profile: Mapping[str, float], element: int) -> f
     return job.tokens * element * (whole + inner + scores)
 
 
-def _stage(job: Job, profile: Mapping[str, float], count: int, stage: int, element: int) -> Memory:
+def parts(
+    job: Job, profile: Mapping[str, float], count: int, stage: int, element: int
+) -> dict[str, float]:
+    """Bytes of a rank in a stage of `count` layers, part by part."""
     n = parameters_of(job, count, stage)
     amp = job.autocast and profile["amp_masters"] > 0
     weight, master = (4.0, 8.0) if amp or element == 4 else (2.0, 12.0)
@@ -80,11 +63,11 @@ def _stage(job: Job, profile: Mapping[str, float], count: int, stage: int, eleme
     gathered = 2 * 2 * job.layer_parameters / job.tp if job.zero == 3 else 0.0
     tokens = job.tokens * (profile["bert_head_share"] if job.bert else 1.0)
     logits = tokens * job.vocab / job.tp * profile["logit_bytes"] if stage == job.pp - 1 else 0.0
-    return Memory(
-        weights=n * weight / shards[0] + gathered,
-        gradients=n * profile["gradient_memory"] / shards[1],
-        optimiser=n * master / shards[2],
-        activations=activations * profile["activation_factor"],
-        logits=logits,
-        other=profile["other_gib"] * GIBIBYTE + 0.02 * math.sqrt(job.gpus) * GIBIBYTE,
-    )
+    return {
+        "weights": n * weight / shards[0] + gathered,
+        "gradients": n * profile["gradient_memory"] / shards[1],
+        "optimiser": n * master / shards[2],
+        "activations": activations * profile["activation_factor"],
+        "logits": logits,
+        "other": profile["other_gib"] * GIBIBYTE + 0.02 * math.sqrt(job.gpus) * GIBIBYTE,
+    }

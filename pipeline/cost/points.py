@@ -90,13 +90,11 @@ def kind_of(job: Job, constants: Constants) -> str:
 def predict_rows(rows: Sequence[Mapping[str, str]], constants: Constants) -> list[dict[str, str]]:
     """Columns added to each row; rows that are alike are predicted once."""
     known: dict[tuple[str, ...], dict[str, str]] = {}
-    found = []
-    for row in rows:
-        key = tuple(row.get(name, "") for name in CONFIGURATION)
+    keys = [tuple(row.get(name, "") for name in CONFIGURATION) for row in rows]
+    for key, row in zip(keys, rows, strict=True):
         if key not in known:
             known[key] = predict_row(row, constants)
-        found.append(known[key])
-    return found
+    return [known[key] for key in keys]
 
 
 def write(rows: Iterable[Mapping[str, str]], out: Path) -> None:

@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.cost import computation, memory, schedule
-from pipeline.cost.communication import Group, Network
+from pipeline.cost.communication import Network, RankGroup
 from pipeline.cost.computation import Passes
 from pipeline.cost.constants import Constants
 from pipeline.cost.devices import Device, device_of
 from pipeline.cost.job import Job
-from pipeline.cost.memory import GIBIBYTE, Memory
+from pipeline.cost.memory import GIBIBYTE
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step by part, which add up, and the memory of its largest rank."""
+    """Seconds of a step by part, which add up, and the bytes of its largest rank."""
 
     computation: float
     communication: float
     bubble: float
     host: float
     optimiser: float
-    memory: Memory
+    memory: float
 
     @property
     def seconds(self) -> float:
@@ -38,7 +38,7 @@ class Prediction:
     @property
     def gibibytes(self) -> float:
         """Memory of the largest rank in GiB."""
-        return self.memory.total / GIBIBYTE
+        return self.memory / GIBIBYTE
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Model:
     def tensor(self) -> Passes:
         """Seconds of a layer's collectives over the tensor axis: one a block and pass."""
         job = self.job
-        group = Group.of(job.tp, 1, job.gpus_per_node)
+        group = RankGroup.of(job.tp, 1, job.gpus_per_node)
         size = job.tokens * job.hidden * self.device.element
         one = self.network.all_reduce(group, size) * self.profile["tensor_exposed"]
         if job.tp > 1 and group.nodes > 1:
@@ -89,11 +89,11 @@ class Model:
         if job.zero < 2 or job.dp < 2:
             return 0.0
         size = job.layer_parameters / job.tp * self.device.element
-        group = Group.of(job.shard, job.tp, job.gpus_per_node)
+        group = RankGroup.of(job.shard, job.tp, job.gpus_per_node)
         gather = self.network.gather(group, size, self.profile["sharded_card_share"])
         reduce = gather * self.profile["reduce_bytes"] / 2
         if job.shard < job.dp:
-            outer = Group.of(job.dp // job.shard, job.shard * job.tp, job.gpus_per_node)
+            outer = RankGroup.of(job.dp // job.shard, job.shard * job.tp, job.gpus_per_node)
             reduce += self.network.all_reduce(outer, size / job.shard)
         again = gather if job.zero == 3 else 0.0
         share = self.profile["sharded_overlap"]
@@ -142,14 +142,14 @@ class Model:
         if "bf16" in job.precision:
             # Some sum bf16 gradients in fp32 and send them so.
             wide = max(wide, profile["reduce_bytes"])
-        group = Group.of(job.dp, job.tp, job.gpus_per_node)
+        group = RankGroup.of(job.dp, job.tp, job.gpus_per_node)
         whole = self.network.all_reduce(group, parameters * wide)
         exposed = whole
         if profile["overlap"] > 0:
             buckets = parameters * wide / (1e6 * profile["bucket_mb"])
             exposed = schedule.exposed(whole, profile["overlap"] * backward, buckets)
         if job.zero == 1:
-            shard = Group.of(job.shard, job.tp, job.gpus_per_node)
+            shard = RankGroup.of(job.shard, job.tp, job.gpus_per_node)
             exposed += profile["gather_exposed"] * self.network.gather(
                 shard, parameters * self.device.element
             )
@@ -161,16 +161,16 @@ class Model:
         """The step: micro-batches through the stages, gradients, optimiser."""
         job = self.job
         kinds = {0, job.pp - 1, max(range(job.pp), key=lambda s: self.counts[s])}
-        found = {stage: self.micro(stage) for stage in kinds}
-        middle = found[max(kinds, key=lambda s: self.counts[s])]
+        micros = {stage: self.micro(stage) for stage in kinds}
+        middle = micros[max(kinds, key=lambda s: self.counts[s])]
         per_stage = {
-            stage: found[stage].total
-            if stage in found
+            stage: micros[stage].total
+            if stage in micros
             else middle.total * self.counts[stage] / max(self.counts)
             for stage in range(job.pp)
         }
         seconds = schedule.one_forward_one_backward(list(per_stage.values()), job.accum, job.vpp)
-        slowest = max(found.values(), key=lambda micro: micro.total)
+        slowest = max(micros.values(), key=lambda micro: micro.total)
         parameters = max(
             memory.parameters_of(job, self.counts[stage], stage) for stage in (0, job.pp - 1)
         )

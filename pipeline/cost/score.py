@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import mean, median
+
+import numpy as np
 
 from pipeline.cost.base import families, predict_rows
 from pipeline.cost.constants import Constants, content
@@ -72,7 +74,7 @@ def points() -> list[dict[str, str]]:
 @cache
 def scored() -> tuple[Scored, ...]:
     """Every measured row that is not suspect and can be predicted."""
-    found = []
+    kept = []
     constants = {source: Constants(source) for source in {source_of(row) for row in points()}}
     for row in points():
         if row["status"] != "ok" or row["suspect"] or not row["step_s"]:
@@ -85,8 +87,8 @@ def scored() -> tuple[Scored, ...]:
         flops, peak = _flops(job), device_of(job, Constants()).peak * job.gpus
         step = float(row["step_s"])
         used = flops / peak / step
-        found.append(Scored(source, row, step, out, own, job, flops / peak, _features(job), used))
-    return tuple(found)
+        kept.append(Scored(source, row, step, out, own, job, flops / peak, _features(job), used))
+    return tuple(kept)
 
 
 def _flops(job: Job) -> float:
@@ -110,11 +112,11 @@ def by_constant(rows: Sequence[Scored]) -> list[float]:
 
 def by_neighbour(rows: Sequence[Scored], others: Sequence[Scored]) -> list[float]:
     """Seconds by the utilisation of the most alike row of the other sets."""
-    found = []
+    shares = []
     for row in rows:
         near = min(others, key=lambda one: math.dist(one.features, row.features))
-        found.append(row.flops / near.utilisation)
-    return found
+        shares.append(row.flops / near.utilisation)
+    return shares
 
 
 def _errors(seconds: Sequence[float], rows: Sequence[Scored]) -> list[float]:
@@ -123,10 +125,10 @@ def _errors(seconds: Sequence[float], rows: Sequence[Scored]) -> list[float]:
 
 def by_source() -> dict[str, list[Scored]]:
     """The scored rows of each set."""
-    found: dict[str, list[Scored]] = defaultdict(list)
+    sets: dict[str, list[Scored]] = defaultdict(list)
     for row in scored():
-        found[row.source].append(row)
-    return dict(sorted(found.items()))
+        sets[row.source].append(row)
+    return dict(sorted(sets.items()))
 
 
 def inside(row: Scored) -> bool:
@@ -136,10 +138,10 @@ def inside(row: Scored) -> bool:
 
 def table() -> list[dict[str, str]]:
     """One row a set, and one of all; errors in per cent, mean and median."""
-    found = []
+    lines = []
     for source, rows in by_source().items():
         others = [row for row in scored() if row.source != source]
-        found.append(
+        lines.append(
             {
                 "points": source,
                 "n": str(len(rows)),
@@ -150,7 +152,7 @@ def table() -> list[dict[str, str]]:
                 "in the band": f"{100 * mean(map(inside, rows)):.0f} %",
             }
         )
-    return found
+    return lines
 
 
 def _pair(errors: Sequence[float]) -> str:
@@ -159,15 +161,15 @@ def _pair(errors: Sequence[float]) -> str:
 
 def memory_errors(which: str) -> dict[str, list[float]]:
     """Signed errors of memory by set, without the constants derived from it (`out`) or with all."""
-    found: dict[str, list[float]] = defaultdict(list)
+    errors: dict[str, list[float]] = defaultdict(list)
     for row in points():
         if row["mem_gib"] and not row["suspect"]:
             source = source_of(row)
             constants = Constants(source if which == "out" else "")
             predicted = predict_row(row, constants)["mem_gib_pred"]
             if predicted:
-                found[source].append(float(predicted) / float(row["mem_gib"]) - 1)
-    return dict(found)
+                errors[source].append(float(predicted) / float(row["mem_gib"]) - 1)
+    return dict(errors)
 
 
 def _spread(errors: Sequence[float]) -> tuple[float, float]:
@@ -211,20 +213,24 @@ def order(which: str = "out") -> tuple[float, int, int]:
     return (right - wrong) / (right + wrong), first, len(worlds)
 
 
+def _rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    first, *others = ("| " + " | ".join(line) + " |" for line in (heads, *rows))
+    return [first, "|" + "---|" * len(heads), *others]
+
+
 def markdown() -> str:
     """The tables of errors, as docs/planner.md has them."""
     rows = table()
-    heads = list(rows[0])
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
+    lines = _rows(list(rows[0]), [list(row.values()) for row in rows])
     heads = ["memory of", "n", "median error", "nine tenths within", "with its own"]
-    lines += ["", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     own = memory_errors("own")
+    rows_of_memory = []
     for source, errors in memory_errors("out").items():
         middle, most = _spread(errors)
         own_pair = " / ".join(f"{size:.0%}" for size in _spread(own[source]))
-        lines.append(f"| {source} | {len(errors)} | {middle:.0%} | {most:.0%} | {own_pair} |")
-    lines += ["", *grown_markdown()]
+        rows_of_memory.append([source, str(len(errors)), f"{middle:.0%}", f"{most:.0%}", own_pair])
+    lines += ["", *_rows(heads, rows_of_memory), "", *grown_markdown()]
     tau, first, worlds = order()
     own_tau, own_first, _ = order("own")
     ran, crashed = fit_shares("out")
@@ -263,7 +269,7 @@ def grown() -> tuple[Grown, ...]:
     `linear` is the base's seconds for a sequence and device.
     """
     rows = [row for row in points() if row["status"] == "ok" and not row["suspect"]]
-    found = []
+    growth = []
     for source in sorted({source_of(row) for row in rows}):
         own = [row for row in rows if source_of(row) == source]
         answers = predict_rows(own, Constants(source))
@@ -278,21 +284,21 @@ def grown() -> tuple[Grown, ...]:
                 ]
                 linear = float(base["step_s"]) * work[0] / work[1]
                 predicted = float(answer["step_s_pred"])
-                found.append(Grown(source, float(row["step_s"]), predicted, linear))
-    return tuple(found)
+                growth.append(Grown(source, float(row["step_s"]), predicted, linear))
+    return tuple(growth)
 
 
 def grown_markdown() -> list[str]:
     """The table of errors with `--base`."""
-    lines = ["| with `--base` | n | linear | model |", "|---|---|---|---|"]
+    lines = []
     for source in dict.fromkeys(one.source for one in grown()):
         rows = [one for one in grown() if one.source == source]
-        errors = [
-            [abs(getattr(one, way) / one.measured - 1) for one in rows]
+        linear, model = (
+            _pair([abs(getattr(one, way) / one.measured - 1) for one in rows])
             for way in ("linear", "predicted")
-        ]
-        lines.append(f"| {source} | {len(rows)} | {_pair(errors[0])} | {_pair(errors[1])} |")
-    return lines
+        )
+        lines.append([source, str(len(rows)), linear, model])
+    return _rows(["with `--base`", "n", "linear", "model"], lines)
 
 
 FEWEST_OF_A_SET = 8
@@ -335,12 +341,9 @@ def _ends(
     ratios: Sequence[tuple[float, float]], share: float, widened: float = 1.0
 ) -> tuple[float, float]:
     """Quantiles of weighted ratios, so that `share` lies between them; 2 digits."""
-    ends, whole = [], sum(weight for _, weight in ratios)
-    for wanted in ((1 - share) / 2, (1 + share) / 2):
-        below = 0.0
-        for ratio, weight in sorted(ratios):
-            below += weight
-            if below >= wanted * whole - 1e-9:
-                ends.append(round(ratio**widened, 2))
-                break
-    return ends[0], ends[1]
+    values, weights = zip(*ratios, strict=True)
+    ends = np.quantile(
+        values, [(1 - share) / 2, (1 + share) / 2], weights=weights, method="inverted_cdf"
+    )
+    low, high = (round(float(end) ** widened, 2) for end in ends)
+    return low, high

@@ -1,1 +1,1 @@
-"""What this machine can run, and how to get what is missing: `python -m pipeline doctor`."""
+"""Examination of this machine, and ways to get what is missing: `python -m pipeline doctor`."""

@@ -95,9 +95,9 @@ def _driver() -> str | None:
 def cpu_bf16() -> Finding:
     """Units for bfloat16 products, without which `amp_*` is slow on a CPU."""
     words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    found = [flag for flag in CPU_BF16 if flag in words]
-    if found:
-        return ok(", ".join(found))
+    flags = [flag for flag in CPU_BF16 if flag in words]
+    if flags:
+        return ok(", ".join(flags))
     return note("no bf16 units, so amp_* cells run correctly and slowly on this processor")
 
 
@@ -153,9 +153,9 @@ def container() -> Finding:
 
     if inside := digest_from_within():
         return ok(f"this process is inside image {inside}")
-    found = [path for name in RUNTIMES if (path := shutil.which(name))]
+    runtimes = [path for name in RUNTIMES if (path := shutil.which(name))]
     fix = "install Apptainer or load its module"
-    return ok(", ".join(found)) if found else missing(f"no {' or '.join(RUNTIMES)}", fix)
+    return ok(", ".join(runtimes)) if runtimes else missing(f"no {' or '.join(RUNTIMES)}", fix)
 
 
 def image() -> Finding:
@@ -191,18 +191,20 @@ def rdma() -> Finding:
 
 def builders() -> Finding:
     """Programs that can build the image."""
-    found = [name for name in BUILDERS if shutil.which(name)]
+    programs = [name for name in BUILDERS if shutil.which(name)]
     fix = f"install {', '.join(BUILDERS[:-1])} or {BUILDERS[-1]}, to build an image here"
-    return ok(", ".join(found)) if found else missing("none", fix)
+    return ok(", ".join(programs)) if programs else missing("none", fix)
 
 
 def slurm() -> Finding:
     """A SLURM that answers, with its partitions."""
     if not all(shutil.which(name) for name in ("sinfo", "sbatch", "srun")):
         return missing("no sinfo, sbatch and srun", "run on a cluster's login node")
-    done = _run("sinfo", "--noheader", "--format=%P %D nodes %G")
+    command = ("sinfo", "--noheader", "--format=%P %D nodes %G")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
-        return missing(_last_line(done.stderr), "ask the cluster's administrators: SLURM is down")
+        reason = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        return missing(reason, "ask the cluster's administrators: SLURM is down")
     return ok("; ".join(line.strip() for line in done.stdout.splitlines()) or "no partitions")
 
 
@@ -219,20 +221,20 @@ def emulated_network() -> Finding:
 
 def cores() -> Finding:
     """Cores that this process may use, and the quota where one is set."""
-    from pipeline.machine.control_groups import cpu_quota
-    from pipeline.machine.facts import hardware, usable_cores
+    from pipeline.machine.control_groups import cpu_quota, usable_cores
+    from pipeline.machine.facts import cpu_model
 
     quota = cpu_quota()
     limit = "" if quota is None else f" (a control group grants {quota:g})"
-    return ok(f"{usable_cores()} of {os.cpu_count()}{limit}, {hardware()['cpu_model']}")
+    return ok(f"{len(usable_cores())} of {os.cpu_count()}{limit}, {cpu_model()}")
 
 
 def memory() -> Finding:
     """Memory of the machine."""
     import psutil
 
-    found = psutil.virtual_memory()
-    return ok(f"{found.total / GIBIBYTE:.1f} GiB, {found.available / GIBIBYTE:.1f} available")
+    virtual = psutil.virtual_memory()
+    return ok(f"{virtual.total / GIBIBYTE:.1f} GiB, {virtual.available / GIBIBYTE:.1f} available")
 
 
 def disk() -> Finding:
@@ -242,43 +244,10 @@ def disk() -> Finding:
     return ok(text) if free >= FREE_GIB else note(text, f"free {FREE_GIB} GiB before a study")
 
 
-def cgroup() -> Finding:
-    """Limits of this process's control group (version 2)."""
-    lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return note("control groups of version 1, whose limits are not read here")
-    root = Path("/sys/fs/cgroup")
-    folder = root / own.lstrip("/")
-    limits = [f"{name} {text}" for name in ("memory.max", "cpu.max", "cpuset.cpus")
-              if (text := _limit(folder, root, name))]  # fmt: skip
-    return note(", ".join(limits) or "no limit")
-
-
-def _limit(folder: Path, root: Path, name: str) -> str | None:
-    """The nearest limit from a group up to the root; None where nothing is set."""
-    for place in (folder, *folder.parents):
-        file = place / name
-        text = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
-        if text and not text.startswith("max"):
-            return text
-        if place == root:
-            break
-    return None
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-
-
-def _last_line(text: str) -> str:
-    return ([line.strip() for line in text.splitlines() if line.strip()] or ["it failed"])[-1]
-
-
 PROBES: Mapping[str, Callable[[], Finding]] = {
     probe.__name__.replace("_", "-"): probe
     for probe in (
         python, torch, cuda, cpu_bf16, gloo, nccl, apex, rdma, container, image, builders, slurm,
-        emulated_network, cores, memory, disk, cgroup,
+        emulated_network, cores, memory, disk,
     )
 }  # fmt: skip

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -52,32 +50,28 @@ def examine(probe: Callable[[], Finding]) -> Finding:
         return note(text, "what needs it may fail here")
 
 
-def show(study: Path | None, require: Sequence[str], *, everything: bool, as_json: bool) -> int:
-    """Run the probes, print what they found; exit status 1 where a required one is not ok."""
+def show(study: Path | None, *, everything: bool) -> None:
+    """Run the probes and print what they found."""
     wanted = dict(probes())
     if study is not None:
         asked = load_study(study)
-        needed = studies.needs(asked) | {*require}
+        needed = studies.needs(asked)
         wanted = {name: probe for name, probe in wanted.items() if name in needed}
         wanted["corpus"] = partial(studies.corpus, asked)
         wanted[PREFIX + asked.name] = partial(studies.study, study)
-    found = {name: examine(probe) for name, probe in wanted.items()}
-    if as_json:
-        print(json.dumps({name: asdict(finding) for name, finding in found.items()}, indent=1))
-    else:
-        print(sentence(found))
-        shown = found if everything else lacking(found, of_study=study is not None)
-        print("\n".join(lines(shown)), end="\n" * bool(shown))
-        if not (everything or study):
-            print("`--study NAME` says what a study lacks here; `--all` prints every probe.")
-    return 0 if all(found[name].status == OK for name in require) else 1
+    findings = {name: examine(probe) for name, probe in wanted.items()}
+    print(sentence(findings))
+    shown = findings if everything else lacking(findings, of_study=study is not None)
+    print("\n".join(lines(shown)), end="\n" * bool(shown))
+    if not (everything or study):
+        print("`--study NAME` says what a study lacks here; `--all` prints every probe.")
 
 
-def sentence(found: Mapping[str, Finding]) -> str:
-    """Which of the studies that were probed this machine can run, whole or in part."""
+def sentence(findings: Mapping[str, Finding]) -> str:
+    """A sentence on the probed studies that this machine can run, whole or in part."""
     status = {
         name.removeprefix(PREFIX): finding.status
-        for name, finding in found.items()
+        for name, finding in findings.items()
         if name.startswith(PREFIX)
     }
     parts = [
@@ -88,20 +82,20 @@ def sentence(found: Mapping[str, Finding]) -> str:
     return f"This machine runs {'; '.join(parts) or 'no cell of ' + ', '.join(status)}."
 
 
-def lacking(found: Mapping[str, Finding], *, of_study: bool) -> dict[str, Finding]:
-    """What is not there and can be mended: for a study, or for those of one machine without GPU."""
+def lacking(findings: Mapping[str, Finding], *, of_study: bool) -> dict[str, Finding]:
+    """Probes to mend: for a study, or for those of one machine without GPU."""
     shown = {}
-    for name, finding in found.items():
+    for name, finding in findings.items():
         asked = of_study or not (name in ELSEWHERE or name.startswith(PREFIX))
         if finding.status == BROKEN or (asked and finding.status != OK and finding.fix):
             shown[name] = finding
     return shown
 
 
-def lines(found: Mapping[str, Finding]) -> Iterator[str]:
+def lines(findings: Mapping[str, Finding]) -> Iterator[str]:
     """Aligned lines; the way to get a thing stands below it."""
-    width = max(map(len, found), default=0)
-    for name, finding in found.items():
+    width = max(map(len, findings), default=0)
+    for name, finding in findings.items():
         yield f"{finding.status:7}  {name:{width}}  {finding.text}"
         if finding.fix:
             yield f"{'':7}  {'':{width}}  -> {finding.fix}"

@@ -1,4 +1,4 @@
-"""Which cells of the shipped studies can run on this machine."""
+"""Cells of the shipped studies that can run on this machine."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def study(path: Path) -> Finding:
     text = f"{len(runs) - blocked} of {len(runs)} cells and node counts can run here"
     if not blocked:
         return ok(text)
-    told = "; ".join(f"{', '.join(cells)}: {reason}" for reason, cells in reasons.items())
+    blockers = "; ".join(f"{', '.join(cells)}: {reason}" for reason, cells in reasons.items())
     fix = "see the lines above; a cell that cannot run is recorded as unsupported"
-    return (missing if blocked == len(runs) else note)(f"{text}; {told}", fix)
+    return (missing if blocked == len(runs) else note)(f"{text}; {blockers}", fix)
 
 
 def needs(study: Study) -> set[str]:
     """Names of the probes that say whether a study can run, those of its strategies among them."""
     runs = expand(study)
-    found = {"python", "torch", "cores", "memory", "disk", study.cluster.backend}
-    found |= {spec.strategy for spec in runs}
+    names = {"python", "torch", "cores", "memory", "disk", study.cluster.backend}
+    names |= {spec.strategy for spec in runs}
     asked = {
         "cuda": study.cluster.device == "cuda",
         "apex": any(spec.precision.startswith("apex") for spec in runs),
@@ -47,7 +47,7 @@ def needs(study: Study) -> set[str]:
         "container": study.image_digest is not None,
         "image": study.image_digest is not None,
     }
-    return found | {name for name, is_needed in asked.items() if is_needed}
+    return names | {name for name, is_needed in asked.items() if is_needed}
 
 
 def corpus(study: Study) -> Finding:
@@ -60,7 +60,7 @@ def corpus(study: Study) -> Finding:
 
 
 def why_not(spec: RunSpec) -> str | None:
-    """Why a run cannot be made here, or None."""
+    """Reason why a run cannot be made here, or None."""
     import torch
 
     from pipeline.precision import make_precision

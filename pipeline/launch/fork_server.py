@@ -24,7 +24,7 @@ from pipeline.machine import inherited, processes
 from pipeline.machine.processes import die_with_parent, exit_status
 
 ANSWER_SECONDS = 60.0
-"""How long a guard may take to say that it has begun; a process that was stopped never does."""
+"""Time for a guard to say that it has begun; a process that was stopped never does."""
 
 _LONGEST_REQUEST = 1 << 20
 _OTHER, _BEGUN, _NO_FORK = b"other settings", b"begun", b"no process more"

@@ -1,4 +1,4 @@
-"""What earlier starts of a run left in its folder: the checkpoint to resume from, and the rest."""
+"""Files of earlier starts in the folder of a run: the checkpoint to resume from, and the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launchers said in the log of a run: which signals ended ranks, what was short, a taken port.
+"""Faults that launchers name in the log of a run: signals, a shortage, a taken port.
 
 torchrun's own exit code is 1 for all of it.
 """
@@ -18,7 +18,7 @@ _FIRST = re.compile(
     r"|SignalException: Process \d+ got signal: (\d+)",
     re.MULTILINE,
 )
-"""That line in its part on the rank that failed before all others, or torchrun asked to end."""
+"""The same for the rank that failed before all others, or a line on torchrun's own end."""
 
 
 def size_of(log: Path) -> int:
@@ -99,6 +99,6 @@ def cause(log: Path) -> Sign | None:
 
 
 def port_was_taken(log: Path, port: int | str) -> bool:
-    """Whether a launcher could not listen on `port`, in the words of torch's store."""
+    """True where a launcher could not listen on `port`, in the words of torch's store."""
     lines = text_of(log).splitlines()
     return any("EADDRINUSE" in line and f"port: {port}," in line for line in lines)

@@ -29,7 +29,7 @@ STALL_SECONDS, STALL_MEDIANS = 1.0, 20.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a start of the run ended, and whether time ran out.
+    """The end of a start: exit codes, signals, and whether time ran out.
 
     `exit_codes` are those of the launchers that ended by themselves (negative: a signal),
     `rank_signals` the signals that ended ranks below them, `stopped` processes that a signal
@@ -70,13 +70,13 @@ def make_record(
     spec = run.spec
     left = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
     if launch.unsupported is not None:
-        verdict = Verdict("unsupported", launch.unsupported)
+        verdict = Judgement("unsupported", launch.unsupported)
     else:
         verdict = judge(spec, paths, ended)
     if verdict.status == "ok":
         if len(left) != run.layout.num_processes:
             missing = f"{len(left)} of {run.layout.num_processes} ranks left their part"
-            verdict = Verdict("failed", f"{missing}; see {paths.log.name}")
+            verdict = Judgement("failed", f"{missing}; see {paths.log.name}")
         elif (num_hosts := len({rank["host"] for rank in left})) != spec.world.num_machines:
             raise LaunchError(
                 f"{spec.run_id}: the ranks came up on {num_hosts} machines, the spec says "
@@ -151,7 +151,7 @@ def _execution(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """Status and reason of an ended run; `lost` where a rank ended without a reason."""
 
     status: str
@@ -159,19 +159,19 @@ class Verdict:
     lost: bool = False
 
 
-def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
+def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
     """The verdict on an ended run, by what was seen; raises LaunchError for a wrong input.
 
     Raises StoppedError where the run ended at a checkpoint as it was asked to.
     """
     errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
-    killed: Verdict | None = None
+    killed: Judgement | None = None
     if (number := ended.killed_by) is not None and not ended.timed_out:
         counted = ""
         if number == SIGKILL and ended.oom_kills is not None:
             counted = f" (the kernel counted {ended.oom_kills} kills for want of memory meanwhile)"
         reason = f"killed by signal {number}{counted}; see {paths.log.name}"
-        killed = Verdict("failed", reason, lost=True)
+        killed = Judgement("failed", reason, lost=True)
     # The rank that fell first drags others into a lost connection: worst kind first. Out of time
     # the launchers are stopped, and ranks lose peers that ended earlier.
     worst = ("error", "stopped", "disturbed", "unsupported", "oom", "failed")
@@ -185,8 +185,8 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
             raise StoppedError(f"{spec.run_id}: {error['message']}")
         reason = f"{error['type']}: {error['message']}"
         if kind == "lost":
-            return killed or Verdict("failed", reason, lost=True)
-        return Verdict(kind, reason)
+            return killed or Judgement("failed", reason, lost=True)
+        return Judgement(kind, reason)
     sign = cause(paths.log)
     if ended.timed_out:
         late = f"not done after timeout_seconds = {spec.timeout_seconds}"
@@ -197,20 +197,20 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Verdict:
             late += f"; {paths.log.name} says: {sign.line}; {sign.fix}"
         else:
             late += "; raise it"
-        return Verdict("timeout", late)
+        return Judgement("timeout", late)
     if not any(ended.exit_codes):
-        return Verdict("ok", None)
+        return Judgement("ok", None)
     if killed:
         return killed
     codes = f"launchers ended with exit codes {list(ended.exit_codes)}"
     if sign is None:
         # A scheduler's command says no more than that of a lost node.
         reason = f"{codes} and no rank said why; see {paths.log.name}"
-        return Verdict("failed", reason, lost=is_sent_again())
+        return Judgement("failed", reason, lost=is_sent_again())
     if sign.kind == "error":
         raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
     reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
-    return Verdict(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
+    return Judgement(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
 
 
 def _rank_of(path: Path) -> int:

@@ -10,7 +10,7 @@ and starts the run again.
     python -m pipeline.launch.preloaded serve-stages|serve-ranks NAME
     python -m pipeline.launch.preloaded emulated|torchrun|rank OPTIONS   (asks, else does it itself)
 
-Whoever asks imports little: what is heavy is imported where it is used.
+The client imports few modules: heavy ones are imported where they are used.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def start_stages() -> None:
 
 def start_ranks(runs: Iterable[ResolvedRun]) -> None:
     """Start the processes with torch that these runs use, and name them to the jobs of this one."""
-    from pipeline.machine.facts import usable_cores
+    from pipeline.machine.control_groups import usable_cores
 
-    cores = usable_cores()
+    cores = len(usable_cores())
     alone = [run for run in runs if run.spec.world.num_machines == 1]
     wanted = {run.threads_on(cores): run.spec.environment for run in alone}
     for threads, environment in sorted(wanted.items()):
@@ -74,14 +74,14 @@ def variable(threads: int | str) -> str:
 
 
 def is_named(threads: int) -> bool:
-    """Whether there is one for ranks of so many threads; inside an image there is none."""
+    """True where there is one for ranks of so many threads; inside an image there is none."""
     from pipeline.machine import image
 
     return bool(os.environ.get(variable(threads))) and image.digest_from_within() is None
 
 
 def words(what: str, *, loaded: bool) -> tuple[str, ...]:
-    """What follows `python` to start a program; `loaded`: by a preloaded process."""
+    """Words after `python` that start a program; `loaded`: by a preloaded process."""
     return ("-m", _MODULE, what) if loaded else ("-m", PROGRAMS[what])
 
 

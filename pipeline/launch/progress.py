@@ -1,4 +1,4 @@
-"""Progress of a run from rank 0's step file: a bar on a terminal, else a line every few seconds.
+"""Progress of a run from rank 0's step file: a line every few seconds.
 
 What emulated nodes wait for before the first step is told at once.
 """
@@ -10,8 +10,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-
-from tqdm import tqdm
 
 from pipeline.emulation import NOTE
 from pipeline.study.spec import RunSpec
@@ -29,11 +27,6 @@ class Progress:
         self._inode: int | None = None
         self._note = ""
         self._last_line = time.monotonic()
-        self._bar = (
-            tqdm(total=spec.workload.steps, desc=spec.run_id, unit="step", leave=False)
-            if sys.stderr.isatty()
-            else None
-        )
 
     def update(self) -> None:
         """Show the steps done, tokens per second and the time left, or what is waited for."""
@@ -41,32 +34,22 @@ class Progress:
             note = self.steps_file.with_name(NOTE).read_text(encoding="utf-8")
             if note != self._note:
                 self._note = note
-                tqdm.write(f"{self.spec.run_id}: {note}", file=sys.stderr)
+                print(f"{self.spec.run_id}: {note}", file=sys.stderr, flush=True)
         fresh = self._read()
         self._done += len(fresh)
         self._seconds += sum(fresh)
-        if not self._done:
+        if not self._done or time.monotonic() - self._last_line < SECONDS_BETWEEN_LINES:
             return
+        self._last_line = time.monotonic()
+        total = self.spec.workload.steps
         rate = self._done * self.spec.global_batch_tokens / self._seconds
-        if self._bar is not None:
-            if fresh:
-                self._bar.set_postfix_str(f"{rate:,.0f} tokens/s")
-                self._bar.update(len(fresh))
-        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            total = self.spec.workload.steps
-            left = self._seconds / self._done * (total - self._done)
-            print(
-                f"{self.spec.run_id}: step {self._done}/{total}, {rate:,.0f} tokens/s, "
-                f"{left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.close()
+        left = self._seconds / self._done * (total - self._done)
+        print(
+            f"{self.spec.run_id}: step {self._done}/{total}, {rate:,.0f} tokens/s, {left:.0f} s "
+            "left",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _read(self) -> list[float]:
         """Seconds of the steps that are new in the file."""
@@ -77,8 +60,6 @@ class Progress:
             if inode != self._inode:
                 # The rank has replaced the file that an earlier start left.
                 self._inode, self._offset, self._done, self._seconds = inode, 0, 0, 0.0
-                if self._bar is not None:
-                    self._bar.reset()
             stream.seek(self._offset)
             rows = stream.read()
         whole = rows[: len(rows) // ROW.size * ROW.size]

@@ -29,7 +29,7 @@ from pipeline.launch.torchrun import (
     plan,
 )
 from pipeline.machine import image, limits, processes
-from pipeline.machine.facts import usable_cores
+from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
 from pipeline.parallel.mesh import Layout
@@ -46,13 +46,13 @@ FENCE_SECONDS = 1.0
 """Between two polls whether a later start of the run has taken over."""
 
 ATTEMPTS = 3
-"""How often a run that was lost (killed, or with a node) is started before that is its result."""
+"""Starts of a run that is lost each time (killed, or with a node) before that is its result."""
 
 PORT_ATTEMPTS = 3
-"""How often launchers are started while something else takes the port where they are to meet."""
+"""Starts of launchers while something else takes the port where they are to meet."""
 
 SHARED_FOLDER_SECONDS = 60
-"""How long files of other nodes may take to show in a shared folder (NFS caches a minute)."""
+"""Time for files of other nodes to show in a shared folder (NFS caches a minute)."""
 
 
 def train(
@@ -75,7 +75,7 @@ def train(
     run = resolve(spec)
     run.layout.check_batch(spec)
     limits.check(run.ranks_per_machine)
-    place = here(spec, usable_cores(), tuple(scheduler), image_file)
+    place = here(spec, len(usable_cores()), tuple(scheduler), image_file)
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
@@ -237,7 +237,6 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
             processes.wait_for_one(running, POLL_SECONDS)
     finally:
         log_end = size_of(paths.log)
-        progress.close()
         processes.stop(running)
     # Those that were stopped here say nothing about the run.
     exit_codes = [code for code in codes if code is not None]
@@ -263,7 +262,7 @@ def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) 
 
 
 def _lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> str | None:
-    """How the run was lost, where it was and attempts are left; None where it ended for good.
+    """A line on a run that was lost while attempts are left; None where it ended for good.
 
     Raises LostError inside a job: the scheduler sends it again, where the fault may be the node's.
     """

@@ -34,7 +34,7 @@ RANK_BYTES = 400 * 2**20
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is started: this machine, or an allocation that starts with it.
+    """The place of a start: this machine, or an allocation that starts with it.
 
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
     file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
@@ -77,12 +77,12 @@ class RunPaths:
 
     @property
     def ranks(self) -> Path:
-        """Where the ranks leave their parts."""
+        """Folder of the ranks' parts."""
         return self.out / "ranks"
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """Folder of the checkpoints."""
         return self.out / "checkpoints"
 
     @property
@@ -213,12 +213,12 @@ def here(
 
 
 def has_allocation(scheduler: tuple[str, ...]) -> bool:
-    """Whether the scheduler's command has nodes to start on."""
+    """True where the scheduler's command has nodes to start on."""
     return bool(scheduler) and "SLURM_JOB_ID" in os.environ
 
 
 def is_sent_again() -> bool:
-    """Whether this is a job that who sent it sends again where it is lost.
+    """True in a job that its sender sends again where it is lost.
 
     An allocation alone is none: a shell inside of one is, too.
     """

@@ -1,4 +1,4 @@
-"""Which address and network interface of this machine lead to another one (IPv4)."""
+"""Address and network interface of this machine that lead to another one (IPv4)."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def interface_of(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether the address never leaves the machine."""
+    """True where packets to the address never leave the machine."""
     return ipaddress.ip_address(address).is_loopback

@@ -16,7 +16,7 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
-class Group:
+class ControlGroup:
     """A control group of a hierarchy of `version` 1 or 2 that can limit the CPU."""
 
     path: Path
@@ -35,10 +35,10 @@ class Group:
         return None if limit in ("max", "-1") else int(limit) / int(period)
 
 
-def lineage() -> list[Group]:
+def lineage() -> list[ControlGroup]:
     """The groups of this process that can limit the CPU, the nearest first, up to each mount."""
     return [
-        Group(path, version)
+        ControlGroup(path, version)
         for version, mount, own in _hierarchies()
         for path in (own, *own.parents)
         if path.is_relative_to(mount)
@@ -78,7 +78,7 @@ def _hierarchies() -> Iterator[tuple[int, Path, Path]]:
 
 
 def _mounts() -> dict[int, tuple[PurePosixPath, Path]]:
-    """What is mounted of the hierarchies that can hold a CPU quota, and where, by version."""
+    """Root and mount point of each hierarchy that can hold a CPU quota, by version."""
     mounts: dict[int, tuple[PurePosixPath, Path]] = {}
     for line in MOUNTS.read_text(encoding="utf-8").splitlines():
         left, _, right = line.partition(" - ")

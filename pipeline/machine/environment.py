@@ -1,4 +1,4 @@
-"""Where one rank is: machine, processor, kernel, device and the interface to the others.
+"""Surroundings of one rank: machine, processor, kernel, device and the interface to the others.
 
 Each rank asks for itself (`rank_environment`), since ranks of one run may be on different machines.
 `steal_seconds` is what the host of a virtual machine takes from it. What a machine does not tell is
@@ -17,7 +17,8 @@ from typing import Any
 import psutil
 
 from pipeline.machine import addresses
-from pipeline.machine.facts import cpu_model, usable_cores
+from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.facts import cpu_model
 
 FIRMWARE = Path("/sys/class/dmi/id/sys_vendor")
 HYPERVISOR = Path("/sys/hypervisor/type")
@@ -34,7 +35,7 @@ def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "cpu_model": cpu_model(),
-        "num_cores": usable_cores(),
+        "num_cores": len(usable_cores()),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": f"{platform.system()} {platform.release()}",
         "virtualisation": virtualisation(),

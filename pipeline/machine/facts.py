@@ -1,4 +1,4 @@
-"""What a run ran on: versions, hardware, source and image, for its record."""
+"""Versions, hardware and source of a run, for its record."""
 
 from __future__ import annotations
 
@@ -14,14 +14,9 @@ from typing import Any
 import psutil
 
 import pipeline
-from pipeline.machine import control_groups
+from pipeline.machine.control_groups import usable_cores
 
 PACKAGES = ("torch", "numpy", "safetensors", "apex", "transformers", "tokenizers")
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may keep busy, by affinity and a container's quota."""
-    return len(control_groups.usable_cores())
 
 
 def loaded_versions(more: Iterable[str] = ()) -> dict[str, str]:
@@ -48,7 +43,7 @@ def hardware() -> dict[str, Any]:
     """CPU model, usable cores, memory in bytes and the names of the GPUs (NVML)."""
     return {
         "cpu_model": cpu_model(),
-        "num_cores": usable_cores(),
+        "num_cores": len(usable_cores()),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": _gpu_names(),
     }

@@ -47,7 +47,7 @@ def locked_digest(image: Path) -> str:
 
 
 def unpinned_base(image: Path) -> str | None:
-    """How to pin the base image where it was named without a digest, so that it may change later.
+    """The way to pin a base image that was named without a digest, so that it may change later.
 
     None where it was pinned, or where an earlier version built the image and did not say. Raises
     LaunchError without the file next to the image.

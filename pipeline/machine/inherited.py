@@ -1,4 +1,4 @@
-"""What a process takes over from its caller's environment: ranks by a list, stages all but some.
+"""Variables that a process takes over from its caller: ranks by a list, stages all but some.
 
 A shell, a site's modules or a batch system export variables that change how fast ranks compute, or
 what. A rank gets what is `NEEDED`, what its launcher sets and what the study states
@@ -52,7 +52,7 @@ MATTERS = re.compile(
     r"|OPAL|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|MALLOC|TCMALLOC|JEMALLOC|LD|GLIBC)_\w+"
     r"|(CC|CXX|C\w*FLAGS|PYTHON\w+))"
 )
-"""What changes the speed or the numbers of a rank, or its packages."""
+"""Variables that change the speed or the numbers of a rank, or its packages."""
 
 _RESERVED = re.compile(
     rf"{'|'.join(THREADS)}|PYTHON\w*|SAMESTEP_\w+|SLURM\w*|TORCHELASTIC_\w+|PATH|HOME"
@@ -70,7 +70,7 @@ def threads(count: int) -> dict[str, str]:
 def for_ranks(
     environment: Mapping[str, str], on_purpose: Mapping[str, str], *, over_network: bool
 ) -> dict[str, str]:
-    """What a rank gets of `environment`, and what it is given `on_purpose`.
+    """Variables that a rank gets of `environment`, with those given `on_purpose`.
 
     `over_network`: it is one of several machines, and interfaces that the caller names count.
     """
@@ -85,7 +85,7 @@ def for_ranks(
 def for_stages(
     environment: Mapping[str, str], more: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What a stage gets of `environment`, with what is stated there and `more`."""
+    """Variables that a stage gets of `environment`, with those stated there and `more`."""
     on_purpose = {**stated(environment), **(more or {})}
     kept = {name: value for name, value in environment.items() if _of_stages(name)}
     return kept | (_with_names(on_purpose) if on_purpose else {}) | OWN
@@ -97,7 +97,7 @@ def again_for_ranks(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def stated(environment: Mapping[str, str]) -> dict[str, str]:
-    """What stands in `environment` on purpose, by what `STATED` names there."""
+    """Variables that stand in `environment` on purpose: those that `STATED` names there."""
     names = environment.get(STATED, "").split(",")
     return {name: environment[name] for name in names if name in environment}
 
@@ -162,7 +162,7 @@ def reserved(names: Iterable[str]) -> list[str]:
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a rank has of that which matters, but for its own place among the ranks."""
+    """The variables of a rank that matter, but for its own place among the ranks."""
     return {
         name: value
         for name, value in sorted(environment.items())

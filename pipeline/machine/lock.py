@@ -95,7 +95,7 @@ def _about(out: Path) -> str:
 
 
 def _holder(stream: int) -> str:
-    """What the holder has written; an older version wrote nothing."""
+    """The holder's own line; an older version wrote nothing."""
     text = os.pread(stream, 10_000, 0).decode(errors="replace")
     return one_line(text) or "it does not say which"
 

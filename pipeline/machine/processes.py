@@ -35,7 +35,7 @@ def interrupt_on_sigterm() -> None:
 
 
 def is_root() -> bool:
-    """Whether this process is root where its user namespace was made, not only within it."""
+    """True for root where the user namespace was made, not only within it."""
     if os.geteuid() != 0:
         return False
     try:
@@ -46,7 +46,7 @@ def is_root() -> bool:
 
 
 def exit_status(code: int) -> int:
-    """How a process ends that passes a child's end on: 128 + n for its death by signal n."""
+    """Exit status that passes a child's end on: 128 + n for its death by signal n."""
     return 128 - code if code < 0 else code
 
 
@@ -67,7 +67,7 @@ def end_as(status: int) -> NoReturn:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped (SIGSTOP, SIGTSTP), so that it waits for SIGCONT for ever."""
+    """True where a process is stopped (SIGSTOP, SIGTSTP), so that it waits for SIGCONT for ever."""
     import psutil  # whoever asks a preloaded process does without
 
     try:
@@ -77,7 +77,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def stopped_below(pids: Sequence[int]) -> list[int]:
-    """Which of these processes and of all that they started are stopped."""
+    """Those of these processes, and of all that they started, that are stopped."""
     import psutil
 
     family = {*pids}

@@ -1,4 +1,4 @@
-"""What forks of one process find out and later ones need not find out again.
+"""Measurements that forks of one process share, so that later ones need not repeat them.
 
 `begin` is called before the forks. Without it, in a process that does one thing and ends, nothing
 is kept. It lies in memory of the kernel that ends with its last process, so no file is left.
@@ -23,7 +23,7 @@ def begin() -> None:
 
 
 def recall(key: str, seconds: float) -> Any:
-    """What was kept under the key in the last so many seconds, None where nothing was."""
+    """The value kept under the key in the last so many seconds, None where none was."""
     kept = {} if _handle is None else _read(_handle)
     kept_at, value = kept.get(key, (-seconds, None))
     return value if time.monotonic() - kept_at < seconds else None

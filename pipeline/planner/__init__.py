@@ -1,1 +1,1 @@
-"""What a run will need, by arithmetic alone: no torch is loaded and nothing is started."""
+"""Needs of a run, by arithmetic alone: no torch is loaded and nothing is started."""

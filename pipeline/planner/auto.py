@@ -42,12 +42,12 @@ def choose(
         except StudyError:
             return None
 
-    size, batch = Size(study.name, study.model, ""), study.workload.global_batch
+    size, batch = Size(study.name, study.model), study.workload.global_batch
     if calibration is not None:
         return rank(size, cluster, batch, precision, predicted)
     ranked = rank(size, cluster, batch, precision)
-    if found := [one for one in ranked if run_of(study, one.cell) is not None]:
-        return found
+    if covered := [one for one in ranked if run_of(study, one.cell) is not None]:
+        return covered
     raise StudyError(f"study {study.name}: none of {len(ranked)} layouts is a cell that it takes")
 
 

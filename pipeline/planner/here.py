@@ -15,9 +15,8 @@ from statistics import median
 
 from pipeline import models, schemas
 from pipeline.cost.constants import content
-from pipeline.cost.memory import Memory
 from pipeline.cost.predict import Prediction
-from pipeline.cost.schedule import exposed, one_forward_one_backward
+from pipeline.cost.schedule import exposed
 from pipeline.errors import StudyError
 from pipeline.parallel.wire import ANSWERED, SEND, Sends
 from pipeline.planner.memory import MEBIBYTE, predict_sent
@@ -95,11 +94,9 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     work = work_of(run)
     stages = [calibration.total(stage) for stage in work.stages]
     slowest = max(stages)
-    # Chunks of a rank, as the strategy's own formula of its bubble has them.
-    chunks = 1
-    if len(stages) > 1 and (idle := strategy.idle_share(spec)):
-        chunks = max(1, round((len(stages) - 1) * (1 - idle) / (idle * work.pieces)))
-    passed = one_forward_one_backward(stages, work.pieces, chunks)
+    # The schedule's own formula is for equal stages: all but the slowest wait for it.
+    idle = strategy.idle_share(spec) or 0.0
+    others = (sum(stages) - slowest) / max(1, len(stages) - 1)
     numbers = models.num_parameters(spec.model)
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
     last_backward = 2 / 3 * slowest
@@ -113,10 +110,10 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     return Prediction(
         computation=work.pieces * slowest + added + again,
         communication=exchanged,
-        bubble=passed - work.pieces * slowest,
+        bubble=idle / (1 - idle) * work.pieces * others,
         host=0.0,
         optimiser=calibration.total(work.update),
-        memory=Memory(0.0, 0.0, 0.0, 0.0, 0.0, float(peak)),
+        memory=peak,
     )
 
 
@@ -177,7 +174,7 @@ def predict_study(
                 "communication_s_pred": f"{one.communication:.6g}",
                 "bubble_s_pred": f"{one.bubble:.6g}",
                 "optimiser_s_pred": f"{one.optimiser:.6g}",
-                "mem_mib_pred": f"{one.memory.total / MEBIBYTE:.0f}",
+                "mem_mib_pred": f"{one.memory / MEBIBYTE:.0f}",
             }
             if key in measured:
                 row["error"] = f"{seconds / measured[key] - 1:+.3f}"

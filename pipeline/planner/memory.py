@@ -1,4 +1,4 @@
-"""How much memory a rank needs and what it sends, from its spec alone (no torch).
+"""Memory that a rank needs and bytes that it sends, from its spec alone (no torch).
 
 Two predictions of memory: `predict`, part by part, and `formula_24`, the study's own (Bai 2022,
 appendix C.4, formula 24). Both are in bytes and count one device: the process on a CPU, one GPU on
@@ -29,13 +29,13 @@ Measured once on Linux x86-64 with one thread by psutil; a run measures its own.
 """
 
 CPU_LOADED_LATER = 90 * MEBIBYTE
-"""What a rank loads after that: torch._dynamo with the optimiser, kernels, Gloo, Horovod.
+"""Bytes that a rank loads after that: torch._dynamo with the optimiser, kernels, Gloo, Horovod.
 
 Measured as above, from 226 to 316 MiB.
 """
 
 FORKED_LOADED_LATER = 41 * MEBIBYTE
-"""What a forked rank of an emulated node loads later: most of the above is loaded before the fork.
+"""Bytes that a forked rank of an emulated node loads later: most is loaded before the fork.
 
 The median of all strategies with a model of about 20,000 parameters: 35 to 42 MiB in fp32, 53 to 57
 in mixed precision, which takes other kernels.
@@ -132,13 +132,13 @@ def weight_bytes(spec: RunSpec) -> int:
 
 
 def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
-    """What a rank sends in a step along each axis, by its strategy's formulas."""
+    """Bytes that a rank sends in a step along each axis, by its strategy's formulas."""
     run, gradients = resolve(spec), weight_bytes(spec) * models.num_parameters(spec.model)
     return run.strategy.sends(spec, run.layout, rank, gradients)
 
 
 def loaded_later(forked: bool) -> int:
-    """What a rank on a CPU loads after its base, whether or not it was forked (bytes)."""
+    """Bytes that a rank on a CPU loads after its base, whether or not it was forked."""
     return FORKED_LOADED_LATER if forked else CPU_LOADED_LATER
 
 

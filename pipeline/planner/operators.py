@@ -78,10 +78,10 @@ def work_of(run: ResolvedRun) -> Work:
     stages = []
     for stage in range(count):
         layers = len(range(stage, spec.model.num_layers, count))
-        found = Counter({key: layers * n for key, n in block.items()})
-        found.update(first if stage == 0 else {})
-        found.update(last if stage == count - 1 else {})
-        stages.append(Counter({_operator(spec, *key): n for key, n in found.items()}))
+        work = Counter({key: layers * n for key, n in block.items()})
+        work.update(first if stage == 0 else {})
+        work.update(last if stage == count - 1 else {})
+        stages.append(Counter({_operator(spec, *key): n for key, n in work.items()}))
     own = run.strategy.footprint(
         spec, run.layout, 0, weight_bytes(spec) * models.num_parameters(spec.model)
     )
@@ -98,10 +98,10 @@ def _operator(spec: RunSpec, kind: str, sizes: tuple[int, ...]) -> Operator:
 
 def of_study(runs: Iterable[RunSpec]) -> list[Operator]:
     """All operators of the runs that can be predicted, in a fixed order."""
-    found: set[Operator] = set()
+    needed: set[Operator] = set()
     for spec in runs:
         try:
-            found |= work_of(resolve(spec)).operators
+            needed |= work_of(resolve(spec)).operators
         except StudyError:
             continue
-    return sorted(found)
+    return sorted(needed)

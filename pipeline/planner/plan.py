@@ -1,4 +1,4 @@
-"""What each cell of a study needs at each node count: memory of the largest rank, time, GPUs."""
+"""Needs of each cell of a study at each node count: memory of the largest rank, time, GPUs."""
 
 from __future__ import annotations
 

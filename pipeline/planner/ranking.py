@@ -19,7 +19,6 @@ import yaml
 from pipeline import strategies
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import Job, Refused
-from pipeline.cost.memory import Memory
 from pipeline.cost.points import fits, kind_of
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError, UnsupportedError
@@ -93,8 +92,8 @@ Predictor = Callable[[Job, Mapping[str, Any]], Prediction | None]
 
 def gigabits(text: str) -> float:
     """Gbit/s of `200gbit`; raises StudyError on anything else."""
-    found = _LINK.fullmatch(text.strip())
-    rate = float(found[1]) * (1.0 if found[2].lower() == "g" else 1e-3) if found else 0.0
+    match = _LINK.fullmatch(text.strip())
+    rate = float(match[1]) * (1.0 if match[2].lower() == "g" else 1e-3) if match else 0.0
     if rate <= 0:
         raise StudyError(f"link {text[:60]!r} is no rate; write one of a node, as 200gbit")
     return rate
@@ -139,7 +138,7 @@ def _search(
             peak = _peak(size, batch, job, cell)
             if peak is None:
                 continue
-            prediction = replace(prediction, memory=Memory(0.0, 0.0, 0.0, 0.0, 0.0, peak))
+            prediction = replace(prediction, memory=peak)
         one = Ranked(job, cell, prediction)
         if least is None or prediction.gibibytes < least.prediction.gibibytes:
             least = one
@@ -208,17 +207,17 @@ def _jobs(
     """Every layout that a strategy can run, on as many nodes or fewer, and its cell."""
     for nodes in divisors(cluster.nodes):
         for degrees in _degrees(size, nodes * cluster.gpus_per_node, cluster, batch):
-            found = _knobs(degrees, precision)
-            if found is None:
+            knobs = _knobs(degrees, precision)
+            if knobs is None:
                 continue
             # Micro-batches of a pipeline are its own knob, all others the study's.
-            pieces = 1 if "microbatches" in found[1] else degrees.microbatches
+            pieces = 1 if "microbatches" in knobs[1] else degrees.microbatches
             for recompute in (False, True):
                 work: dict[str, Any] = {"accumulation_steps": pieces}
                 if recompute:
                     work["recompute"] = True
-                cell = {"strategy": found[0], "precision": precision, "nodes": [nodes],
-                        "options": dict(found[1]), "workload": work}  # fmt: skip
+                cell = {"strategy": knobs[0], "precision": precision, "nodes": [nodes],
+                        "options": dict(knobs[1]), "workload": work}  # fmt: skip
                 yield _job(size, cluster, nodes, degrees, batch, precision, recompute), cell
 
 

@@ -1,4 +1,4 @@
-"""What contradicts itself in a record, beyond what a schema can say: the list of all rules.
+"""Contradictions within a record, beyond what a schema can say: the list of all rules.
 
 A rule takes a record that fits the schemas and yields a line on each contradiction, which begins
 with the name of the file. `contradiction(record)` asks every rule that applies for the first.
@@ -38,7 +38,7 @@ def numbers(record: RunRecord) -> Iterator[str]:
 
 
 def _possible(value: Any) -> bool:
-    """Whether no number in plain JSON types is infinite, none or over 64 bits."""
+    """True where every number in plain JSON types is finite and fits 64 bits."""
     if isinstance(value, int):
         return value.bit_length() <= MAX_BITS
     if isinstance(value, float):

@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is known about one run: `run` is the content of run.json, `steps` of steps.jsonl."""
+    """The record of one run: `run` is the content of run.json, `steps` of steps.jsonl."""
 
     run: Mapping[str, Any]
     steps: Sequence[Step]
@@ -80,7 +80,10 @@ def write_record(folder: Path, record: RunRecord) -> None:
     run.json gets the hash of the steps that it is written with.
     """
     bound = RunRecord({**record.run, "steps_sha256": steps_sha256(record.steps)}, record.steps)
-    _check(bound, folder)
+    validate(bound.run, "record", folder / RUN_FILE)
+    numbered = ((i, step.to_dict()) for i, step in enumerate(bound.steps, 1))
+    validate_lines(numbered, "step", folder / STEPS_FILE)
+    _check_consistency(bound, folder)
     # run.json comes last: it says that the record is whole.
     for name, text in texts(bound).items():
         write_text(folder / name, text)
@@ -96,18 +99,13 @@ def read_record(folder: Path) -> RunRecord:
     """Read and validate the record in `folder`; raises RecordError naming file, path and rule."""
     run = _load(folder / RUN_FILE)
     validate(run, "record", folder / RUN_FILE)
-    path = folder / STEPS_FILE
-    steps = list(_read_steps(path, _most_steps(run))) if path.exists() else []
+    path, spec = folder / STEPS_FILE, run["spec"]
+    world = spec["world"]
+    most = spec["workload"]["steps"] * world["nodes"] * world["ranks_per_node"]
+    steps = list(_read_steps(path, most)) if path.exists() else []
     record = RunRecord(run=run, steps=steps)
     _check_consistency(record, folder)
     return record
-
-
-def _most_steps(run: Mapping[str, Any]) -> int:
-    """Lines that the spec of a validated record allows: each step of each rank."""
-    spec = run["spec"]
-    world = spec["world"]
-    return int(spec["workload"]["steps"] * world["nodes"] * world["ranks_per_node"])
 
 
 def _read_steps(path: Path, most: int) -> Iterator[Step]:
@@ -127,11 +125,11 @@ def spec_to_write(spec: RunSpec, folder: Path) -> RunSpec:
     """
     try:
         run = _load(folder / RUN_FILE)
-        found, status = RunSpec.from_dict(run["spec"]), run["status"]
+        own, status = RunSpec.from_dict(run["spec"]), run["status"]
     except (RecordError, KeyError, TypeError, StudyError):
         return spec
-    out_of_time = status == "timeout" and found.timeout_seconds < spec.timeout_seconds
-    return spec if out_of_time or found.identity() != spec.identity() else found
+    out_of_time = status == "timeout" and own.timeout_seconds < spec.timeout_seconds
+    return spec if out_of_time or own.identity() != spec.identity() else own
 
 
 def find_records(root: Path) -> Iterator[Path]:
@@ -139,15 +137,8 @@ def find_records(root: Path) -> Iterator[Path]:
     yield from sorted(path.parent for path in root.glob(f"**/{RUN_FILE}"))
 
 
-def _check(record: RunRecord, folder: Path) -> None:
-    validate(record.run, "record", folder / RUN_FILE)
-    numbered = ((i, step.to_dict()) for i, step in enumerate(record.steps, 1))
-    validate_lines(numbered, "step", folder / STEPS_FILE)
-    _check_consistency(record, folder)
-
-
 def _check_consistency(record: RunRecord, folder: Path) -> None:
-    """What a schema cannot say; see `pipeline.records.contradictions`."""
+    """Raise RecordError for what a schema cannot say; see `pipeline.records.contradictions`."""
     if (line := contradiction(record)) is not None:
         raise RecordError(f"{folder}/{line}; {_AGAIN}")
 

@@ -93,7 +93,7 @@ def dates(record: RunRecord) -> Iterator[str]:
 
 
 def world(record: RunRecord) -> Iterator[str]:
-    """What was executed has the spec's size, backend, threads and precision."""
+    """The execution has the spec's size, backend, threads and precision."""
     execution, asked = record.run["execution"], record.spec.world
     pairs: list[tuple[str, Any, Any]] = [
         ("execution.world_size", execution["world_size"], asked.size),
@@ -228,7 +228,7 @@ def memory(record: RunRecord) -> Iterator[str]:
 
 
 def sent(record: RunRecord) -> Iterator[str]:
-    """What a rank sent is counted in profiled runs alone, along axes of the layout.
+    """Bytes that a rank sent are counted in profiled runs alone, along axes of the layout.
 
     No more steps are counted than are timed, and every group has several of the ranks.
     """

@@ -97,12 +97,10 @@ def same_on_all_ranks(record: RunRecord) -> Iterator[str]:
         for name in ("loss", "grad_norm"):
             own, first = getattr(step, name), getattr(root[step.step], name)
             one_is_lost = (own is None) != (first is None)
-            if one_is_lost or (own is not None and not _alike(own, first)):
+            if one_is_lost or (
+                own is not None and not math.isclose(own, first, rel_tol=RANKS_TOLERANCE)
+            ):
                 yield f"{_of(step)}: {name} {own}, that of rank 0 is {first}"
-
-
-def _alike(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=RANKS_TOLERANCE)
 
 
 def wall_time(record: RunRecord) -> Iterator[str]:

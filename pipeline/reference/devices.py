@@ -1,4 +1,4 @@
-"""What datasheets give as the peak of a device: `datasheet_peak(name, compute_dtype)`.
+"""Peaks of devices by their data sheets: `datasheet_peak(name, compute_dtype)`.
 
 Dense matrix products, no sparsity. Processors have no entry: their peak depends on a clock that
 moves with the load.

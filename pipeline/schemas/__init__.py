@@ -93,23 +93,23 @@ def validator(name: str) -> Draft202012Validator:
     file, _, part = name.partition("#")
     own = (CONFIG_SCHEMAS / f"{file}.schema.yaml").is_file()
     schema = _load(f"{file}.schema.{'yaml' if own else 'json'}")
-    found: Draft202012Validator = _Validator(
+    checker: Draft202012Validator = _Validator(
         schema["$defs"][part] if part else schema,
         registry=_registry(schema),
         format_checker=FORMATS,
     )
-    return found
+    return checker
 
 
 def _registry(schema: object) -> Registry[Any]:
     """All files that a schema refers to, read once; one that retrieves them does so at each use."""
-    found: dict[str, Resource[Any]] = {}
+    resources: dict[str, Resource[Any]] = {}
     left = _files(schema)
     while left:
         file = left.pop()
-        found[file] = _resource(file)
-        left |= _files(found[file].contents) - found.keys()
-    return Registry().with_resources(found.items()).crawl()
+        resources[file] = Resource.from_contents(_load(file), DRAFT202012)
+        left |= _files(resources[file].contents) - resources.keys()
+    return Registry().with_resources(resources.items()).crawl()
 
 
 def _files(schema: object) -> set[str]:
@@ -118,10 +118,6 @@ def _files(schema: object) -> set[str]:
         own = str(schema.get("$ref", "")).partition("#")[0]
         return {own} - {""} | _files(list(schema.values()))
     return {file for part in schema for file in _files(part)} if isinstance(schema, list) else set()
-
-
-def _resource(file: str) -> Resource[Any]:
-    return Resource.from_contents(_load(file), DRAFT202012)
 
 
 @cache
@@ -160,7 +156,7 @@ def describe(error: ValidationError) -> str:
 
 
 def _yaml_hint(error: ValidationError) -> str | None:
-    """What YAML made of a plain word that looks like another type, and how to write it."""
+    """A hint on a plain word that YAML takes for another type, and how to write it."""
     given, wanted = error.instance, error.validator_value
     if error.validator != "type":
         return None
@@ -184,13 +180,13 @@ def _some_of(keys: Iterable[object]) -> str:
 
 
 def first_error(instance: object, name: str) -> ValidationError | None:
-    """What tells most of where `instance` breaks the schema `name`; None where it fits."""
+    """The most telling error of `instance` by the schema `name`; None where it fits."""
     error: ValidationError | None = best_match(validator(name).iter_errors(instance))
     return None if error is None else _of_its_form(error)
 
 
 def _of_its_form(error: ValidationError) -> ValidationError:
-    """What is wrong by the form that is meant, where a constant key names one of several forms.
+    """The error by the form that is meant, where a constant key names one of several forms.
 
     jsonschema says of such a value only that it fits none of them.
     """

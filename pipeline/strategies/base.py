@@ -163,10 +163,6 @@ class Strategy(ABC):
         """
         return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
 
-    def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
-        """Settings of its knobs that `plan --model-sizes` compares on so many devices."""
-        return ({}, *self.variants)
-
     def pieces(self, spec: RunSpec, layout: Layout) -> int:
         """Micro-batches of a step on a rank: those of the study, unless overridden."""
         return spec.workload.accumulation_steps

@@ -72,19 +72,6 @@ class Hybrid(Pipelined):
         stages = nearest(self.pipeline, ranks // tensor)
         return f"pipeline {stages} x tensor {tensor} x data {ranks // tensor // stages}"
 
-    def settings(self, devices: int) -> tuple[dict[str, Any], ...]:
-        """The variants, and all that a rank can do without: tensor axes of a node, long pipelines.
-
-        Of 4 or 8 tensor ranks and every power of two of stages that both leave room for.
-        """
-        knobs = {"zero_stage": 1, "sequence": True}
-        deep = tuple(
-            {"pipeline": 2**power, "tensor": tensor, **knobs}
-            for tensor in (4, 8)
-            for power in range(1, (devices // tensor).bit_length())
-        )
-        return ({}, *self.variants, *deep)
-
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """Axes of stages and tensors together, or one of them with ZeRO's stage 1."""
         cut = (degrees.pipeline > 1) + (degrees.tensor > 1)

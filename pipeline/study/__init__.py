@@ -1,1 +1,1 @@
-"""What a study is: its file, its run specs, in which order they run, and their profiled runs."""
+"""Studies: their files, run specs, the order of the runs, and profiled runs."""

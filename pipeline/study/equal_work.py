@@ -1,4 +1,4 @@
-"""Do all cells of a study the same work? Asked of the study, before its first job.
+"""Check that all cells of a study do the same work, before its first job.
 
 Figures and tables refuse to compare cells whose work differs in a field that the study does not
 declare in `compares`. Everything that they ask can be said of the specs already, so a study that

@@ -1,4 +1,4 @@
-"""How a study becomes runs: `expand(study)`, and what else follows from a study alone.
+"""Expansion of a study into runs: `expand(study)`, and what else follows from a study alone.
 
 A study is the mapping of a `workflow/config/*.yaml` file after validation by
 `workflow/schemas/config.schema.yaml`. It becomes one `RunSpec` for each cell x link x node count x
@@ -87,14 +87,14 @@ def fallback_name(arm: str) -> str:
 
 
 def without_conditions(link: LinkSpec, links: Iterable[LinkSpec]) -> LinkSpec | None:
-    """Which of `links` is this one without its conditions; None for one that has none itself."""
+    """The one of `links` that is this one without its conditions; None for one that has none."""
     if not link.conditions:
         return None
     return next((x for x in links if x == replace(link.plain, name=x.name)), None)
 
 
 def compares_conditions(study: Study) -> bool:
-    """Whether a study has a link under conditions and the same link without them."""
+    """True where a study has a link under conditions and the same link without them."""
     links = study.cluster.links
     return any(without_conditions(link, links) for link in links)
 
@@ -177,7 +177,7 @@ def plugin(strategy: str, options: Mapping[str, Any]) -> Any:
 
 
 def tokens_spec(study: Study) -> dict[str, Any]:
-    """What the token shards of a study depend on, and nothing else.
+    """Exactly those parts of a study on which its token shards depend.
 
     `min_tokens` is one global batch of the largest world: (sequences x context) + 1.
     """

@@ -100,7 +100,7 @@ def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, A
 
 
 def _without_nulls(mapping: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """What is not null; a misspelt key stays, so that validation names it."""
+    """The mapping without nulls; a misspelt key stays, so that validation names it."""
     return {key: v for key, v in mapping.items() if v is not None or key not in known}
 
 

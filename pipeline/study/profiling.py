@@ -18,7 +18,7 @@ FORWARD, BACKWARD, COMMUNICATION, OPTIMISER = "forward", "backward", "communicat
 REST, DATA = "rest", "data"
 
 MARKED = (FORWARD, BACKWARD, COMMUNICATION, OPTIMISER)
-"""What a strategy says that it is doing; see `pipeline.parallel.types.Phases`."""
+"""Phases that a strategy marks; see `pipeline.parallel.types.Phases`."""
 
 WEIGHTS = "weights"
 """The half of a split backward pass that gives gradients of weights (zero bubble)."""

@@ -1,4 +1,4 @@
-"""What a run is: `RunSpec` and its parts (standard library only).
+"""Run specs: `RunSpec` and its parts (standard library only).
 
 `pipeline.study.expansion` makes them from a study; everything downstream reads only run specs.
 """
@@ -61,7 +61,7 @@ class ObjectiveSpec:
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> ObjectiveSpec | None:
-        """That of a study or a spec; None, which specs leave out, is the causal one."""
+        """The objective of a study or a spec; None, which specs leave out, is the causal one."""
         return None if data is None or data == {"kind": "causal"} else cls(**data)
 
 
@@ -127,7 +127,7 @@ class WorkloadSpec:
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """Where a run happens: `nodes` x `ranks_per_node` devices, `backend` over `network`.
+    """World of a run: `nodes` x `ranks_per_node` devices, `backend` over `network`.
 
     `threads_per_rank` is None where each machine's cores are shared equally among its ranks.
     All from `link` on belong to the network `emulated` alone. Time is dilated as `dilated_for`

@@ -14,7 +14,7 @@ from pipeline.study.spec import ModelSpec, ObjectiveSpec, OptimiserSpec, Workloa
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the runs are made on.
+    """Nodes and network of the runs.
 
     `links`, `cores_per_node` and `real_time` belong to the network `emulated`; `yardstick` is only
     read, in studies of before.

@@ -36,7 +36,7 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 
 def key(identity: str, manifest_sha256: str, network: str) -> str:
-    """What a checkpoint belongs to: a training (`RunSpec.identity`), its tokens and its network.
+    """Owner of a checkpoint: a training (`RunSpec.identity`), its tokens and its network.
 
     A record tells of one network, so no run resumes on another one than it began on.
     """
@@ -82,7 +82,7 @@ def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Ranks = ALO
 
 
 def _error_of(final: Path, work: Callable[[], None]) -> SamestepError | None:
-    """What went wrong in writing, as an error to raise when all ranks know of it."""
+    """The error of writing, to raise when all ranks know of it."""
     from safetensors import SafetensorError
 
     try:
@@ -115,7 +115,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def fault(folder: Path, step: int, owner: str) -> str | None:
-    """Why the checkpoint of `step` is not to be used by `owner` (a key); None where it is good."""
+    """Reason not to use the checkpoint of `step` for `owner` (a key); None where it is good."""
     source = _folder(folder, step)
     about = _about(source)
     if about is None or about["step"] != step:

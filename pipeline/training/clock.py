@@ -60,7 +60,9 @@ class Clock:
         They are the machine's own and unpaced, since pacing waits and costs no CPU seconds.
         """
         unpaced = Clock(self.device)
-        return statistics.median(unpaced.time(_nothing)[1].seconds for _ in range(EMPTY_TIMINGS))
+        return statistics.median(
+            unpaced.time(lambda: None)[1].seconds for _ in range(EMPTY_TIMINGS)
+        )
 
     def stamp(self) -> Any:
         """A moment in the device's own order of work: an event on a GPU, else the time now."""
@@ -79,7 +81,3 @@ class Clock:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _nothing() -> None:
-    pass

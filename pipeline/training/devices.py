@@ -47,7 +47,7 @@ def gpu_index(
 
 
 def without_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> str | None:
-    """Why a GPU of this compute capability cannot run this torch; None where it can.
+    """Reason why a GPU of this compute capability cannot run this torch; None where it can.
 
     `built_for` are the architectures of `torch.cuda.get_arch_list()`: `sm_80` runs on 8.0 and later
     minor versions, `compute_90` is compiled on the spot for 9.0 and everything after it.

@@ -29,7 +29,7 @@ def release(folder: Path) -> None:
 
 
 def lost(folder: Path, token: str) -> str | None:
-    """Why the launch of `token` may leave nothing in `folder` any more; None where it may."""
+    """Reason why the launch of `token` may write to `folder` no more; None where it may."""
     if holds(folder, token):
         return None
     if (folder / FILE).exists():
@@ -38,7 +38,7 @@ def lost(folder: Path, token: str) -> str | None:
 
 
 def holds(folder: Path, token: str) -> bool:
-    """Whether no later launch has claimed `folder`; False also when the folder is gone."""
+    """True where no later launch has claimed `folder`; False also when the folder is gone."""
     try:
         return (folder / FILE).read_text(encoding="utf-8") == token
     except OSError:

@@ -69,12 +69,12 @@ class Loop:
         self.model, fill = _model(spec, device, deferred=strategy.cuts_weights)
         self.sampler = Sampler(device, clock.pacer.dilation)
         self.tcp: dict[str, int] | None = None
-        """What TCP of an emulated node counted over the timed steps."""
+        """Counters of an emulated node's TCP over the timed steps."""
         self.weights_sha256 = ""
         """Hash of the final weights, once `run` is done."""
         self.counted = Counted(self.layout, rank) if spec.profile else None
         self.sent: dict[str, Any] | None = None
-        """What this rank sent in a step of a profiled run, once `run` is done."""
+        """Bytes that this rank sent in a step of a profiled run, once `run` is done."""
         self.free_running: dict[str, float] | None = None
         """Steps, and seconds of one, that nothing waited for between; of timed runs on a GPU."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None

@@ -1,4 +1,4 @@
-"""What listens to a step's phases: the recorder of a profiled run, the pacing of emulated nodes."""
+"""Listeners to a step's phases: the recorder of a profiled run, the pacing of emulated nodes."""
 
 from __future__ import annotations
 

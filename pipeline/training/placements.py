@@ -1,4 +1,4 @@
-"""Where DTensor places the tensors of a run, found on one process without its ranks.
+"""DTensor's placements of the tensors of a run, by one process without its ranks.
 
 One micro-batch of rank 0 goes through the model on torch's fake process group, whose collectives
 send nothing and give no meaningful numbers; so it works for thousands of ranks.
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model, recompute_blocks
-from pipeline.parallel.types import Batch, Parts
+from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision
 from pipeline.resolved import ResolvedRun
 from pipeline.training.optimiser import make_optimiser
@@ -72,19 +72,12 @@ def propagate(run: ResolvedRun) -> Propagation:
                 f"strategy {spec.strategy} places no tensors by propagation; "
                 "name a cell of a strategy with annotations"
             )
-        batch = _batch(sequences, spec.model.context)
-        times = [_seconds(trainable, batch) for _ in range(2)]
+        ids = torch.zeros((sequences, spec.model.context), dtype=torch.int64)
+        moments = [time.process_time()]
+        for _ in range(2):
+            trainable.propagate((ids, ids))
+            moments.append(time.process_time())
     finally:
         dist.destroy_process_group()
-    return Propagation(trainable.placements, built - began, *times)
-
-
-def _batch(sequences: int, context: int) -> Batch:
-    ids = torch.zeros((sequences, context), dtype=torch.int64)
-    return ids, ids
-
-
-def _seconds(trainable: Any, batch: Batch) -> float:
-    began = time.process_time()
-    trainable.propagate(batch)
-    return time.process_time() - began
+    begin, first, second = moments
+    return Propagation(trainable.placements, built - began, first - begin, second - first)

@@ -22,7 +22,7 @@ def peak_resident_bytes() -> int:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """What is in use now, of the kind that `peak_memory_bytes` is: resident set or allocated."""
+    """Memory in use now, of the kind that `peak_memory_bytes` is: resident set or allocated."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     return int(psutil.Process().memory_info().rss)

@@ -51,7 +51,7 @@ def write(folder: Path, rank: int, shards: Shards) -> None:
 
 
 def gather(folder: Path, num_ranks: int) -> dict[str, Any]:
-    """What all ranks wrote: hashes of `files`, and `tensors` with their pieces; for the root.
+    """Index of what all ranks wrote, for the root: hashes of `files`, and `tensors` in pieces.
 
     Drops what the ranks left for it. Raises SamestepError where a rank left nothing, or pieces do
     not make up their tensors.

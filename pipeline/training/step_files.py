@@ -1,4 +1,4 @@
-"""What each rank keeps of its steps until the run's record is made: one binary row per step.
+"""Files in which ranks keep their steps until the record is made: one binary row per step.
 
 `rank<r>.steps` holds rows of `ROW`, in the order of the steps. Their size is fixed and each has a
 CRC-32, so a tail that a kill cut off, a block of zeros that a node without power left, and a row of
@@ -47,7 +47,7 @@ def path_of(folder: Path, rank: int) -> Path:
 
 
 def is_one(path: Path) -> bool:
-    """Whether a file in the folder of the ranks is one that a `StepFile` keeps."""
+    """True for a file in the folder of the ranks that a `StepFile` keeps."""
     return path.match("rank*.steps") or path.match("rank*.profile.jsonl")
 
 
@@ -130,7 +130,7 @@ def read_steps(folder: Path) -> list[Step]:
 
 
 def whole_steps(folder: Path, rank: int, most: int) -> int:
-    """How many rows of a rank's file, at most `most`, are its steps from 0 on; 0 without a file."""
+    """Number of rows of a rank's file, at most `most`, that are its steps from 0 on."""
     try:
         content = path_of(folder, rank).read_bytes()[: most * ROW.size]
     except OSError:
@@ -170,7 +170,7 @@ def _step(row: tuple[Any, ...], rank: int) -> Step:
 
 
 def _profiles(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """What stands in the profile of a rank, up to the first line that is damaged."""
+    """Lines of the profile of a rank, up to the first that is damaged."""
     with suppress(ValueError, TypeError, RecursionError):
         for line in whole_lines(_profile(folder, rank)):
             yield dict(json.loads(line))

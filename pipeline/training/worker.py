@@ -52,7 +52,7 @@ LOST_PEER = (
     "host unreachable",
     "no route to host",
 )
-"""What Gloo, NCCL and torch's store say on a rank whose peer is gone; a strategy may add to it."""
+"""Words of Gloo, NCCL and torch's store for a peer that is gone; a strategy may add to them."""
 
 
 def main() -> int:
@@ -130,7 +130,7 @@ def import_heavy() -> None:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a rank leaves its files, the steps that a checkpoint has done, the launch's token.
+    """A rank's folders, the steps that a checkpoint has done, the launch's token.
 
     `owner` is the key of the checkpoints, `may_stop` says whether the launcher may ask for an end.
     """
@@ -150,7 +150,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Machine:
-    """How this rank's node is emulated: `pacer` dilates its time, `share` pins it to its cores.
+    """Emulation of this rank's node: `pacer` dilates its time, `share` pins it to its cores.
 
     Only the training is held so; what comes before and after is not timed.
     """

@@ -306,11 +306,9 @@ def test_results_that_are_held_against_themselves(laid: Laid, here: Path) -> Non
     assert "both" in refusal(here, "compare", laid.results, "again")
 
 
-@pytest.mark.parametrize(
-    "option", [("--devices", "8"), ("--precision", "bf16"), ("--size", "13B"), ("--recompute",)]
-)
+@pytest.mark.parametrize("option", [("--nodes", "2"), ("--precision", "bf16"), ("--batch", "8")])
 def test_an_option_that_would_do_nothing(laid: Laid, here: Path, option: tuple[str, ...]) -> None:
-    assert "belongs to --model-sizes" in refusal(here, "plan", "--study", laid.study, *option)
+    assert "belongs to --model" in refusal(here, "plan", "--study", laid.study, *option)
 
 
 def test_an_error_shows_a_long_value_by_its_ends(here: Path) -> None:

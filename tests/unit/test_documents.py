@@ -114,28 +114,3 @@ def test_a_study_that_passes_as_yaml_passes_as_the_json_that_is_made_of_it(tmp_p
     assert written.stat().st_size < MAX_BYTES < made.stat().st_size
     for path in (written, made):
         assert read_document(path, "study file", StudyError) == paths
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\xff",
-        b'{"a": NaN}',
-        b'{"a": "\\u0007"}',
-        b"[" * 100_000,
-        b'{"a": 1, "a": 2}',
-        b"{",
-        b'{"a": "; \\u0007"}',
-        b'{"a": "\\ud800"}',
-        b'{"a": ' + b"9" * 5000 + b"}",
-    ],
-)
-def test_the_fix_of_a_file_that_a_stage_wrote_is_to_make_it_again(
-    tmp_path: Path, content: bytes
-) -> None:
-    (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(StudyError) as caught:
-        read_document(tmp_path / "run.json", "", StudyError, "run the training again")
-    said = str(caught.value)
-    assert said.endswith("; run the training again") and said.count("; run") == 1
-    assert not any(word in said for word in ("convert", "write", "leave it out", "correct"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -129,20 +128,6 @@ def test_a_bad_archive_is_one_line(elsewhere: Project, archive: Path, tmp_path: 
     assert done.returncode != 0
     lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1 and lines[0].startswith(f"error: {bad} is no zip file, or damaged")
-
-
-def test_the_analysis_is_timed_by_making_it_anew(finished: Project, tmp_path: Path) -> None:
-    out = tmp_path / "artifact"
-    command = [sys.executable, "-m", "pipeline", "artifact", "--time-analysis"]
-    done = subprocess.run(
-        [*command, f"--results={finished.results}", f"--out={out}"],
-        cwd=finished.folder,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    text = (out / "artifact.md").read_text()
-    assert re.search(r"Time to analyse: .+, measured for this document", text)
 
 
 def test_an_unfinished_study_has_no_archive(finished: Project) -> None:

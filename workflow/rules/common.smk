@@ -21,7 +21,7 @@ from pipeline.resolved import resolve
 # Jobs take over what the stages of a run may; what is left out is said once.
 if workflow.is_main_process:
     inherited.clean()
-# Who sent this job sends it again where it is lost (`retries` of the profile).
+# The sender of this job sends it again if it is lost (`retries` of the profile).
 if workflow.remote_exec:
     os.environ[inherited.SENT_AGAIN] = "yes"
 # Snakemake has read the file already, with a reader that takes the last of two equal keys.
@@ -99,7 +99,7 @@ def out_folder(wildcards, output):
 
 
 def asked(name):
-    """What a run asks of a scheduler."""
+    """Resources that a run asks of a scheduler."""
     return lambda wildcards: getattr(REQUESTS[wildcards.run], name)
 
 
@@ -117,7 +117,7 @@ wildcard_constraints:
     run=r"[^/]+/n\d+/[rpt]\d+",
 
 
-# What takes seconds is not sent to a cluster's queue.
+# Jobs of seconds are not sent to a cluster's queue.
 localrules:
     metrics,
     claims,

@@ -34,14 +34,14 @@ def measured(runs: Sequence[RunSpec], cores: Sequence[int], seconds: float) -> l
     for run in runs:
         if run.world.size > 1:
             cases[run.world.link, run.world.size] = run
-    found = []
+    timings = []
     for (link, ranks), run in cases.items():
         case = partial(_on_nodes, run, cores, seconds / len(cases))
-        found += [
+        timings += [
             {"link": link.name if link else None, "ranks": ranks, **one}
             for one in result_of(*start(case, cores))
         ]
-    return found
+    return timings
 
 
 def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def _times(
     pacer = Pacer(factor)
     pacer.start()
     each = seconds / (len(sizes) * len(KINDS))
-    found = []
+    medians = []
     for kind in KINDS:
         for count in sizes:
             work = _work(kind, max(1, count // 4 // size), rank, size)
@@ -109,10 +109,10 @@ def _times(
             dist.all_reduce(most, dist.ReduceOp.MAX)
             again = int(each / (factor * float(most)))
             took = took[1:] + [_once(work, pacer) for _ in range(min(MOST_TIMES, again))]
-            found.append({"kind": kind, "bytes": count, "seconds": statistics.median(took)})
+            medians.append({"kind": kind, "bytes": count, "seconds": statistics.median(took)})
     dist.barrier()
     dist.destroy_process_group()
-    return found
+    return medians
 
 
 def _once(work: Callable[[], object], pacer: Pacer) -> float:

@@ -29,7 +29,7 @@ from pipeline.study.spec import RunSpec
 from pipeline.training import fence, worker
 
 PORT = 29500
-"""Where the ranks of a copy meet: every port of a new network is free."""
+"""Meeting place of the ranks of a copy: every port of a new network is free."""
 
 ENDLESS_STEPS = 10**9
 """Steps of a copy that fills the machine: it is busy until the measured copy has ended."""
@@ -105,7 +105,7 @@ class EmulatedRun:
         return 0
 
     def variables(self, copy: int, rank: int) -> dict[str, str]:
-        """What torchrun sets, and the waits of Horovod's loop, which are dilated too."""
+        """Variables that torchrun would set, and the dilated waits of Horovod's loop."""
         layout = self.run.layout
         node, local = divmod(rank, layout.processes_per_node)
         values = {

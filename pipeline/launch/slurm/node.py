@@ -14,7 +14,7 @@ from pipeline.errors import LaunchError
 from pipeline.machine import image, inherited
 
 PLACES = ("SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Where srun, Open MPI and other process managers write it."""
+"""Variables in which srun, Open MPI and other process managers give it."""
 
 
 def place(environment: Mapping[str, str]) -> int:

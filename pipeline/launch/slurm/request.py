@@ -1,4 +1,4 @@
-"""What a run asks of a cluster's scheduler, computed from its spec and nothing else."""
+"""Resources that a run asks of a cluster's scheduler, computed from its spec and nothing else."""
 
 from __future__ import annotations
 

@@ -7,9 +7,7 @@ placements` prints them, and the record holds them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pipeline import models
 from pipeline.parallel.mesh import Layout
@@ -95,10 +93,6 @@ class Annotated(Strategy):
             "no formula: for each operator DTensor chooses, while it runs, the redistribution that "
             "its own cost model holds to be cheapest; it is counted, and placements are recorded"
         )
-
-    def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
-        """The defaults alone: annotations name the tensors of one model."""
-        return ({},)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Gradients over the data axis; not stated where annotations cut something."""

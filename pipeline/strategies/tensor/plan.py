@@ -152,12 +152,6 @@ class Tensor(Strategy):
             )
         return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
 
-    def settings(self, devices: int) -> tuple[dict[str, Any], ...]:
-        """Tensor axes of every power of two."""
-        sizes = (2**power for power in range(1, devices.bit_length()))
-        cuts = tuple({"ranks": size} for size in sizes)
-        return (*cuts, *({**cut, "sequence": True} for cut in cuts))
-
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """The tensor axis, beside the data axis alone."""
         alone = degrees.tensor > 1 and degrees.pipeline == 1 and not degrees.zero

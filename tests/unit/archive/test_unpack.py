@@ -19,8 +19,8 @@ from pipeline.archive.layout import PRODUCT
 from pipeline.archive.pack import contents, write_zip
 from pipeline.archive.unpack import unpack
 from pipeline.errors import ArchiveError
-from pipeline.study.load import load_study
 from pipeline.files import write_text
+from pipeline.study.load import load_study
 from tests.fake_records import EMULATED
 from tests.unit.archive.conftest import finished_study
 

@@ -139,7 +139,7 @@ def test_targets_are_exactly_the_runs() -> None:
 
 
 def answers(numbers: dict[str, Any]) -> dict[str, str]:
-    text = render(numbers, experiments=[], commits=[], checks=[], analysis=None)
+    text = render(numbers, experiments=[], commits=[], checks=[])
     table = text.partition("(NeurIPS)")[2].partition("## Badges")[0]
     rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
     return {row[0].removeprefix("| "): row[1] for row in rows[1:]}
@@ -175,7 +175,7 @@ def test_the_command_writes_both_files_and_prints_what_is_unmet(
     said = capsys.readouterr().out
     assert "unmet  available" in said and "unmet  reproduced" in said
     text = (tmp_path / "artifact" / "artifact.md").read_text(encoding="utf-8")
-    assert "Time to analyse: not measured" in text and "## Paper checklist (NeurIPS)" in text
+    assert "Time to analyse: not recorded" in text and "## Paper checklist (NeurIPS)" in text
     found = json.loads((tmp_path / "artifact" / "sbom.spdx.json").read_text(encoding="utf-8"))
     schemas.validate(found, "sbom", "sbom.spdx.json")
     (tmp_path / "runs/dps/n2/r1/run.json").unlink()

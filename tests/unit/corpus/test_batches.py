@@ -126,13 +126,6 @@ def test_too_few_windows_for_a_batch(make_shards: MakeShards) -> None:
         Batches(folder, context=11, global_batch=4, seed=0)
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 2), (3, 5)])
-def test_a_slice_outside_the_batch(make_shards: MakeShards, start: int, stop: int) -> None:
-    batches = Batches(make_shards(100), context=4, global_batch=4, seed=0)
-    with pytest.raises(CorpusError, match="not within the global batch 4"):
-        batches.slice(0, start, stop)
-
-
 def test_importing_batches_is_cheap() -> None:
     code = (
         "import sys, pipeline.corpus.batches\n"

@@ -65,36 +65,11 @@ def test_counts_that_disagree(make_shards: MakeShards) -> None:
     one_line(folder, "$.num_tokens", "99", "sum 100")
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"host": "here"}, "additionalProperties"),
-        ({"dtype": "int64"}, "$.dtype"),
-        ({"shards": []}, "$.shards"),
-        ({"schema_version": 2}, "$.schema_version"),
-        ({"source": {"source": "text", "files": ["/home/a.txt"], "document": "file"}}, "$.source"),
-    ],
-)
-def test_what_the_schema_refuses(
-    make_shards: MakeShards, changes: dict[str, Any], word: str
-) -> None:
-    folder = make_shards(100)
-    edit(folder, **changes)
-    one_line(folder, "manifest.json", word)
-
-
 def test_text_that_is_not_canonical(make_shards: MakeShards) -> None:
     folder = make_shards(100)
     path = folder / "manifest.json"
     path.write_text(path.read_text() + "\n")
     one_line(folder, "not canonical")
-
-
-def test_no_manifest_and_no_json(make_shards: MakeShards, tmp_path: Path) -> None:
-    one_line(tmp_path, "manifest.json", "does not exist")
-    folder = make_shards(100)
-    (folder / "manifest.json").write_text("{")
-    one_line(folder, "is not JSON")
 
 
 def test_what_was_verified_is_not_read_again(make_shards: MakeShards, monkeypatch) -> None:

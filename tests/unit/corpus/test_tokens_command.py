@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from pipeline.__main__ import main
 from pipeline.corpus.manifest import Manifest
 
 ROOT = Path(__file__).parents[3]
@@ -40,25 +37,3 @@ def test_the_stage_leaves_nothing_in_the_home_folder_and_imports_no_torch(
     assert done.stdout.startswith("tokens: 120 documents, ")
     assert list(home.rglob("*")) == []
     assert Manifest.load(tmp_path / "out", verify=True).num_documents == 120
-
-
-@pytest.mark.parametrize(
-    ("text", "num_proc", "word"),
-    [
-        ("{", "1", "spec.json"),
-        ("{}", "1", "'corpus' is a required property"),
-        ("{}", "0", "--num-proc: '0'"),
-    ],
-)
-def test_errors_are_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, num_proc: str, word: str
-) -> None:
-    spec = tmp_path / "spec.json"
-    spec.write_text(text)
-    arguments = ["tokens", "--spec", str(spec), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--num-proc", num_proc]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ")
-    assert message.count("\n") == 1
-    assert word in message
-    assert not (tmp_path / "out").exists()

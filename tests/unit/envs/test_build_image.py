@@ -12,7 +12,7 @@ import pytest
 
 from envs import build_horovod, build_image
 from envs.build_image import choose, inputs_digest, is_current
-from envs.image.builders import Docker, ImageError, Recipe
+from envs.image.builders import Docker, ImageError
 from pipeline.schemas import validate
 
 SHA = f"sha256:{64 * '0'}"
@@ -199,18 +199,6 @@ def test_an_image_of_the_same_inputs_is_not_built_again(
     }
 
 
-def test_the_packed_file_holds_the_files_and_the_environment(docker: Path, project: Path) -> None:
-    unsquashfs = shutil.which("unsquashfs", path=os.defpath)
-    assert build_image.main([]) == 0
-    for name, text in [
-        ("etc/name", "in the image\n"),
-        (".singularity.d/env/10-docker2singularity.sh", "#!/bin/sh\nexport PATH=/usr/bin\n"),
-        (".singularity.d/env/99-base.sh", "#!/bin/sh\n"),
-    ]:
-        command = [str(unsquashfs), "-cat", "images/samestep.sif", name]
-        assert subprocess.run(command, capture_output=True, text=True).stdout == text
-
-
 def test_a_packer_that_ends_early_ends_the_build(
     docker: Path,
     project: Path,
@@ -384,8 +372,3 @@ def test_the_container_is_removed_when_reading_fails(
     with pytest.raises(ZeroDivisionError):
         Docker().read("/etc/name")
     assert docker.read_text().splitlines()[-1] == "rm c1"
-
-
-def test_empty_settings_are_no_build_arguments(tmp_path: Path) -> None:
-    recipe = Recipe("debian:12", "", "", (), tmp_path / "log")
-    assert recipe.arguments == ["--build-arg", "BASE_IMAGE=debian:12"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.launch.outcome import Ended, Verdict, judge
+from pipeline.launch.outcome import Ended, Judgement, judge
 from pipeline.launch.torchrun import RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.study.expansion import expand
@@ -37,13 +37,13 @@ def leave(paths: RunPaths, rank: int, kind: str, message: str = "why") -> None:
 
 
 def test_no_errors_and_zero_exits_are_ok(run, paths) -> None:
-    assert judge(run, paths, ended(0, 0)) == Verdict("ok", None)
+    assert judge(run, paths, ended(0, 0)) == Judgement("ok", None)
 
 
 @pytest.mark.parametrize("kind", ["oom", "unsupported", "failed"])
 def test_a_rank_that_says_why_decides(run, paths, kind) -> None:
     leave(paths, 1, kind)
-    assert judge(run, paths, ended(1, 1)) == Verdict(kind, "SomeError: why")
+    assert judge(run, paths, ended(1, 1)) == Judgement(kind, "SomeError: why")
 
 
 def test_out_of_memory_outranks_the_lost_connections_that_follow_it(run, paths) -> None:
@@ -54,11 +54,11 @@ def test_out_of_memory_outranks_the_lost_connections_that_follow_it(run, paths) 
 
 def test_a_lost_peer_is_a_failure_that_may_be_tried_again(run, paths) -> None:
     leave(paths, 0, "lost", "connection closed by peer")
-    assert judge(run, paths, ended(1, 1)) == Verdict(
+    assert judge(run, paths, ended(1, 1)) == Judgement(
         "failed", "SomeError: connection closed by peer", lost=True
     )
     leave(paths, 3, "failed", "a bug")
-    assert judge(run, paths, ended(1, 1)) == Verdict("failed", "SomeError: a bug")
+    assert judge(run, paths, ended(1, 1)) == Judgement("failed", "SomeError: a bug")
 
 
 def test_wrong_input_makes_no_record(run, paths) -> None:

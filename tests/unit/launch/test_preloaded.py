@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from pipeline.launch import fork_server, preloaded
-from pipeline.machine.facts import usable_cores
+from pipeline.machine.control_groups import usable_cores
 
 SERVER = """
 import os, sys, time
@@ -213,7 +213,7 @@ def test_a_kill_of_snakemake_leaves_neither_a_process_nor_a_file(tmp_path) -> No
     starter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     with starter.stdout as said:
-        assert said.readline().strip() == preloaded.variable(usable_cores())
+        assert said.readline().strip() == preloaded.variable(len(usable_cores()))
     (child,) = psutil.Process(starter.pid).children()
     starter.kill()
     starter.wait()

@@ -141,7 +141,7 @@ def test_an_estimate_names_what_it_is_from(capsys, tmp_path, monkeypatch) -> Non
     assert "No estimate" in said()  # records of another machine
     there = record["hardware"]
     monkeypatch.setattr("pipeline.commands.plan.cpu_model", lambda: there["cpu_model"])
-    monkeypatch.setattr("pipeline.commands.plan.usable_cores", lambda: there["num_cores"])
+    monkeypatch.setattr("pipeline.commands.plan.usable_cores", lambda: range(there["num_cores"]))
     shown = said()
     assert "Estimate: " in shown and " earlier records in results/fake of this machine" in shown
     assert main(["plan", "--study", "bai2022", "--device", "a100-80"]) == 0

@@ -15,7 +15,7 @@ from pipeline.records import RunRecord, run_rules, step_rules
 from pipeline.records.contradictions import ALWAYS, FINISHED, Rule, contradiction, numbers
 from pipeline.records.step_rules import steps_sha256
 from pipeline.study.expansion import expand
-from pipeline.study.profiling import profiled
+from pipeline.study.profiling import PHASES, profiled
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_record, make_study, rank_environment
 
@@ -213,6 +213,7 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (step_rules.wall_time, "timed", put("ended_at", "2026-01-02T03:04:05+00:00"), "took 0 s"),
     (step_rules.wall_time, "emulated", put("execution.emulation.dilation", 50), "the run took 30"),
     (step_rules.phases, "profiled", line(7, phases=None), "has no phases"),
+    (step_rules.phases, "timed", line(7, phases=dict.fromkeys(PHASES, 0.0)), "none to profile"),
     (step_rules.phases, "profiled", line(7, seconds=9.0), "together, the step is 9.0 s"),
     (
         step_rules.communication,
@@ -222,6 +223,7 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     ),
     (step_rules.cpu_seconds, "emulated", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
     (step_rules.cpu_seconds, "timed", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
+    (step_rules.cpu_seconds, "profiled", line(7, cpu_phases={"forward": 9.0}), "the forward of"),
 ]
 
 

@@ -168,52 +168,7 @@ def test_the_size_of_a_record_is_that_of_its_files(tmp_path, record) -> None:
     assert all(text.isascii() for text in on_disk.values())
 
 
-@pytest.fixture
-def profile() -> RunRecord:
-    """A profiled run on two ranks."""
-    study = make_study(profile={"steps": 8})
-    return make_record(next(r for r in profiled(Study.of(study)) if r.world.nodes == 2))
-
-
-def test_a_profiled_record_survives_the_disk(tmp_path, profile) -> None:
-    write_record(tmp_path, profile)
-    assert read_record(tmp_path).steps == list(profile.steps)
-
-
-def test_a_timed_step_is_written_as_before_there_were_profiled_runs(record) -> None:
-    first = json.loads(texts(record)["steps.jsonl"].splitlines()[0])
-    assert list(first) == [
-        "step", "rank", "seconds", "tokens", "loss", "grad_norm", "learning_rate", "timed",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"phases": None}, "of rank 1 has no phases, but the run is a profiled one"),
-        ({"seconds": 1e3}, r"the phases of step 3 of rank 1 are .* the step is 1000\.0 s"),
-        ({"phases": {"forward": 1.0}}, "steps.jsonl:8 .* is a required property"),
-    ],
-)
-def test_phases_that_do_not_make_up_their_step_are_refused(
-    tmp_path, profile, changes, message
-) -> None:
-    steps = list(profile.steps)
-    steps[7] = replace(steps[7], **changes)
-    with pytest.raises(RecordError, match=message):
-        write_record(tmp_path, RunRecord(profile.run, steps))
-    assert not list(tmp_path.iterdir())
-
-
-def test_phases_in_a_timed_run_are_refused(tmp_path, record, profile) -> None:
-    steps = [replace(record.steps[0], phases=profile.steps[0].phases), *record.steps[1:]]
-    with pytest.raises(RecordError, match="has phases, but the run is none to profile"):
-        write_record(tmp_path, RunRecord(record.run, steps))
-
-
-@pytest.fixture
-def emulated() -> RunRecord:
-    """A profiled run on two emulated nodes of one core, whose steps know their CPU seconds."""
+def test_a_profiled_record_of_emulated_nodes_survives_the_disk(tmp_path) -> None:
     study = make_study(cluster=EMULATED, profile={"steps": 8})
     made = make_record(next(r for r in profiled(Study.of(study)) if r.world.nodes == 2))
     steps = [
@@ -224,28 +179,12 @@ def emulated() -> RunRecord:
         )
         for step in made.steps
     ]
-    return RunRecord(made.run, steps)
+    write_record(tmp_path, RunRecord(made.run, steps))
+    assert read_record(tmp_path).steps == steps
 
 
-def test_cpu_seconds_survive_the_disk(tmp_path, emulated) -> None:
-    write_record(tmp_path, emulated)
-    assert read_record(tmp_path).steps == emulated.steps
-
-
-def test_a_step_shorter_than_its_cpu_seconds_is_refused(tmp_path, emulated) -> None:
-    steps = list(emulated.steps)
-    steps[7] = replace(steps[7], cpu_seconds=1.2 * steps[7].seconds)
-    with pytest.raises(
-        RecordError, match=r"the step of step 3 of rank 1 took .* CPU seconds of one"
-    ):
-        write_record(tmp_path, RunRecord(emulated.run, steps))
-
-
-def test_a_phase_shorter_than_its_cpu_seconds_is_refused(tmp_path, emulated) -> None:
-    steps = list(emulated.steps)
-    phases = dict(steps[7].phases or {})
-    half = phases["forward"] / 2
-    phases |= {"forward": half, "rest": phases["rest"] + half}
-    steps[7] = replace(steps[7], phases=phases)
-    with pytest.raises(RecordError, match="the forward of step 3 of rank 1 took"):
-        write_record(tmp_path, RunRecord(emulated.run, steps))
+def test_a_timed_step_is_written_as_before_there_were_profiled_runs(record) -> None:
+    first = json.loads(texts(record)["steps.jsonl"].splitlines()[0])
+    assert list(first) == [
+        "step", "rank", "seconds", "tokens", "loss", "grad_norm", "learning_rate", "timed",
+    ]  # fmt: skip

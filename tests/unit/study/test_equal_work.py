@@ -9,7 +9,6 @@ import yaml
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.study.equal_work import check_equal_work
-from pipeline.study.load import CONFIG, load_study
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 
@@ -52,8 +51,3 @@ def test_the_stages_refuse_it_in_one_line(tmp_path: Path, capsys, command: str) 
     assert main([command, "--study", str(path)]) == 2
     shown = capsys.readouterr().err
     assert "unequal work: schedule is" in shown and shown.count("\n") == 1
-
-
-@pytest.mark.parametrize("path", sorted(CONFIG.glob("*/study.yaml")), ids=lambda p: p.parent.name)
-def test_the_shipped_studies_do_equal_work_or_declare_it(path: Path) -> None:
-    check_equal_work(load_study(path))

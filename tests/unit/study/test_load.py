@@ -38,11 +38,6 @@ def test_what_the_fonts_have_is_not_warned_of(title: str) -> None:
     assert not any(ord(character) in glyphs for character in CJK)
 
 
-@pytest.mark.parametrize("study", sorted(Path("workflow/config").glob("*/study.yaml")))
-def test_the_shipped_studies_have_no_such_characters(study: Path) -> None:
-    assert font_warning(load_study(study)) is None
-
-
 @pytest.mark.parametrize(
     ("key", "text", "said"),
     [

@@ -75,9 +75,3 @@ def test_more_profiled_steps_than_the_run_has_are_refused_at_the_door() -> None:
     with pytest.raises(StudyError, match=r"profile\.steps 26 .* to at most 25"):
         check_study(study, "here")
     check_study(make_study(profile={"steps": 25}), "here")
-
-
-@pytest.mark.parametrize("given", [{"steps": 0}, {}, {"steps": 3, "every": 2}, True])
-def test_the_key_is_closed(given: object) -> None:
-    with pytest.raises(StudyError, match="profile"):
-        check_study(make_study(profile=given), "here")

@@ -25,18 +25,11 @@ def world(nodes: int, ranks: int, network: str) -> WorldSpec:
     return WorldSpec(nodes, ranks, "cuda", "nccl", network)
 
 
-def test_nodes_that_share_a_machine_share_no_gpu() -> None:
-    ddp = strategies.load("ddp", {})
-    shared, apart = world(2, 1, "loopback"), world(2, 1, "real")
-    found = [devices.gpu_index(shared, ddp.layout(shared), place, 2) for place in TORCHRUN]
-    assert found == [0, 1]
-    found = [devices.gpu_index(apart, ddp.layout(apart), place, 1) for place in TORCHRUN]
-    assert found == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("nodes", "ranks", "network", "environment", "index"),
     [
+        (2, 1, "loopback", TORCHRUN[1], 1),  # nodes that share a machine share no GPU
+        (2, 1, "real", TORCHRUN[1], 0),
         (2, 2, "loopback", {"RANK": "3", "LOCAL_RANK": "1"}, 3),
         (2, 2, "real", {"RANK": "3", "LOCAL_RANK": "1"}, 1),
         (1, 4, "real", {"RANK": "2", "LOCAL_RANK": "2"}, 2),

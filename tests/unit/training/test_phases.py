@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation.pacing import Pacer
-from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, Shards, StepResult, Trainable
+from pipeline.parallel.types import NOT_PROFILED
 from pipeline.records import Step
 from pipeline.schemas import validate
 from pipeline.strategies.base import Strategy
@@ -385,50 +384,3 @@ def test_a_backward_pass_in_another_thread_gives_phases_that_the_schema_takes(
         dist.destroy_process_group()
     for step in steps:
         validate(step.to_dict(), "step", "a step")
-
-
-class Unmarked:
-    """What a stranger may write: a step that names no phase."""
-
-    def __init__(self, parts: Parts) -> None:
-        self.model, self.optimiser = parts.model, parts.prepare().optimiser
-
-    def barrier(self) -> None:
-        pass
-
-    def step(self, microbatches: Sequence[Batch]) -> None:
-        self.optimiser.zero_grad()
-        loss = torch.stack([self.model(*batch).mean() for batch in microbatches]).mean()
-        loss.backward()
-        self.optimiser.step()
-        self.result = float(loss.detach()), 1.0, sum(x.numel() for x, _ in microbatches)
-
-    def report(self) -> StepResult:
-        return StepResult(*self.result)
-
-    def agree(self, good: bool) -> bool:
-        return good
-
-    def shards(self) -> Shards:
-        return Shards([], {})
-
-    def load(self, state: Any) -> None:
-        raise NotImplementedError
-
-    def close(self) -> str:
-        return "0" * 64
-
-
-@dataclass(frozen=True)
-class Strange(Strategy):
-    """The strategy of such a step."""
-
-    def build(self, parts: Parts) -> Trainable:
-        return Unmarked(parts)
-
-
-def test_a_strategy_without_marks_is_all_rest(small_tokens: Path) -> None:
-    for step in train(small_tokens, Strange(), profile=True):
-        assert step.phases is not None
-        assert step.phases["rest"] == step.seconds
-        assert step.phases["data"] > 0

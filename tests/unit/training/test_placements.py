@@ -57,8 +57,6 @@ def test_the_command_prints_a_table(tmp_path, capsys) -> None:
     assert "| `h.*.mlp.c_fc.weight` | replicate | shard 0 |" in printed
     assert main(["placements", "--study", str(study), "--cell", "cat"]) == 2
     assert "no cell 'cat'; use one of single, cut" in capsys.readouterr().err
-    assert main(["placements", "--study", str(study), "--cell", "cut", "--nodes", "8"]) == 2
-    assert "cell cut has no 8 nodes; use one of 2, 4" in capsys.readouterr().err
 
 
 STUDY = """

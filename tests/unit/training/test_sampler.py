@@ -11,6 +11,15 @@ import torch
 from pipeline.training.sampler import Sampler
 
 
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Sampler:
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
+    sampler = Sampler(torch.device("cuda"))
+    sampler.start()
+    return sampler
+
+
 # NVML's own errors derive from Exception alone.
 @pytest.mark.parametrize(
     "error",
@@ -21,19 +30,15 @@ from pipeline.training.sampler import Sampler
     ],
     ids=["torch's", "no NVML", "NVML's"],
 )
-def test_a_slice_of_a_gpu_has_no_utilisation(error, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_of_a_gpu_has_no_utilisation(gpu, error, monkeypatch) -> None:
     """NVML refuses it for MIG and vGPU; that must not end the run."""
 
     def refused(_: torch.device) -> int:
         raise error
 
     monkeypatch.setattr("torch.cuda.utilization", refused)
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
-    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
-    sampler = Sampler(torch.device("cuda"))
-    sampler.start()
-    sampler.sample()
-    assert sampler.summary() == {
+    gpu.sample()
+    assert gpu.summary() == {
         "peak_memory_bytes": 5,
         "peak_reserved_bytes": 7,
         "mean_utilisation": None,
@@ -54,16 +59,12 @@ def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
     assert sampler.placement() == {"cores": [1, 2], "cpu_mhz": None}
 
 
-def test_the_utilisation_is_the_mean_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_utilisation_is_the_mean_of_the_steps(gpu, monkeypatch) -> None:
     percents = iter([20, 40])
     monkeypatch.setattr("torch.cuda.utilization", lambda _: next(percents))
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
-    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
-    sampler = Sampler(torch.device("cuda"))
-    sampler.start()
-    sampler.sample()
-    sampler.sample()
-    assert sampler.summary()["mean_utilisation"] == pytest.approx(0.3)
+    gpu.sample()
+    gpu.sample()
+    assert gpu.summary()["mean_utilisation"] == pytest.approx(0.3)
 
 
 def test_what_the_host_takes_is_a_share_of_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_a_timed_part_of_a_millisecond_is_not_counted_in_ticks() -> None:
 
 
 @pytest.mark.parametrize(("pid", "told"), [(os.getpid(), True), (0, False)], ids=["own", "other"])
-def test_the_memory_of_the_process_is_what_nvml_tells_at_most(monkeypatch, pid, told) -> None:
+def test_the_memory_of_the_process_is_what_nvml_tells_at_most(gpu, monkeypatch, pid, told) -> None:
     used = iter([900, 700])
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
@@ -106,10 +107,6 @@ def test_the_memory_of_the_process_is_what_nvml_tells_at_most(monkeypatch, pid, 
     about = SimpleNamespace(uuid="1")
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: about)
     monkeypatch.setattr("torch.cuda.utilization", lambda _: 20)
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
-    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
-    sampler = Sampler(torch.device("cuda"))
-    sampler.start()
-    sampler.sample()
-    sampler.sample()
-    assert sampler.summary().get("peak_process_bytes") == (900 if told else None)
+    gpu.sample()
+    gpu.sample()
+    assert gpu.summary().get("peak_process_bytes") == (900 if told else None)
