@@ -28,16 +28,15 @@ OVERFLOW_STEP = 4
 WORLDS = (1, 2, 4)
 WIDE = 8
 """Ranks of the launch of all strategies, and of three axes of two ranks each."""
-MATRIX = [(name, pieces) for name in ("fp32", "bf16", "amp_o1") for pieces in (1, 4)]
-"""Precisions and accumulations that every setting is trained in, on every number of ranks."""
+MATRIX = [("fp32", 1), ("fp32", 4), ("bf16", 1), ("amp_o1", 4)]
+"""Precisions and micro-batches that every setting is trained in, on every number of ranks; on a CPU
+bf16 and amp_o1 are the same computation."""
 TOGETHER = "together"
 """In place of a strategy: what all run in one launch, see `together`."""
 BRIEF_STEPS, BRIEF_BATCH = 3, 32
 """Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
-DEEP = ("fp32", "bf16", "fp16", "amp_o1")
-"""In which deeper models are trained too."""
 VARIED = ("fp32", "fp16")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
@@ -268,32 +267,26 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     found += [
         case_of(strategy, world, v, p, resume=True)
         for v in variants_of(strategy, world)
-        for p in precisions_of(strategy, v)
-        if p in RESUMED
+        for p in resumed_in(strategy, world, v)
     ]
     if world == mutated_world(strategy):
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     found += padded_cases(strategy, world)
-    if strategy == REFERENCE:
-        deep = [replace(case, num_layers=LAYERS[1]) for case in found]
-        found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
-        brief = [case for name in strategies.names() for case in brief_cases(name, 2)]
-        found += [case for case in references(brief) if case not in found]
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
+    if strategy == REFERENCE:
+        others = [(name, n) for name, n in launches() if name != REFERENCE]
+        found += references([case for other in others for case in cases_of(*other)])
     return list(dict.fromkeys(found))
 
 
 def model_cases(strategy: str, world: int) -> list[Case]:
-    """Each class of transformers on two ranks, in fp32 with every setting; `NARROW` in bf16 too.
+    """Each class of transformers on two ranks in fp32; `NARROW` with every setting, in bf16 too.
 
-    Where layers are cut, those with a plan, also in micro-batches, where what is sent is counted;
+    Where layers are cut, those with a plan, in micro-batches, where what is sent is counted;
     `NARROW` also recomputed, and over a data axis besides.
     """
-    if strategy == REFERENCE:
-        others = [name for name in strategies.names() if name != REFERENCE]
-        return references([case for s in others for w in (2, 4) for case in model_cases(s, w)])
     cuts = strategies.load(strategy, {}).cuts
     able = cuts in ("", "axis_cuts") and strategy != "deepspeed"
     if able and cuts and world == 4:
@@ -304,9 +297,9 @@ def model_cases(strategy: str, world: int) -> list[Case]:
     return again * bool(cuts) + [
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
-        for variant in (variants_of(strategy, world) if not cuts else (0,))
+        for variant in (variants_of(strategy, world) if not cuts and name in NARROW else (0,))
         for precision in (("fp32",) if variant or name not in NARROW else ("fp32", "bf16"))
-        for pieces in ((1, 4) if cuts or name in NARROW[1:] else (1,))
+        for pieces in ((1, 4) if name in NARROW[1:] else (4,) if cuts else (1,))
         if not cuts or name.startswith(PLANNED)
     ]
 
@@ -326,7 +319,7 @@ def together(world: int) -> list[Case]:
 
 def on_eight(case: Case) -> bool:
     """True where eight ranks train it; four train all, and only eight have three axes at once."""
-    return case.precision == "fp32" or not case.variant
+    return not case.variant or (case.precision == "fp32" and case.accumulation > 1)
 
 
 def longer_cases(strategy: str, world: int) -> list[Case]:
@@ -336,8 +329,8 @@ def longer_cases(strategy: str, world: int) -> list[Case]:
     return [
         case_of(strategy, world, v, p, a)
         for v in variants_of(strategy, world)
-        for p in precisions_of(strategy, v)
-        for a in accumulations_of(strategy, world, v)
+        for p in precisions_of(strategy, v, world)
+        for a in accumulations_of(strategy, world, v, p)
     ]
 
 
@@ -356,7 +349,7 @@ def brief_cases(strategy: str, world: int) -> list[Case]:
 
 def overflow_cases(strategy: str, world: int) -> list[Case]:
     """Every setting with a step that is skipped, where the strategy scales its loss."""
-    able = "fp16" in precisions_of(strategy, 0) and (world > 1 or strategy == REFERENCE)
+    able = "fp16" in precisions_of(strategy, 0) and world > 1
     variants = variants_of(strategy, world) if able else []
     return [case_of(strategy, world, v, "fp16", overflow=True) for v in variants]
 
@@ -364,19 +357,19 @@ def overflow_cases(strategy: str, world: int) -> list[Case]:
 def decay_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32, the defaults also with master weights; in one world, the same code.
 
-    All of it with AdamW and with LAMB, where the strategy takes it.
+    By LAMB where the strategy takes it, and the defaults by AdamW too.
     """
-    if strategy == REFERENCE:
-        others = [name for name in strategies.names() if name != REFERENCE]
-        return references([case for s in others for case in decay_cases(s, mutated_world(s))])
     if world != mutated_world(strategy):
         return []
-    found = [case_of(strategy, world, v, decay=True) for v in variants_of(strategy, world)]
+    found = [case_of(strategy, world, decay=True)]
     if "amp_o2" in precisions_of(strategy, 0):
         found.append(case_of(strategy, world, 0, "amp_o2", decay=True))
-    found += [replace(case, decay=False, lamb=True) for case in found]
-    found.append(case_of(strategy, world, lamb=True, resume=True))
-    return [case for case in found if fits(case, world)]
+    lamb = [replace(case, decay=False, lamb=True) for case in found]
+    lamb += [case_of(strategy, world, v, lamb=True) for v in variants_of(strategy, world)[1:]]
+    lamb.append(case_of(strategy, world, lamb=True, resume=True))
+    if not fits(lamb[0], world):
+        lamb = [replace(c, decay=True, lamb=False) for c in lamb if not c.resume]
+    return list(dict.fromkeys(found + lamb))
 
 
 def padded_cases(strategy: str, world: int) -> list[Case]:
@@ -414,16 +407,11 @@ def recomputed_cases(strategy: str, world: int) -> list[Case]:
 def wide_cases() -> list[Case]:
     """The trainings of all steps on eight ranks: three axes at once, and every strategy in fp32."""
     return [
-        *(case_of(strategy, WIDE, variant) for strategy, variant in wide_places()),
+        *(case_of(strategy, WIDE) for strategy in wide_strategies()),
         Case("hybrid", accumulation=4),
         Case("hybrid", "fp16", overflow=True),
         Case("hybrid", resume=True, resume_variant=1),
     ]
-
-
-def wide_places() -> list[tuple[str, int]]:
-    """Every strategy that can run here, with those settings of its knobs that fit eight ranks."""
-    return [(strategy, v) for strategy in wide_strategies() for v in variants_of(strategy, WIDE)]
 
 
 def wide_strategies() -> list[str]:
@@ -479,11 +467,18 @@ def mutants(strategy: str) -> list[Case]:
     return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in wanted]
 
 
-def accumulations_of(strategy: str, world: int, variant: int) -> tuple[int, ...]:
-    """A pipeline cuts the study's micro-batches, so it gets more of them, as two ranks do."""
-    if strategy == REFERENCE:
-        return (1, 2, 4)
-    return (1, 4) if world == 2 or has_pipeline(strategy, world, variant) else (1, 2)
+def accumulations_of(
+    strategy: str, world: int, variant: int, precision: str = "fp32"
+) -> tuple[int, ...]:
+    """A pipeline cuts the study's micro-batches, so it gets more of them, as two ranks do.
+
+    In fp32 with and without; bf16 without and amp_o1 with, one computation on a CPU; the others
+    with them on two ranks.
+    """
+    both = (1, 4) if world == 2 or has_pipeline(strategy, world, variant) else (1, 2)
+    if precision == "amp_o1" and strategy != REFERENCE:
+        return both[1:]
+    return both if precision == "fp32" or (world == 2 and precision != "bf16") else (1,)
 
 
 def has_pipeline(strategy: str, world: int, variant: int) -> bool:
@@ -517,11 +512,20 @@ def fits(case: Case, world: int) -> bool:
     return True
 
 
-def precisions_of(strategy: str, variant: int) -> list[str]:
-    """Those of `PRECISIONS` in which it can train; with other knobs fp32 and scaled fp16 do."""
+def precisions_of(strategy: str, variant: int, world: int = 2) -> list[str]:
+    """Those of `PRECISIONS` in which it can train; fp32 and scaled fp16 do with other knobs.
+
+    And on one rank, where no strategy but the reference has anything to add.
+    """
     able = strategies.load(strategy, {}).precisions
-    wanted = VARIED if variant else PRECISIONS
-    return [name for name in wanted if not able or name in able]
+    few = variant or (world == 1 and strategy != REFERENCE)
+    return [name for name in (VARIED if few else PRECISIONS) if not able or name in able]
+
+
+def resumed_in(strategy: str, world: int, variant: int) -> list[str]:
+    """Precisions of the cases that resume: those that keep a state of their own, on two ranks."""
+    able = precisions_of(strategy, variant, world)
+    return [p for p in able if p in (RESUMED if world == 2 or strategy == REFERENCE else ("fp32",))]
 
 
 def worlds_of(strategy: str) -> tuple[int, ...]:

@@ -63,8 +63,9 @@ from tests.parity.cases import (
     padded_cases,
     precisions_of,
     recomputed_cases,
+    resumed_in,
     variants_of,
-    wide_places,
+    wide_cases,
     worlds_of,
 )
 from tests.parity.launch import LaunchFailed, Runs, launch
@@ -178,12 +179,12 @@ def test_fp32_takes_the_same_steps_as_single(
 
 @pytest.mark.parametrize(
     ("strategy", "world", "variant", "precision"),
-    [(s, w, v, p) for s, w, v in PLACES for p in precisions_of(s, v) if p != "fp32"],
+    [(s, w, v, p) for s, w, v in PLACES for p in precisions_of(s, v, w) if p != "fp32"],
 )
 def test_mixed_precision_follows_its_own_single_device_run(
     launched, strategy, world, variant, precision
 ) -> None:
-    for accumulation in accumulations_of(strategy, world, variant):
+    for accumulation in accumulations_of(strategy, world, variant, precision):
         case = case_of(strategy, world, variant, precision, accumulation)
         run = launched(strategy, world).rank(case)
         reference = launched("single", 1).rank(case.reference())
@@ -224,7 +225,7 @@ BRIEF = [(s, 2, c) for s, w in launches() if w == 2 for c in brief_cases(s, 2)]
     [pytest.param(*one, id=f"{one[2].name}-{one[1]}") for one in BRIEF],
 )
 def test_the_rest_of_the_matrix_takes_the_same_steps(launched, strategy, world, case) -> None:
-    """Settings x fp32, bf16, amp_o1 x 1 and 4 micro-batches, where no longer case has them.
+    """Settings x MATRIX, where no longer case has them.
 
     Four and eight ranks have theirs in `tests/system/test_parity_matrix.py`.
     """
@@ -280,8 +281,8 @@ def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> N
 
 @pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
 def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, variant) -> None:
-    for precision in precisions_of(strategy, variant):
-        for accumulation in accumulations_of(strategy, world, variant):
+    for precision in precisions_of(strategy, variant, world):
+        for accumulation in accumulations_of(strategy, world, variant, precision):
             case = case_of(strategy, world, variant, precision, accumulation)
             ranks = launched(strategy, world).ranks(case)
             assert len({rank["weights_sha256"] for rank in ranks}) == 1, precision
@@ -290,12 +291,7 @@ def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, 
 
 @pytest.mark.parametrize(
     ("strategy", "world", "variant", "precision"),
-    [
-        (s, w, v, p)
-        for s, w, v in [("single", 1, 0), *PLACES]
-        for p in precisions_of(s, v)
-        if p in cases.RESUMED
-    ],
+    [(s, w, v, p) for s, w, v in [("single", 1, 0), *PLACES] for p in resumed_in(s, w, v)],
 )
 def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, precision) -> None:
     runs = launched(strategy, world)
@@ -455,5 +451,5 @@ def test_every_strategy_file_is_in_the_suite() -> None:
     expected = {stem for stem in files if stem != "base" and not stem.startswith("_")}
     assert {strategy for strategy, _ in launches()} == expected
     assert all(worlds_of(s) == (1, 2, 4) for s in expected - {"single"})
-    wide = {strategy for strategy, _ in wide_places()}
+    wide = {case.strategy for case in wide_cases()}
     assert wide == {s for s in expected - {"single"} if cases.runs_here(s)}, "on eight ranks too"

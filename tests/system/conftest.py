@@ -17,7 +17,13 @@ from tests.parity.cases import Case
 from tests.system.fault_table import MEASURED
 from tests.system.slurm_cluster import SlurmCluster, why_missing
 
-LONGEST = ("test_image.py", "test_slurm.py", "test_slurm_in_image.py")
+LONGEST = (
+    "test_image.py",
+    "test_slurm.py",
+    "test_slurm_in_image.py",
+    "test_parity_matrix.py",
+    "test_debian_kernel.py",
+)
 """Begun first: where a worker gets one of these files last, the others wait for it."""
 
 

@@ -71,9 +71,10 @@ def none_left(temporary: Path) -> Iterator[None]:
     before = counted(temporary)
     yield
     deadline = time.monotonic() + SECONDS
-    while (after := counted(temporary)) != before and time.monotonic() < deadline:
+    while more := {
+        kind: new
+        for kind, found in counted(temporary).items()
+        if (new := [one for one in found if one not in before[kind]])
+    }:
+        assert time.monotonic() < deadline, more
         time.sleep(0.05)
-    more = {
-        kind: [one for one in found if one not in before[kind]] for kind, found in after.items()
-    }
-    assert not any(more.values()), more

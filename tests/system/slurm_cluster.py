@@ -16,7 +16,6 @@ its job.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 
 from tests.system import nodes as emulated
@@ -53,10 +52,12 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
 MinJobAge=600
-"""
 # Seconds until a silent node is down (checked every 15), from SIGTERM to SIGKILL, and until SLURM
 # starts a job again whose node was lost; its own values are 300, 30 and 120.
-SETTINGS = {"SlurmdTimeout": "10", "KillWait": "5", "AuthInfo": "cred_expire=20"}
+SlurmdTimeout=10
+KillWait=5
+AuthInfo=cred_expire=20
+"""
 
 
 def why_missing() -> str | None:
@@ -65,24 +66,14 @@ def why_missing() -> str | None:
 
 
 class SlurmCluster(Nodes):
-    """`nodes` nodes of two cores, 8000 MB and `gpus` pretended GPUs each.
+    """Nodes of two cores and 8000 MB each.
 
-    Partitions: `main`, the default, without a limit, `short` with a limit of one minute, and
-    `urgent`, whose jobs preempt those of `main`.
-    `settings` are lines of slurm.conf that replace SETTINGS or add to them. `folder` receives the
-    configuration, the logs and `log/jobs.txt` with a line for every end of a job.
+    Partitions: `main`, the default, and `urgent`, whose jobs preempt those of `main`. `folder`
+    receives the configuration, the logs and `log/jobs.txt` with a line for every end of a job.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        nodes: int = 4,
-        gpus: int = 2,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, nodes: int = 4) -> None:
         super().__init__(folder, nodes)
-        self.gpus = gpus
-        self.settings = SETTINGS | dict(settings or {})
 
     def kill_node(self, node: str) -> None:
         """Power off: first the cable, so that no peer hears a socket close, then every process."""
@@ -122,9 +113,6 @@ class SlurmCluster(Nodes):
         self.run(["mount", "--bind", str(etc), "/etc/slurm"])
         spools = [f"/run/slurm/{name}" for name in ("state", *self.names)]
         self.run(["mkdir", "-p", "/run/munge", *spools])
-        for i in range(self.gpus):
-            # SLURM only wants a device; this one is /dev/null's.
-            self.run(["mknod", f"/run/slurm/gpu{i}", "c", "1", "3"])
         self.run(["munged", f"--key-file={etc / 'munge.key'}", "--force"])
         self.run(["slurmctld", "-c"])
         for name in self.names:
@@ -141,20 +129,13 @@ class SlurmCluster(Nodes):
             "JobCompType=jobcomp/filetxt",
             f"JobCompLoc={log}/jobs.txt",
         ]
-        lines += [f"{key}={value}" for key, value in self.settings.items()]
         shape = "CPUs=2 Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=8000"
-        if self.gpus:
-            lines.append("GresTypes=gpu")
-            shape += f" Gres=gpu:{self.gpus}"
         lines += [f"NodeName={name} NodeAddr={self.address(name)} {shape}" for name in self.names]
         lines += [
             "PartitionName=main Nodes=ALL Default=YES MaxTime=UNLIMITED",
-            "PartitionName=short Nodes=ALL MaxTime=1",
             "PartitionName=urgent Nodes=ALL PriorityTier=2",
         ]
         (etc / "slurm.conf").write_text("\n".join(lines) + "\n")
-        gpus = "".join(f"Name=gpu File=/run/slurm/gpu{i}\n" for i in range(self.gpus))
-        (etc / "gres.conf").write_text(gpus)
         key = etc / "munge.key"
         key.touch(0o600)
         key.write_bytes(secrets.token_bytes(128))

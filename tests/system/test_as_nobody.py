@@ -9,13 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.records import read_record
-from tests.parity.cases import Case
+from tests.system.test_emulated import LINK, REASON, run_of
 
 ROOT = Path(__file__).parents[2]
 USER = "nobody"
@@ -76,14 +75,23 @@ def test_doctor(folder: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_run(folder: Path, small_tokens: Path) -> None:
-    case = Case("ddp").spec(1)
-    spec = replace(case, workload=replace(case.workload, steps=4, checkpoint_every=2))
-    (folder / "spec.json").write_text(spec.to_json())
+@pytest.mark.alone
+@pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
+def test_a_run_on_emulated_nodes(folder: Path, small_tokens: Path) -> None:
+    """A user namespace of his own, and two nodes that share a core and are paced."""
+    (folder / "spec.json").write_text(run_of("dps", 2).to_json())
     shutil.copytree(small_tokens, folder / "tokens")
     words = ("--spec=spec.json", "--tokens=tokens", "--out=out")
-    done = run(folder, "-m", "pipeline", "train", *words)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        done = run(folder, "-m", "pipeline", "train", *words)
+    finally:
+        os.sched_setaffinity(0, cores)
     assert done.returncode == 0, done.stderr
     record = read_record(folder / "out")
     assert record.status == "ok", record.run["reason"]
-    assert record.run["execution"]["as_root"] is False
+    execution = record.run["execution"]
+    assert (execution["network"], execution["as_root"]) == ("emulated", False), done.stderr
+    assert execution["emulation"]["shares"] == "paced"
+    assert max(execution["emulation"]["measured_mbits"]) <= 1.2 * LINK.rate_mbits

@@ -15,7 +15,7 @@ from pipeline.study.link import LinkSpec
 from tests.system import debian_vm, in_debian_vm
 from tests.system.test_emulated import run_of
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = pytest.mark.system
 
 USER = "65534"
 """Debian's `nobody`: in no group, owner of nothing."""

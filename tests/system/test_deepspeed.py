@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,23 @@ CHOSEN = ("fp32_takes_the_same_steps", "every_rank_sends", "a_checkpoint", "cove
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed() -> Path:
+    """Its interpreter, made once for this lock and environment."""
     assert INSTALL in (ROOT / "docs/strategies.md").read_text()
-    folder = tmp_path_factory.mktemp("deepspeed")
+    packages = sysconfig.get_path("purelib")
+    key = hashlib.sha256((ROOT / "envs/deepspeed.lock").read_bytes() + packages.encode())
+    final = ROOT / ".cache" / f"deepspeed-{key.hexdigest()[:16]}"
+    if not final.is_dir():
+        final.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=final.parent) as folder:
+            work = Path(folder) / "env"
+            install(work, [packages, str(final)])
+            work.rename(final)
+    return final / "venv/bin/python"
+
+
+def install(folder: Path, places: list[str]) -> None:
+    """DeepSpeed, and a `venv` that has the packages of all places."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
     environment = os.environ | {"DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0"}
     done = subprocess.run(
@@ -39,9 +55,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Ranks take over no PYTHONPATH: an interpreter of its own finds both environments' packages.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     [packages] = (folder / "venv").glob("lib/python*/site-packages")
-    places = [sysconfig.get_path("purelib"), str(folder)]
     (packages / "both.pth").write_text("\n".join(places) + "\n")
-    return folder / "venv/bin/python"
 
 
 def run_suite(installed: Path, *chosen: str) -> str:

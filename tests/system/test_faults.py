@@ -28,7 +28,7 @@ from tests.system.fault_stage import Stage
 from tests.system.fault_table import FAULTS, ITSELF, LATER, NO_RECORD, Fault
 from tests.system.litter import adopt_orphans, none_left
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = pytest.mark.system
 
 STEPS, EVERY = 20, 5
 PART = "rank0.safetensors"

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,9 +34,20 @@ from tests.system.litter import adopt_orphans, none_left
 
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 600, 50
+HURRIED = """
+import sys
+from pathlib import Path
+from pipeline.__main__ import main
+from tests.system.fault_stage import time_passes
+
+time_passes(Path(sys.argv.pop(1)))
+sys.exit(main(sys.argv[1:]))
+"""
+"""The stage, whose time limit is over once there is a file."""
+
 REASON = why_not()
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = pytest.mark.system
 emulation = pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
 
 
@@ -53,7 +65,9 @@ def run_of(strategy: str, nodes: int, network: str, steps: int = STEPS) -> RunSp
 class Stage:
     """`python -m pipeline train`, started; `end` waits for its record."""
 
-    def __init__(self, spec: RunSpec, tokens: Path, out: Path) -> None:
+    def __init__(
+        self, spec: RunSpec, tokens: Path, out: Path, program: Sequence[str] = ("-m", "pipeline")
+    ) -> None:
         self.out = out
         out.mkdir(exist_ok=True)
         (out / "spec.json").write_text(spec.to_json())
@@ -63,7 +77,7 @@ class Stage:
         temporary.mkdir(exist_ok=True)
         environment["TMPDIR"] = str(temporary)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", "train", *words],
+            [sys.executable, *program, "train", *words],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -90,12 +104,14 @@ class Stage:
 
         self.wait_for(of_the_run)[0].send_signal(number)
 
-    def rank(self, number: int) -> psutil.Process:
-        """The rank of emulated nodes that writes this step file."""
+    def rank(self, number: int, served: psutil.Process) -> psutil.Process:
+        """The rank of emulated nodes that writes this step file; forks of a preloaded process."""
         writing = str(path_of(self.out / "ranks", number))
-        (builder,) = psutil.Process(self.process.pid).children()
-        ranks = [c for c in builder.children() if writing in [f.path for f in c.open_files()]]
-        return ranks[0]
+        for one in served.children(recursive=True):
+            with suppress(psutil.Error):
+                if writing in [file.path for file in one.open_files()]:
+                    return one
+        raise AssertionError(self.log())
 
     def steps_done(self) -> int:
         return path_of(self.out / "ranks", 0).stat().st_size // ROW.size
@@ -203,10 +219,12 @@ def test_on_the_loopback(
 def test_a_stopped_torchrun(undisturbed, small_tokens, tmp_path, measured) -> None:
     """Its rank ends, and it does not: the time limit passes, and the next start resumes."""
     expected = undisturbed("ddp", 1)
-    spec = run_of("ddp", 1, "loopback")
-    stage = Stage(replace(spec, timeout_seconds=40), small_tokens, tmp_path / "out")
+    spec, late = run_of("ddp", 1, "loopback"), tmp_path / "late"
+    program = ("-c", HURRIED, str(late))
+    stage = Stage(spec, small_tokens, tmp_path / "out", program)
     stage.wait_for_a_checkpoint()
     stage.kill("torch.distributed.run", signal.SIGSTOP)
+    late.touch()
     record, _ = stage.end()
     assert record["status"] == "timeout"
     assert "was stopped by a signal (SIGSTOP)" in record["reason"]
@@ -229,28 +247,43 @@ def test_a_third_kill_is_the_result(small_tokens, tmp_path) -> None:
     assert said.count("lost in attempt") == 2
 
 
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Callable[[], tuple[psutil.Process, str]]]:
+    """A preloaded process and its name; another one where a test has killed the last."""
+    ends, variable, names = list[Callable[[], None]](), preloaded.variable(1), list[str]()
+
+    def living() -> list[psutil.Process]:
+        mine = psutil.Process().children()
+        return [one for one in mine if _module(one) == "pipeline.launch.preloaded"]
+
+    def one() -> tuple[psutil.Process, str]:
+        if not living():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(variable, "")
+                patch.setattr("atexit.register", ends.append)
+                preloaded.start_ranks([resolve(run_of("single", 1, "loopback"))])
+                names.append(os.environ[variable])
+            deadline = time.monotonic() + 60
+            while f"@{names[-1]}" not in Path("/proc/net/unix").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        return living()[0], names[-1]
+
+    yield one
+    for end in ends:
+        end()
+
+
 @pytest.fixture
-def served(monkeypatch) -> Iterator[psutil.Process]:
-    """A preloaded process, which the stages of a test ask."""
-    monkeypatch.setenv(preloaded.variable(1), "")
-    ended: list[Callable[[], None]] = []
-    monkeypatch.setattr("atexit.register", ended.append)
-    preloaded.start_ranks([resolve(run_of("single", 1, "loopback"))])
-    (end,) = ended
-    (process,) = [
-        child
-        for child in psutil.Process().children()
-        if _module(child) == "pipeline.launch.preloaded"
-    ]
-    deadline = time.monotonic() + 60
-    while f"@{os.environ[preloaded.variable(1)]}" not in Path("/proc/net/unix").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield process
-    end()
+def served(serving, monkeypatch) -> psutil.Process:
+    """The preloaded process that the stages of a test ask."""
+    process, name = serving()
+    monkeypatch.setenv(preloaded.variable(1), name)
+    return process
 
 
 @emulation
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("name", "depth"), [("preloaded-9", 0), ("guard-9", 1), ("run-9", 2)], ids=lambda v: str(v)
 )
@@ -290,26 +323,30 @@ def test_of_a_launcher_and_its_rank(victim, served, undisturbed, small_tokens, t
 
 
 @emulation
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("name", "number"), [("node-rank-9", signal.SIGKILL), ("node-rank-15", signal.SIGTERM)]
 )
 def test_a_rank_on_emulated_nodes(
-    name, number, undisturbed, small_tokens, tmp_path, faulted
+    name, number, served, undisturbed, small_tokens, tmp_path, faulted
 ) -> None:
     expected = undisturbed("ddp", 2)
     stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path / "out")
-    faulted(name, stage, lambda: stage.rank(1).send_signal(number), expected, number)
+    faulted(name, stage, lambda: stage.rank(1, served).send_signal(number), expected, number)
 
 
 @emulation
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["node-cable", "node-switch"])
-def test_the_network_of_emulated_nodes(name, undisturbed, small_tokens, tmp_path, faulted) -> None:
+def test_the_network_of_emulated_nodes(
+    name, served, undisturbed, small_tokens, tmp_path, faulted
+) -> None:
     """Without its cable a node would wait for its peers until the time limit."""
     expected = undisturbed("ddp", 2)
     stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path / "out")
 
     def remove() -> None:
-        rank = stage.rank(1)
+        rank = stage.rank(1, served)
         place, cable = (rank.pid, "eth0") if name == "node-cable" else (rank.ppid(), "switch0")
         rights = [] if is_root() else ["--user", "--preserve-credentials"]
         words = ["nsenter", f"--target={place}", "--net", *rights, str(program("ip"))]

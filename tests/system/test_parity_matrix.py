@@ -1,4 +1,4 @@
-"""Parity on eight ranks (three axes at once; every setting in fp32, defaults in all formats).
+"""Parity on eight ranks: three axes at once, every setting in fp32, defaults in other formats.
 
 And on four ranks the rest of the matrix.
 

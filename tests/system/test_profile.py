@@ -17,12 +17,7 @@ from pipeline.records import RunRecord, read_record
 from pipeline.study.profiling import IN_STEP
 from tests.parity.cases import STEPS, Case
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.usefixtures("loaded"),
-]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.usefixtures("loaded")]
 
 RUNS = [("single", 1), ("ddp", 2), ("parameter_server", 2), ("horovod", 2)]
 Trained = Callable[[str, int, bool], RunRecord]

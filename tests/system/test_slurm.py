@@ -1,10 +1,19 @@
-"""The study on a real SLURM cluster of four nodes, each with a network of its own."""
+"""The study on a real SLURM cluster of four nodes, each with a network of its own.
+
+One study serves most tests, each of which trains a repeat of its own; and the cluster itself is
+held to be one: its nodes meet over a network, die and return, and nothing of it is left behind.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +26,7 @@ from tests.workflow.project import ROOT, STUDY, Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
+STEPS, EVERY = 1_200, 100
 WORKLOAD: dict[str, Any] = dict(STUDY["workload"])  # type: ignore[call-overload]
 # A cluster without an accounting database, asked often.
 OPTIONS = (
@@ -29,6 +39,42 @@ OPTIONS = (
 
 DDP = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]}
 CHECK = "workflow/config/cluster-check/study.yaml"
+LOST, PREEMPTED, SIGNALLED, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(4))
+ON_ONE = "dps/n1/r0"
+REPEATS = 6
+"""Of them the first runs are named above; an allocation trains what is left."""
+# Task 0 listens on all addresses of its node; task 1 calls it by name, then calls its own loopback.
+MEET = """
+import os, socket, sys
+if os.environ["SLURM_PROCID"] == "0":
+    with socket.create_server(("", 29600)) as server:
+        peer, address = server.accept()
+        with peer:
+            peer.sendall(f"{socket.gethostname()} met {address[0]}".encode())
+else:
+    while True:
+        try:
+            peer = socket.create_connection((sys.argv[1], 29600), timeout=5)
+        except ConnectionRefusedError:
+            continue
+        with peer:
+            print(peer.recv(100).decode(), "at", peer.getpeername()[0])
+        break
+    try:
+        socket.create_connection(("127.0.0.1", 29600), timeout=5)
+    except ConnectionRefusedError:
+        print("loopback refused")
+"""
+HOLDER = """
+import sys
+from pathlib import Path
+from tests.system.slurm_cluster import SlurmCluster
+with SlurmCluster(Path(sys.argv[1]), nodes=2) as cluster:
+    cluster.run(["sbatch", "--output=/dev/null", "--wrap=sleep 1000"])
+    cluster.wait_for("job", lambda: cluster.jobs() == {"1": "RUNNING"})
+    print("up", flush=True)
+    sys.stdin.read()
+"""
 
 
 def project(folder: Path, **changes: Any) -> Project:
@@ -46,11 +92,37 @@ def project(folder: Path, **changes: Any) -> Project:
     return made
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The study, with a checkpoint after every `EVERY` steps."""
+    workload = {**WORKLOAD, "steps": STEPS, "checkpoint_every": EVERY}
+    cells = [{**DDP, "nodes": [1, 2]}]
+    folder = tmp_path_factory.mktemp("study") / "checkout"
+    changes = {"workload": workload, "timeout_seconds": 400, "repeats": REPEATS}
+    return project(folder, cells=cells, **changes)
+
+
+@pytest.fixture
+def cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """The cluster, whose nodes are up and idle, also after a test that failed."""
+    slurm_cluster.wait_idle()
+    yield slurm_cluster
+    slurm_cluster.run(["scancel", "--user=root"])
+    for name, state in slurm_cluster.states().items():
+        if state.startswith("down"):
+            slurm_cluster.restart_node(name)
+
+
 def command(made: Project, *options: str, study: str = "tiny.yaml") -> list[str]:
     """The README's command, for a cluster without an accounting database."""
     snakemake = str(Path(sys.executable).with_name("snakemake"))
     profile = ("--profile", "workflow/profiles/slurm", "--configfile", study)
     return [snakemake, *options, *OPTIONS, *profile]
+
+
+def record_of(run: str) -> str:
+    """The file to ask Snakemake for."""
+    return f"results/tiny/runs/{run}/run.json"
 
 
 def records(results: Path) -> dict[str, Any]:
@@ -65,112 +137,10 @@ def losses(results: Path, run: str) -> list[tuple[int, int, float, float]]:
     return [(s["step"], s["rank"], s["loss"], s["grad_norm"]) for s in steps]
 
 
-def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
-    """The daemon of a node dies, its ranks live on: the harder case, as two launches overlap.
-
-    The record is of the second attempt, whole, and nothing of the first disturbs it. That a node
-    without power ends its job in the same way is shown by test_slurm_cluster.
-    """
-    # It takes SLURM half a minute to give a node up; the run must be longer.
-    made = with_checkpoints(tmp_path / "cluster", steps=6_000, every=200)
-    study = start_to_a_checkpoint(slurm_cluster, made)
-    (job,) = [job for job, state in slurm_cluster.jobs().items() if state == "RUNNING"]
-    nodes = slurm_cluster.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
-    node = slurm_cluster.run(["scontrol", "show", "hostnames", nodes]).stdout.split()[1]
-    slurm_cluster.kill_slurmd(node)
-    said, _ = study.communicate(timeout=420)
-    slurm_cluster.restart_node(node)
-    slurm_cluster.wait_idle()
-    assert study.returncode == 0, said[-3000:]
-    assert "NODE_FAIL" in said
-    check_gone_on(made, steps=6_000)
-
-
-def test_a_preempted_run_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
-    """Jobs of a partition with more priority take the nodes for some seconds."""
-    made = with_checkpoints(tmp_path / "cluster", steps=1_200, every=100)
-    study = start_to_a_checkpoint(slurm_cluster, made)
-    slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
-    said, _ = study.communicate(timeout=300)
-    assert study.returncode == 0, said[-3000:]
-    assert "ended with PREEMPTED: it is sent again" in said
-    check_gone_on(made, steps=1_200)
-
-
-def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(slurm_cluster, tmp_path) -> None:
-    made = with_checkpoints(tmp_path / "cluster", steps=1_200, every=100, nodes=1)
-    study = start_to_a_checkpoint(slurm_cluster, made, "dps/n1/r0")
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "pipeline.training.worker" in words and f"--out={made.results}" in " ".join(words):
-            process.kill()
-    said, _ = study.communicate(timeout=300)
-    assert study.returncode == 0, said[-3000:]
-    assert "Trying to restart job" in said
-    check_gone_on(made, steps=1_200, run="dps/n1/r0")
-
-
-def test_a_run_whose_job_gets_the_signal_goes_on_from_where_it_was(slurm_cluster, tmp_path) -> None:
-    """`scancel --batch` sends the batch script what `--signal=B:USR1@120` does before its end."""
-    made = with_checkpoints(tmp_path / "cluster", steps=1_200, every=100)
-    study = start_to_a_checkpoint(slurm_cluster, made)
-    (job,) = [job for job, state in slurm_cluster.jobs().items() if state == "RUNNING"]
-    slurm_cluster.run(["scancel", "--batch", "--signal=USR1", job])
-    said, _ = study.communicate(timeout=300)
-    assert study.returncode == 0, said[-3000:]
-    assert "Trying to restart job" in said
-    check_gone_on(made, steps=1_200)
-    record = json.loads((made.results / "runs/dps/n2/r0/run.json").read_text())
-    assert record["execution"]["resumed_from_step"] % 100, "of the signal, not of every 100 steps"
-
-
-@pytest.mark.parametrize("how", ["preempted", "signalled"])
-def test_runs_of_an_ended_allocation_go_on_in_the_next(slurm_cluster, tmp_path, how) -> None:
-    """Two runs share an allocation; the first loses it, and takes the same steps as the second."""
-    made = with_checkpoints(tmp_path / "cluster", steps=1_000, every=100, repeats=2)
-    job = ("workflow/profiles/allocation/job.sh", "runs_on_2", "--configfile", "tiny.yaml")
-    sent = slurm_cluster.run(
-        ["sbatch", "--parsable", "--nodes=2", "--output=job.txt", *job],
-        cwd=made.folder,
-        env=made.environment(),
-    )
-    number = sent.stdout.strip()
-    runs = made.results / "runs/dps/n2"
-    slurm_cluster.wait_for(
-        "a checkpoint", lambda: next(runs.glob("*/checkpoints/step-*"), None) is not None, 120
-    )
-    if how == "preempted":
-        slurm_cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
-    else:
-        slurm_cluster.run(["scancel", "--batch", "--signal=USR1", number])
-    slurm_cluster.wait_for(
-        "the end", lambda: slurm_cluster.jobs()[number] in ("COMPLETED", "FAILED"), 300
-    )
-    said = (made.folder / "job.txt").read_text()
-    assert slurm_cluster.jobs()[number] == "COMPLETED", said[-3000:]
-    assert ("DUE TO PREEMPTION" if how == "preempted" else "the job was asked to end") in said
-    first, second = records(made.results).values()
-    assert first["status"] == second["status"] == "ok"
-    resumed = [record["execution"]["resumed_from_step"] for record in (first, second)]
-    assert sorted(step > 0 for step in resumed) == [False, True], resumed
-    assert losses(made.results, "dps/n2/r0") == losses(made.results, "dps/n2/r1")
-
-
-def with_checkpoints(
-    folder: Path, steps: int, every: int, nodes: int = 2, repeats: int = 1
-) -> Project:
-    """Runs of `steps` steps on `nodes` nodes, with a checkpoint after every `every` of them."""
-    workload = {**WORKLOAD, "steps": steps, "checkpoint_every": every}
-    cells = [{**DDP, "nodes": [nodes]}]
-    return project(folder, cells=cells, workload=workload, timeout_seconds=400, repeats=repeats)
-
-
-def start_to_a_checkpoint(
-    cluster: SlurmCluster, made: Project, run: str = "dps/n2/r0"
-) -> subprocess.Popen[str]:
-    """The study, started on the cluster, as soon as its run has a checkpoint."""
+def start_to_a_checkpoint(cluster: SlurmCluster, made: Project, run: str) -> subprocess.Popen[str]:
+    """The run, started on the cluster, as soon as it has a checkpoint."""
     study = cluster.popen(
-        command(made, "metrics"),
+        command(made, record_of(run)),
         cwd=made.folder,
         env=made.environment(),
         stdout=subprocess.PIPE,
@@ -183,40 +153,220 @@ def start_to_a_checkpoint(
     return study
 
 
-def check_gone_on(made: Project, steps: int, run: str = "dps/n2/r0") -> None:
-    """The record is of a later launch and whole, and nothing else is left."""
+def ends_well(study: subprocess.Popen[str], made: Project, run: str) -> tuple[str, int]:
+    """What Snakemake said, and the step of the checkpoint from which its run has gone on.
+
+    The record is of a later launch and whole, and nothing else is left.
+    """
+    said, _ = study.communicate(timeout=300)
+    assert study.returncode == 0, said[-3000:]
+    return said, resumed_from(made, run)
+
+
+def resumed_from(made: Project, run: str) -> int:
     folder = made.results / "runs" / run
     record = json.loads((folder / "run.json").read_text())
     assert record["status"] == "ok"
-    assert record["execution"]["resumed_from_step"] >= 100
-    assert len(losses(made.results, run)) == record["execution"]["world_size"] * steps
+    assert len(losses(made.results, run)) == record["execution"]["world_size"] * STEPS
     left = sorted(path.name for path in folder.iterdir())
     assert left == ["log.txt", "run.json", "spec.json", "steps.jsonl"]
+    assert record["execution"]["resumed_from_step"] >= EVERY
+    return int(record["execution"]["resumed_from_step"])
 
 
-def test_a_run_out_of_time_is_a_record(slurm_cluster, tmp_path) -> None:
-    workload = {**WORKLOAD, "steps": 10**6}
-    made = project(tmp_path / "cluster", workload=workload, timeout_seconds=15)
-    done = slurm_cluster.run(command(made, "metrics"), cwd=made.folder, env=made.environment())
-    assert done.returncode == 0
-    (record,) = records(made.results).values()
-    assert record["status"] == "timeout" and "timeout_seconds = 15" in record["reason"]
+def running(cluster: SlurmCluster) -> str:
+    """The number of the one job."""
+    (job,) = [job for job, state in cluster.jobs().items() if state == "RUNNING"]
+    return job
 
 
-def test_an_unknown_partition_is_named(slurm_cluster, tmp_path) -> None:
-    made = project(tmp_path / "cluster")
-    wrong = ("metrics", "--default-resources", "slurm_partition=nope", "--retries=0")
-    done = slurm_cluster.run(
-        command(made, *wrong), cwd=made.folder, env=made.environment(), check=False
+def preempt(cluster: SlurmCluster) -> None:
+    """Jobs of a partition with more priority take the nodes for some seconds."""
+    cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
+
+
+def test_nodes_meet_by_name_and_not_over_the_loopback(cluster, tmp_path) -> None:
+    script = tmp_path / "meet.py"
+    script.write_text(MEET)
+    done = cluster.run(
+        ["srun", "-N2", "-n2", "--nodelist=wn2,wn3", sys.executable, str(script), "wn2"]
     )
+    expected = f"wn2 met {cluster.address('wn3')} at {cluster.address('wn2')}"
+    assert done.stdout.splitlines() == [expected, "loopback refused"]
+
+
+def test_a_node_without_power_takes_its_job_and_returns(cluster, tmp_path) -> None:
+    beat = "while sleep 0.2; do date > $HOSTNAME; done"
+    submit = ["sbatch", "--parsable", "--no-requeue", "--output=/dev/null", f"--wrap={beat}"]
+    lost = cluster.run([*submit, "--nodelist=wn3"], cwd=tmp_path).stdout.strip()
+    other = cluster.run([*submit, "--nodelist=wn4"], cwd=tmp_path).stdout.strip()
+    for name in ("wn3", "wn4"):
+        cluster.wait_for(f"job on {name}", (tmp_path / name).exists)
+
+    cluster.kill_node("wn3")
+    (tmp_path / "wn3").unlink(missing_ok=True)
+    cluster.wait_for("NODE_FAIL", lambda: cluster.jobs()[lost] == "NODE_FAIL", 120)
+    assert cluster.states()["wn3"] == "down*"
+    assert cluster.jobs()[other] == "RUNNING"
+    (tmp_path / "wn4").unlink()
+    cluster.wait_for("the other job goes on", (tmp_path / "wn4").exists)
+    assert not (tmp_path / "wn3").exists(), "a process of the dead node still writes"
+
+    cluster.restart_node("wn3")
+    cluster.run(["scancel", other])
+    cluster.wait_idle()
+    assert cluster.run(["srun", "--nodelist=wn3", "hostname"]).stdout == "wn3\n"
+
+
+def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(cluster, made) -> None:
+    """The daemon of a node dies, its ranks live on: the harder case, as two launches overlap.
+
+    The record is of the second attempt, whole, and nothing of the first disturbs it. That SLURM
+    gives a silent node up by itself, after half a minute, is shown above; here it is told.
+    """
+    study = start_to_a_checkpoint(cluster, made, LOST)
+    nodes = cluster.run(["squeue", "-h", "-j", running(cluster), "-o", "%N"]).stdout.strip()
+    node = cluster.run(["scontrol", "show", "hostnames", nodes]).stdout.split()[1]
+    cluster.kill_slurmd(node)
+    cluster.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=silent"])
+    said, _ = ends_well(study, made, LOST)
+    assert "NODE_FAIL" in said
+
+
+def test_a_preempted_run_goes_on_from_its_checkpoint(cluster, made) -> None:
+    study = start_to_a_checkpoint(cluster, made, PREEMPTED)
+    preempt(cluster)
+    said, _ = ends_well(study, made, PREEMPTED)
+    assert "ended with PREEMPTED: it is sent again" in said
+
+
+def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(cluster, made) -> None:
+    study = start_to_a_checkpoint(cluster, made, ON_ONE)
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "pipeline.training.worker" in words and f"--out={made.results}" in " ".join(words):
+            process.kill()
+    said, _ = ends_well(study, made, ON_ONE)
+    assert "Trying to restart job" in said
+
+
+def test_a_run_whose_job_gets_the_signal_goes_on_from_where_it_was(cluster, made) -> None:
+    """`scancel --batch` sends the batch script what `--signal=B:USR1@120` does before its end."""
+    study = start_to_a_checkpoint(cluster, made, SIGNALLED)
+    cluster.run(["scancel", "--batch", "--signal=USR1", running(cluster)])
+    said, step = ends_well(study, made, SIGNALLED)
+    assert "Trying to restart job" in said
+    assert step % EVERY, "of the signal, not of every 100 steps"
+
+
+def test_an_unknown_partition_is_named(cluster, made) -> None:
+    wrong = (record_of(NOWHERE), "--default-resources", "slurm_partition=nope", "--retries=0")
+    done = cluster.run(command(made, *wrong), cwd=made.folder, env=made.environment(), check=False)
     assert done.returncode != 0
     assert "invalid partition specified: nope" in done.stdout + done.stderr
-    assert not records(made.results)
+    assert NOWHERE not in records(made.results)
 
 
-def test_outside_of_an_allocation_nothing_is_trained_in_its_place(tmp_path) -> None:
+def test_outside_of_an_allocation_nothing_is_trained_in_its_place(made) -> None:
     """Here, without a scheduler, a run over two machines is recorded as what it is."""
-    made = project(tmp_path / "local")
-    made.run("--cores", "2", "metrics")
-    (record,) = records(made.results).values()
+    made.run("--cores", "2", record_of(NOWHERE))
+    record = records(made.results)[NOWHERE]
     assert record["status"] == "unsupported" and "needs 2 machines" in record["reason"]
+
+
+def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
+    """Two runs share an allocation; the first is preempted, in the second comes the signal."""
+    runs, before = made.results / "runs/dps/n2", {*records(made.results)}
+    job = ("workflow/profiles/allocation/job.sh", "runs_on_2", "--configfile", "tiny.yaml")
+    send = ["sbatch", "--parsable", "--nodes=2", "--output=job.txt", *job]
+    number = cluster.run(send, cwd=made.folder, env=made.environment()).stdout.strip()
+
+    def wait_for_a_checkpoint() -> str:
+        found = list[Path]()
+
+        def there() -> bool:
+            kept = runs.glob("*/checkpoints/step-*")
+            found[:] = [path for path in kept if not (path.parents[1] / "run.json").exists()]
+            return bool(found)
+
+        cluster.wait_for("a checkpoint", there, 240)
+        return found[0].parts[-3]
+
+    first = wait_for_a_checkpoint()
+    preempt(cluster)
+    cluster.wait_for("the first run", (runs / first / "run.json").exists, 240)
+    wait_for_a_checkpoint()
+    cluster.run(["scancel", "--batch", "--signal=USR1", number])
+    cluster.wait_for("the end", lambda: cluster.jobs()[number] in ("COMPLETED", "FAILED"), 300)
+    said = (made.folder / "job.txt").read_text()
+    assert cluster.jobs()[number] == "COMPLETED", said[-3000:]
+    assert "DUE TO PREEMPTION" in said and "the job was asked to end" in said
+    ended = records(made.results)
+    ran = [run for run in ended if run.startswith("dps/n2/") and run != NOWHERE]
+    steps = {run: ended[run]["execution"]["resumed_from_step"] for run in {*ran} - before}
+    resumed = [run for run, step in steps.items() if step]
+    assert len(resumed) == 2 and all(resumed_from(made, run) for run in resumed)
+    # All repeats have one seed.
+    assert all(losses(made.results, run) == losses(made.results, resumed[0]) for run in ran)
+
+
+def test_a_run_out_of_time_is_a_record(cluster, tmp_path) -> None:
+    workload = {**WORKLOAD, "steps": 10**6}
+    late = project(tmp_path / "cluster", workload=workload, timeout_seconds=10)
+    run = "dps/n2/r0"
+    done = cluster.run(command(late, record_of(run)), cwd=late.folder, env=late.environment())
+    assert done.returncode == 0
+    record = records(late.results)[run]
+    assert record["status"] == "timeout" and "timeout_seconds = 10" in record["reason"]
+
+
+def inodes(pid: int) -> set[tuple[str, int]]:
+    """Kind and number of every namespace of a process."""
+    try:
+        paths = list((Path("/proc") / str(pid) / "ns").iterdir())
+        return {(path.name, path.stat().st_ino) for path in paths}
+    except OSError:
+        return set()
+
+
+def members(of: set[tuple[str, int]]) -> list[int]:
+    """Processes of the machine that are in one of these namespaces."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if inodes(pid) & of]
+
+
+def bridges_and_mounts() -> tuple[list[str], list[str]]:
+    """What a cluster could leave in this process's own network and mounts."""
+    links = [path.name for path in Path("/sys/class/net").iterdir()]
+    targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    ours = re.compile("/run(/netns|/uts|$)|/dev/shm|/etc/|/var/l(og|ib)/munge")
+    return (
+        sorted(link for link in links if link.startswith(("bridge0", "port-"))),
+        sorted(target for target in targets if ours.match(target)),
+    )
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_killed_cluster_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = bridges_and_mounts()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "up\n"
+    # All that descends from the holder, and the job's own processes, which do not.
+    children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+    private = set().union(*(inodes(int(pid)) for pid in children)) - inodes(os.getpid())
+    jobs = members(private)
+    assert len(jobs) > 5, "daemons and a job should run"
+    private = set().union(*(inodes(pid) for pid in jobs)) - inodes(os.getpid())
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate(timeout=30)
+    end = time.monotonic() + 30
+    while left := members(private):
+        assert time.monotonic() < end, f"still there: {left}"
+        time.sleep(0.05)
+    assert bridges_and_mounts() == before

@@ -71,11 +71,11 @@ def test_asking_for_captions_imports_no_plotting() -> None:
 def all_at_once(metrics: Path) -> Path:
     out = metrics.parent / "at_once"
     given = ["--metrics", str(metrics), "--out", str(out), "--processes", "2"]
-    assert main(["figure", *NAMES, *given]) == 0
+    assert main(["figure", "speedup", "time_split", *given]) == 0
     return out
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["speedup", "time_split"])
 def test_a_figure_is_the_same_bytes_alone_and_among_others(
     name: str, metrics: Path, all_at_once: Path, tmp_path: Path
 ) -> None:
@@ -152,7 +152,8 @@ def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
         {"name": f"c{i}", "label": f"Cell {i}", "strategy": "ddp", "precision": "fp32"}
         for i in range(12)
     ]
-    looks = theme.styles(make_table(repeats=1, cells=cells)).values()
+    one = {**make_study()["cluster"], "nodes": [1]}
+    looks = theme.styles(make_table(repeats=1, cells=cells, cluster=one)).values()
     assert len({(look.colour, look.marker) for look in looks}) == 12
 
 
@@ -164,7 +165,8 @@ def test_a_study_of_which_nothing_ran_still_draws(name: str, nothing: pd.DataFra
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_node_count_and_one_repeat_draw(name, smallest, tmp_path) -> None:
+def test_one_node_count_and_one_repeat_draw(name, smallest, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(theme, "FORMATS", ("svg",))
     assert all(path.is_file() for path in theme.save(draw(name, smallest), tmp_path, name))
 
 
