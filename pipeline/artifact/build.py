@@ -107,8 +107,8 @@ def time_analysis(results: Path) -> float:
         stages: list[list[Any]] = [
             ["metrics", *named, "--runs", results / "runs", *clocked, "--out", metrics],
             *([[*claims, "--out", verdicts]] if study.claims else []),
-            ["figure", *figures.catalogue.shown(study), *measured, *judged, "--out", drawn],
-            ["table", *tables.catalogue.shown(study), *measured, *judged, "--out", made],
+            ["figure", *figures.catalogue.shown(study), *measured, "--out", drawn],
+            ["table", *tables.catalogue.shown(study), *measured, "--out", made],
             ["paper", *named, *measured, *judged, "--figures", drawn, "--tables", made,
              "--generated", generated, "--out", paper],
         ]  # fmt: skip

@@ -261,7 +261,7 @@ def watch(args: argparse.Namespace) -> int:
         "--margin", type=options.share, default=0.05, metavar="RELATIVE",
         help="step times this close are the same (default: 0.05)",
     ),
-    option("--out", type=options.new_folder, help="folder for compare.{md,csv,pdf,svg,png}"),
+    option("--out", type=options.new_folder, help="folder for compare.md"),
 )  # fmt: skip
 def compare(args: argparse.Namespace) -> int:
     """Hold two result sets against one another: losses, times, environment.
