@@ -281,7 +281,7 @@ def compare(args: argparse.Namespace) -> int:
     print(write.summary(compared))
     if args.out is not None:
         write.write_all(compared, args.times, args.out)
-        print(f"table and figure: {args.out}")
+        print(f"table: {args.out}")
     return 0 if equal else 1
 
 

@@ -166,13 +166,13 @@ def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -
 
 def test_a_run_that_was_resumed_says_so(tmp_path: Path) -> None:
     make_results(tmp_path)
-    [path] = (tmp_path / "runs").glob("single/n1/r1/run.json")
+    path = tmp_path / "runs/sps/n4/r0/run.json"
     record = json.loads(path.read_text())
     record["execution"] |= {"resumed_from_step": 12}
     path.write_text(json.dumps(record))
     assert report(tmp_path) == 0
     outline = Outline((tmp_path / "report.html").read_text())
-    assert "resumed from step 12" in run_text(outline, "single/n1/r1")
+    assert "resumed from step 12" in run_text(outline, "sps/n4/r0")
 
 
 def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:

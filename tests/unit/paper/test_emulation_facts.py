@@ -28,7 +28,7 @@ def test_what_the_nodes_got_is_told(table) -> None:
     assert found["dilation"] == "2"
     told = made_table("environment", table)[0].set_index("item")["value"]
     assert told["Emulated: rate into a node [Mbit/s]"] == "190 to 950"
-    assert told["Emulated: copies of a world"] == "2"
+    assert told["Emulated: copies of a world"] == "1 to 2"
 
 
 def test_runs_that_stalled_are_counted(table) -> None:

@@ -316,7 +316,10 @@ def test_one_rank_has_no_table_of_claims_and_none_of_what_was_sent(folder: Path)
     changes: dict[str, Any] = {"repeats": 1, "cells": cells, "profile": {"steps": 8}}
     changes["cluster"] = make_study()["cluster"] | {"nodes": [1]}
     study, table = make_study(**changes, claims=["bai2022"]), make_table(**changes)
-    untested = [one | {"effect": None} for one in read_verdicts(folder / "verdicts.json")]
+    untested = [
+        one | {"effect": None, "verdict": "not testable here"}
+        for one in read_verdicts(folder / "verdicts.json")
+    ]
     numbers = collect(Study.of(study), table, untested)
     text = render(SOURCE, numbers, folder / "tables")
     assert "{#tbl:claims}" not in text and "{#tbl:sends}" not in text
