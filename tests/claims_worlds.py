@@ -129,7 +129,7 @@ def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: 
               "other_nodes": other.nodes}  # fmt: skip
     values: dict[str, tuple[float, str]] = {
         "rate_ratio": (1.0, ""), "p_value": (p_value, ""), "effect_size": (0.9, ""),
-        "intervals_overlap": (0.0, "no"), "speed_verdict": (0.0, verdict),
+        "speed_verdict": (0.0, verdict),
     }  # fmt: skip
     rows = [
         {**shared, "metric": m, "value": v, "low": v, "high": v, "n": 3, "text": t}

@@ -23,7 +23,7 @@ METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
 WORKFLOW_FILE = "source/Snakefile"
 RUN_FILES = ("spec.json", "run.json", "steps.jsonl")
-FIGURE_KINDS, TABLE_KINDS = ("pdf", "svg", "png"), ("tex", "md", "csv", "html")
+FIGURE_KINDS, TABLE_KINDS = ("pdf", "svg", "png"), ("tex", "md", "csv")
 PAPER_FILES = ("paper/paper.pdf", "paper/paper.tex")
 
 # More than any study that is trained by this project leaves; a guard against zip bombs.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.claims import decide
 from pipeline.claims.types import (
     DECIDED,
     NOT_REPRODUCED,
@@ -23,10 +24,11 @@ from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
 from pipeline.metrics.counts import run_counts
+from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.headline import headline
 from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.select import plural
-from pipeline.metrics.statistics import COUNTED, MIN_REPEATS
+from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
 from pipeline.schemas import validate
 from pipeline.text import markdown
 
@@ -144,20 +146,7 @@ def _contradiction(one: Mapping[str, Any], study: str) -> str | None:
     return None
 
 
-def verdicts_for(
-    name: str, path: Path | None, needing: Collection[str], study: str
-) -> list[list[dict[str, Any]]]:
-    """The extra argument of a figure or table on claims; nothing for all others."""
-    if name not in needing:
-        return []
-    if path is None:
-        raise ClaimError(f"{name} is about claims; give it --verdicts verdicts.json")
-    return [read_verdicts(path, study)]
-
-
 OUTCOMES = VERDICTS
-NO_RATIO = ("utilisation", "fits", "absolute")
-"""Kinds of test whose effect is no ratio of two measurements, which no figure shows."""
 
 
 def outcome(one: Mapping[str, Any]) -> str:
@@ -170,21 +159,15 @@ def outcome(one: Mapping[str, Any]) -> str:
     return UNDECIDED if open_ else str(one["verdict"])
 
 
-def has_interval(one: Mapping[str, Any]) -> bool:
-    """Whether the bounds of a verdict's effect are a 95 % interval: they are from six runs on."""
-    effect = one["effect"]
-    if effect is None or effect.get("interval") == COUNTED:
-        return False
-    return bool(effect.get("repeats", MIN_REPEATS) >= MIN_REPEATS)
-
-
-def no_interval(one: Mapping[str, Any]) -> str:
-    """What stands for the bounds of an effect that has no 95 % interval; empty where it has."""
-    if has_interval(one):
-        return ""
-    if one["effect"].get("interval") == COUNTED:
-        return "(counted)"
-    return f"(no interval: {plural(one['effect']['repeats'], 'run')})"
+def effect_text(one: Mapping[str, Any]) -> str:
+    """The effect of a verdict with its interval, or why it has none; a dash without an effect."""
+    if (effect := one["effect"]) is None:
+        return NONE
+    repeats, how = effect.get("repeats", MIN_REPEATS), effect.get("interval", "")
+    if repeats < MIN_REPEATS and how != COUNTED:
+        return f"{significant(effect['value'])} (no interval: {plural(repeats, 'run')})"
+    value = Interval(effect["value"], effect["low"], effect["high"], repeats, how)
+    return decide.effect_text(value)
 
 
 def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -263,13 +246,9 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     """
     rows = []
     for one in verdicts:
-        effect, claimed = one["effect"], one["claimed"]["text"] if one["claimed"] else "-"
-        shown = "-"
-        if effect is not None:
-            bounds = no_interval(one) or f"[{effect['low']:.3g}, {effect['high']:.3g}]"
-            shown = f"{effect['value']:.3g} {bounds}"
+        claimed = one["claimed"]["text"] if one["claimed"] else NONE
         if outcome(one) != NOT_TESTABLE:
-            cells = markdown(one["sentence"]), outcome(one), shown, claimed
+            cells = markdown(one["sentence"]), outcome(one), effect_text(one), claimed
             rows.append(f"| {' | '.join(cells)} |")
     head = [
         "| published sentence | verdict | effect, with its interval | claimed |",

@@ -239,7 +239,7 @@ def watch(args: argparse.Namespace) -> int:
         "--margin", type=options.share, default=0.05, metavar="RELATIVE",
         help="step times this close are the same (default: 0.05)",
     ),
-    option("--out", type=options.new_folder, help="folder for compare.{md,csv,pdf,svg,png}"),
+    option("--out", type=options.new_folder, help="folder for compare.md"),
 )  # fmt: skip
 def compare(args: argparse.Namespace) -> int:
     """Hold two result sets against one another: losses, times, environment.
@@ -259,7 +259,7 @@ def compare(args: argparse.Namespace) -> int:
     print(write.summary(compared))
     if args.out is not None:
         write.write_all(compared, args.times, args.out)
-        print(f"table and figure: {args.out}")
+        print(f"table: {args.out}")
     return 0 if equal else 1
 
 

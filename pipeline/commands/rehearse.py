@@ -47,10 +47,10 @@ def after_training(study: Study, results: Path, *paper: str) -> list[tuple[str, 
     return [
         ("metrics", *of_study, *runs, "--out", metrics[1]),
         *claims,
-        ("figure", *figures.catalogue.shown(study), *metrics, *judged, *out[0]),
-        ("table", *tables.catalogue.shown(study), *metrics, *judged, *out[1]),
+        ("figure", *figures.catalogue.shown(study), *metrics, *out[0]),
+        ("table", *tables.catalogue.shown(study), *metrics, *out[1]),
         ("paper", *of_study, *metrics, *judged, *drawn, *tabled, *paper, *into),
-        ("page", *of_study, *metrics, *judged, *drawn, *tabled, *runs,
+        ("page", *of_study, *metrics, *judged, *drawn, *runs,
          "--out", str(results / layout.REPORT_FILE)),
     ]  # fmt: skip
 

@@ -154,12 +154,7 @@ def _figures(parser: argparse.ArgumentParser) -> None:
     catalogue.add_arguments(parser, "{pdf,svg,png}")
 
 
-@enter(
-    _figures,
-    option(
-        "--processes", type=options.count(1, 1_000_000), default=1, help="figures drawn at once"
-    ),
-)
+@enter(_figures)
 def figure(args: argparse.Namespace) -> int:
     """Figures as PDF, PNG and SVG, from the table of metrics.
 
@@ -168,7 +163,7 @@ def figure(args: argparse.Namespace) -> int:
     from pipeline.figures.theme import draw_all
     from pipeline.files import note_made
 
-    draw_all(args.names, args.metrics, args.verdicts, args.out, args.processes)
+    draw_all(args.names, args.metrics, args.out)
     note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
     return 0
 
@@ -176,25 +171,24 @@ def figure(args: argparse.Namespace) -> int:
 def _tables(parser: argparse.ArgumentParser) -> None:
     from pipeline.tables import catalogue
 
-    catalogue.add_arguments(parser, "{tex,md,csv,html}")
+    catalogue.add_arguments(parser, "{tex,md,csv}")
 
 
 @enter(_tables)
 def table(args: argparse.Namespace) -> int:
-    """Tables as LaTeX, Markdown, CSV and HTML from the table of metrics.
+    """Tables as LaTeX, Markdown and CSV from the table of metrics.
 
     `python -m pipeline table NAME ... --metrics FILE --out DIR`
     """
     from pipeline.files import note_made
     from pipeline.metrics import table
     from pipeline.metrics.labels import short_names
-    from pipeline.tables import captions, catalogue
-    from pipeline.tables.write import write_all
+    from pipeline.tables.write import write_table
 
     frame = table.read(args.metrics)
-    for name, module, inputs in catalogue.load(args.names, frame, args.verdicts):
-        raw = module.build(*inputs)
-        write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(frame))
+    letters = short_names(frame)
+    for name in args.names:
+        write_table(name, frame, args.out, letters)
     note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
     return 0
 
@@ -298,13 +292,11 @@ def _copy(source: Path, target: Path, suffixes: tuple[str, ...]) -> None:
                 shutil.copyfile(path, temporary)
 
 
-@enter(
-    STUDY, METRICS, VERDICTS, FIGURES, TABLES, RUNS, _out(options.new_file, "report.html to write")
-)
+@enter(STUDY, METRICS, VERDICTS, FIGURES, RUNS, _out(options.new_file, "report.html to write"))
 def page(args: argparse.Namespace) -> int:
     """One self-contained HTML page: verdicts, figures, tables and every run.
 
-    `python -m pipeline page --study --metrics --figures --tables --runs --out`
+    `python -m pipeline page --study --metrics --figures --runs --out`
     """
     from pipeline.claims.write import read_verdicts
     from pipeline.files import note_made, write_text
@@ -315,7 +307,7 @@ def page(args: argparse.Namespace) -> int:
     study = load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
     beside = quote(Path(os.path.relpath(args.runs, args.out.parent)).as_posix())
-    folders = Folders(args.figures, args.tables, args.runs, beside)
+    folders = Folders(args.figures, args.runs, beside)
     text = render(study, table.read(args.metrics, study.name), verdicts, folders)
     write_text(args.out, text)
     note_made([args.out])

@@ -1,10 +1,9 @@
-"""What a comparison found: a summary, a Markdown and CSV table, and a figure."""
+"""A comparison as text: a summary, and a Markdown table with all that differs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from pipeline.compare.sets import SERIES, Comparison, Difference, Match, Place
@@ -16,49 +15,11 @@ from pipeline.metrics.statistics import Interval
 from pipeline.tables.write import to_markdown
 from pipeline.text import markdown, markdown_code
 
-_SMALLEST = 1e-9
 _NOT_MEASURED = "not measured"
 
 
-def frame(found: Comparison) -> pd.DataFrame:
-    """One row for each cell and node count that both sets have; times in seconds."""
-    rows = []
-    for match in found.matches:
-        first = {d.series: d for d in match.differences}
-        row: dict[str, object] = {
-            "cell": match.place[0],
-            "nodes": match.place[1],
-            "repeats": len(match.pairs),
-            "same_training": match.same_training,
-        }
-        for name, series in SERIES.items():
-            largest = [float(d.max()) for d in match.deviations(series).values() if d.size]
-            one = first.get(name)
-            row |= {
-                f"{series}_largest": max(largest, default=np.nan),
-                f"{series}_first_step": one.step if one else None,
-                f"{series}_first_rank": one.rank if one else None,
-                f"{series}_a": one.one if one else np.nan,
-                f"{series}_b": one.other if one else np.nan,
-            }
-        times = found.times.get(match.place)
-        ratio = times.ratio if times else None
-        rows.append(row | {
-            "step_seconds_a": times.one if times else None,
-            "step_seconds_b": times.other if times else None,
-            "step_seconds_ratio": ratio.value if ratio else None,
-            "step_seconds_low": ratio.low if ratio else None,
-            "step_seconds_high": ratio.high if ratio else None,
-            "interval": ratio.how if ratio else None,
-            "times": times.verdict if times else _NOT_MEASURED,
-            "unmatched": "; ".join(match.unmatched),
-            "mixed": "; ".join(match.mixed),
-        })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
 def show(found: Comparison) -> pd.DataFrame:
-    """The frame as text, step times in milliseconds."""
+    """One row for each cell and node count that both sets have, step times in milliseconds."""
     shown = []
     for match in found.matches:
         first = {d.series: d for d in match.differences}
@@ -154,7 +115,7 @@ def _name(place: Place) -> str:
 
 
 def write_all(found: Comparison, times: str, folder: Path) -> None:
-    """Write compare.md, compare.csv and the figure below `folder`."""
+    """Write compare.md below `folder`."""
     heading = "equal" if found.equal(times) else "**different**"
     text = [
         f"# A against B: {heading}\n",
@@ -164,35 +125,3 @@ def write_all(found: Comparison, times: str, folder: Path) -> None:
         *(f"- {markdown(line)}" for line in [*_only(found), *_beside(found)]),
     ]
     write_text(folder / "compare.md", "\n".join(text) + "\n")
-    write_text(folder / "compare.csv", frame(found).to_csv(index=False, lineterminator="\n"))
-    _figure(found, folder)
-
-
-def _figure(found: Comparison, folder: Path) -> None:
-    """Ratio of step times with its interval, and the largest deviation of each series."""
-    from pipeline.figures import panels, theme
-    from pipeline.figures.loss_step import plain_powers
-
-    theme.apply()
-    names = [_name(match.place) for match in found.matches]
-    figure, (left, right) = panels.grid(2, 0.9 + 0.3 * len(names), sharey=True)
-    for y, match in enumerate(found.matches):
-        times = found.times.get(match.place)
-        if times is not None and (r := times.ratio) is not None:
-            colour = "#D55E00" if times.verdict == DIFFERENT else "#0072B2"
-            reach = [[r.value - r.low], [r.high - r.value]]
-            left.errorbar(r.value, y, xerr=reach, fmt="o", color=colour, capsize=3)
-    left.axvline(1, color="#444444", lw=0.8)
-    left.axvspan(1 / (1 + found.margin), 1 + found.margin, color="#DDDDDD", zorder=0)
-    left.set_xlabel("Step time, B over A")
-    table = frame(found)
-    for (name, series), marker in zip(SERIES.items(), ("o", "x"), strict=True):
-        largest = table[f"{series}_largest"].clip(lower=_SMALLEST).replace(np.inf, np.nan)
-        right.plot(largest, range(len(names)), marker, mfc="white", label=name)
-    right.set_xscale("log")
-    plain_powers(right, "x")
-    right.set_xlim(_SMALLEST / 2, max(1e-3, right.get_xlim()[1]))
-    right.set_xlabel(f"Largest relative difference ({_SMALLEST:g} or less: left)")
-    right.legend(frameon=False, loc="best")
-    panels.rows_axis(left, names)
-    theme.save(figure, folder, "compare")

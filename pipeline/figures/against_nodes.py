@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -18,9 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from pipeline.figures import panels, theme
 from pipeline.figures.points import Point
 from pipeline.metrics.format import significant, with_interval
-from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
-    cells,
     interval_notes,
     links,
     node_counts,
@@ -31,12 +26,6 @@ from pipeline.metrics.select import (
     records,
 )
 
-_LINE_POINTS = 9.0
-"""From one name to the next."""
-
-_LABEL_LETTERS = 24
-"""Longest label that is written at the end of a line; else all ends have short names."""
-
 _IDEAL: dict[str, Any] = {"color": theme.GREY, "lw": 1.0, "ls": (0, (6, 3)), "zorder": 1}
 
 
@@ -46,33 +35,26 @@ def draw(
     label: str,
     remark: str = "",
     scale: Mapping[str, float] | None = None,
-    published: Mapping[tuple[str, int], float] | None = None,
-    source: str = "",
 ) -> Figure:
     """A panel for each link with a line for each arm, beside ideal scaling from each base.
 
     `label` names `values`; ideal scaling is proportional to the number of ranks, and `scale`
-    multiplies it by the absolute figure of a base. `published` are values of (cell, nodes) from
-    `source`. Where no cell ran at several numbers of nodes there is a ranking instead.
+    multiplies it by the absolute figure of a base. Where no cell ran at several numbers of nodes
+    there is a ranking instead.
     """
     if values.empty:
         return theme.nothing(table)
     remark = f"{remark}Bars: {interval_notes(values)}."
     counts = values.groupby("arm")["nodes"].nunique()
-    if len(counts) > 1 and counts.max() == 1 and not published:
+    if len(counts) > 1 and counts.max() == 1:
         return _ranking(table, values, label, remark)
-    labels, more = _labels(table, values)
-    remark += more
-    figure, axes_of = panels.grid(len(links(table)), 2.2, sharey=True)
-    ideals = pick(table, "cell", "ideal_speedup")
-    low, high = panels.extent(values)
-    high = max(high, *(published or {}).values(), high)
-    slopes = 0
+    figure, axes_of = panels.grid(len(links(table)), 2.4, sharey=True)
+    ideals, slopes = pick(table, "cell", "ideal_speedup"), 0
     for link, axes in zip(links(table), axes_of, strict=True):
         panels.name_panel(axes, over(link))
         axes.set_xscale("log", base=2)
         own = over_link(table, link)
-        _lines(axes, values[values["cell"].isin(own)], table, published or {})
+        _lines(axes, values[values["cell"].isin(own)], table)
         # Each base has a line of ideal scaling, of which those that coincide are drawn once.
         lines: dict[float, list[float]] = {}
         for base, rows in ideals[ideals["cell"].isin(own)].groupby("base", sort=False):
@@ -86,74 +68,20 @@ def draw(
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
     # The ideal may lie far above everything measured; the measurements set the scale.
+    low, high = panels.extent(values)
     panels.log_axis(axes_of[0].yaxis, low / 1.2, high * 1.2)
     panels.label(axes_of, "Nodes", label)
     ideal = "ideal scaling from each base" if slopes > 1 else "ideal scaling"
     extra = [Line2D([], [], label=ideal, **_IDEAL)] if slopes else []
-    extra += [Line2D([], [], label=source, **theme.PUBLISHED)] if published else []
-    for link, axes in zip(links(table), axes_of, strict=True):
-        own_values = values[values["cell"].isin(over_link(table, link))]
-        _name_ends(axes, own_values, table, labels or {arm: arm for arm in own_values["arm"]})
-    shown = set[str]() if labels else set(values["cell"])
-    return theme.finish(figure, table, shown, remark, named=True, extra=extra)
+    return theme.finish(figure, table, set(values["cell"]), remark, extra=extra)
 
 
-def _labels(table: pd.DataFrame, values: pd.DataFrame) -> tuple[dict[str, str], str]:
-    """Label of each arm, and what its runs were in more words; none where one is too long."""
-    drawn = [pair for pair in zip(records(cells(table)), records(cells(spoken(table))), strict=True)
-             if pair[0]["cell"] in set(values["cell"])]  # fmt: skip
-    labels = {short["arm"]: short["arm_label"] for _, short in drawn}
-    if len(links(table)) > 1 or max(map(len, labels.values())) > _LABEL_LETTERS:
-        return {}, ""
-    ran = {short["arm_label"]: long["precision_ran"] for long, short in drawn
-           if long["arm_label"] != short["arm_label"]}  # fmt: skip
-    return labels, "".join(f" {label} ran in {precision}." for label, precision in ran.items())
-
-
-def _name_ends(
-    axes: Axes, values: pd.DataFrame, table: pd.DataFrame, names: Mapping[str, str]
-) -> None:
-    """Write each arm's name beside the end of its line, apart where lines end close together.
-
-    A line that ends before the last number of nodes has it above the points there. The y axis is
-    settled before.
-    """
-    looks, last, lowest = theme.styles(table), values["nodes"].max(), -math.inf
-    above: Counter[int] = Counter()
-    ends = values.sort_values("nodes").drop_duplicates("arm", keep="last")
-    for row in records(ends.sort_values("value")):
-        # Darker, so that words stand out from white by 4.5 to 1 (WCAG 1.4.3).
-        red, green, blue = (0.62 * shade for shade in to_rgb(looks[row["cell"]].colour))
-        colour = to_hex((red, green, blue))
-        nodes, end, arrow = int(row["nodes"]), row["value"], None
-        if nodes == last:
-            height = float(axes.transData.transform((1, end))[1]) * 72 / axes.figure.dpi
-            lowest = max(height, lowest + _LINE_POINTS)
-            x, offset, side = axes.get_xlim()[1], (8.0, lowest - height), "left"
-            if lowest - height > _LINE_POINTS / 3:
-                arrow = {"arrowstyle": "-", "lw": 0.5, "color": colour, "shrinkA": 1, "shrinkB": 0}
-        else:
-            end = panels.extent(values[values["nodes"] == nodes])[1]
-            x, offset, side = nodes, (0.0, 8 + _LINE_POINTS * above[nodes]), "center"
-            above[nodes] += 1
-        axes.annotate(
-            names[row["arm"]], (x, end), offset, textcoords="offset points", ha=side, va="center",
-            fontsize=theme.LEAST_POINTS, color=colour, arrowprops=arrow, annotation_clip=False,
-        )  # fmt: skip
-
-
-def _lines(
-    axes: Axes,
-    values: pd.DataFrame,
-    table: pd.DataFrame,
-    published: Mapping[tuple[str, int], float],
-) -> None:
+def _lines(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
     """Lines and intervals, moved sideways a little so that no point hides another.
 
     `values` are over one link: over each the line of an arm begins with the point of its one node.
     """
-    looks = theme.styles(table)
-    arms = panels.arms_of(table, values)
+    looks, arms = theme.styles(table), panels.arms_of(table, values)
     step = min(0.05, 0.36 / max(len(arms), 1))
     aside = 2 ** (step * (values["arm"].map(arms.index) - (len(arms) - 1) / 2))
     values = values.assign(x=values["nodes"].astype(float) * aside)
@@ -163,15 +91,11 @@ def _lines(
     )  # fmt: skip
     for cell, rows in values.groupby("cell", sort=False):
         spread = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-        axes.errorbar(
-            rows["x"], rows["value"], spread, fmt="none", ecolor=looks[str(cell)].colour,
-            elinewidth=1.3, capsize=3, zorder=4,
-        )  # fmt: skip
+        colour = looks[str(cell)].colour
+        axes.errorbar(rows["x"], rows["value"], spread, fmt="none", ecolor=colour,
+                      elinewidth=1.3, capsize=3, zorder=4)  # fmt: skip
     for row in records(values):
         axes.add_artist(Point(row["x"], row["value"], _words(row)))
-        if (place := (row["cell"], int(row["nodes"]))) in published:
-            colour = looks[row["cell"]].colour
-            axes.plot(row["x"], published[place], mec=colour, zorder=7, **theme.PUBLISHED)
 
 
 def _words(row: Mapping[str, Any]) -> str:

@@ -44,7 +44,9 @@ def draw(table: pd.DataFrame) -> Figure:
                 "offset points", fontsize=theme.LEAST_POINTS, color="#555555",
             )  # fmt: skip
         axes.set(yscale="log", ylim=(_SMALLEST / 2, top), ylabel="Relative deviation")
-        plain_powers(axes)
+        axes.yaxis.set_major_locator(LogLocator(numticks=5))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: limit(value)))
     remark = (
         f"Deviations below {_SMALLEST:g}, exact agreement among them, are drawn at {_SMALLEST:g}."
     )
@@ -63,11 +65,3 @@ def _curves(axes: Axes, steps: pd.DataFrame, table: pd.DataFrame, estimator: str
         line.set_markevery((place * every // len(drawn), every))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.set_xlabel("Optimiser step")
-
-
-def plain_powers(axes: Axes, axis: str = "y") -> None:
-    """Label a logarithmic axis with powers of ten, as `1e-4`."""
-    one = axes.yaxis if axis == "y" else axes.xaxis
-    one.set_major_locator(LogLocator(numticks=5))
-    one.set_minor_locator(NullLocator())
-    one.set_major_formatter(FuncFormatter(lambda value, _: limit(value)))

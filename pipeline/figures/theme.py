@@ -8,14 +8,11 @@ and Ito, which stays apart under the common kinds of colour blindness.
 from __future__ import annotations
 
 import logging
-import os
 import textwrap
 import warnings
 from collections.abc import Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from multiprocessing import get_context
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +28,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from pipeline.figures import catalogue, points
+from pipeline.figures import points
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
 from pipeline.metrics import table as tidy
+from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.labels import printable
 from pipeline.metrics.select import (
     cells,
@@ -60,8 +58,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _DASHES: tuple[Any, ...] = (
     "", (5, 1.5), (1, 1), (5, 1.5, 1, 1.5), (9, 2), (3, 1, 1, 1, 1, 1), (2, 2), (7, 1, 2, 1),
 )  # fmt: skip
-# A point that was not measured here is open and has a marker that no cell has.
-PUBLISHED: dict[str, Any] = {"marker": "*", "ms": 9.0, "mfc": "white", "mew": 1.1, "ls": ""}
 
 
 @dataclass(frozen=True)
@@ -250,31 +246,12 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return written
 
 
-def draw_all(
-    names: Sequence[str], metrics: Path, verdicts: Path | None, out: Path, processes: int
-) -> None:
-    """Check equal work, draw these figures and write all formats, some of them at once."""
-    draw = partial(_draw, metrics, verdicts, out)
-    # All of them are forked at once, and Snakemake may give as many as it has no limit for.
-    processes = min(processes, len(names), os.cpu_count() or 1)
-    if processes == 1:
-        draw(names)
-        return
-    # (A table is read in each: its reader has threads.)
-    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        for drawn in [pool.submit(draw, [name]) for name in names]:
-            drawn.result()
-
-
-def _draw(metrics: Path, verdicts: Path | None, out: Path, names: Sequence[str]) -> None:
-    apply()
-    frame, shown = _frames(metrics)
-    for name, module, (_, *given) in catalogue.load(names, frame, verdicts):
-        save(module.draw(shown, *given), out, name)
-
-
-@lru_cache(maxsize=1)
-def _frames(metrics: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table, and as figures show it; read once in each process."""
+def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
+    """Check equal work, draw these figures and write all formats."""
     frame = tidy.read(metrics)
-    return frame, printable(frame)
+    shown = printable(frame)
+    apply()
+    for name in names:
+        module = import_module(f"pipeline.figures.{name}")
+        require_equal_work(frame, module.COMPARES, f"figure {name}")
+        save(module.draw(shown), out, name)

@@ -6,12 +6,10 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from pipeline.figures import panels, points, theme
 from pipeline.metrics.format import significant
-from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.metrics.select import listed, not_profiled, pick, plural, records, unmarked
 from pipeline.study.profiling import (
     BACKWARD,
@@ -30,9 +28,8 @@ CAPTION = (
     "the last gradient of the rank itself. Exposed communication is what the rank then, or before "
     "the step, spends on the exchange, on preparing it and on waiting for others; what overlaps "
     "with computing counts as computing. At a bar stand its median share of the step and the time "
-    "of the step. A black line below a bar is as long as the sum of the gradients needs on a node's"
-    " link at least, by rate and bytes; what a strategy hides of that, computing covers. The batch "
-    "is read before the step and is no part of it."
+    "of the step. The batch is read before the step and is no part "
+    "of it."
 )
 COMPARES = {"precision"}
 NEEDS = "profile"
@@ -44,7 +41,6 @@ _LOOK: dict[str, dict[str, Any]] = {
     OPTIMISER: {"facecolor": "#009E73", "label": "optimiser (with clipping)"},
     REST: {"facecolor": "#BBBBBB", "label": "rest of the step"},
 }
-_BOUND: dict[str, Any] = {"color": "#000000", "lw": 1.6, "solid_capstyle": "butt"}
 _EDGE: dict[str, Any] = {"edgecolor": "#333333", "linewidth": 0.5}
 
 
@@ -56,7 +52,7 @@ def draw(table: pd.DataFrame) -> Figure:
         return theme.nothing(
             table, "no run finished" if asked else "the study asks for no profiled runs"
         )
-    arms, bounds = panels.arms_of(table, means), least_milliseconds(table)
+    arms = panels.arms_of(table, means)
     means["phase"] = means["metric"].str.partition(":")[2]
     spent = means.pivot_table(index=["nodes", "cell"], columns="phase", values="value") * 1000
     shares = pick(table, "cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
@@ -66,26 +62,20 @@ def draw(table: pd.DataFrame) -> Figure:
         for row in records(panel.rows.drop_duplicates("cell")):
             place, y = (panel.nodes, row["cell"]), arms.index(row["arm"])
             own = {name: float(spent[name][place]) for name in IN_STEP}
-            whole, left, begins = sum(own.values()), 0.0, 0.0
+            whole, left = sum(own.values()), 0.0
             for name in IN_STEP:
-                begins = left if name == COMMUNICATION else begins
                 width = 100 * own[name] / whole
                 axes.barh(y, width, left=left, height=0.66, **_LOOK[name], **_EDGE)
                 left += width
             share = 100 * float(shares.loc[place, "value"])
             axes.text(105, y, f"{share:.0f} %, {significant(whole, 2)} ms", va="center",
                       fontsize=theme.LEAST_POINTS, color="#A04000")  # fmt: skip
-            if place in bounds:
-                ends = [begins, begins + 100 * bounds[place] / whole]
-                axes.plot(ends, [y + 0.42] * 2, **_BOUND)
             axes.add_artist(points.Point(50, y, _words(row, own)))
         panels.rows_axis(axes, arms)
         axes.set(xlim=(0, 100 + 26 * min(len(places), 4)), xticks=[0, 50, 100])
         axes.set_axisbelow(True)
     panels.label([panel.axes for panel in places], "Share of the step [%]")
-    entries: list[Any] = [Patch(**_LOOK[name], **_EDGE) for name in IN_STEP]
-    if bounds:
-        entries.append(Line2D([], [], label="least time of the gradients on a link", **_BOUND))
+    entries = [Patch(**_LOOK[name], **_EDGE) for name in IN_STEP]
     remark = (
         f"{_remarks(table, means)} Reading the batch, before the step, took "
         f"{significant(spent[DATA].max(), 2)} ms at most."

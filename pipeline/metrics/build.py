@@ -8,17 +8,16 @@ from typing import Any
 import pandas as pd
 
 from pipeline.metrics import table
-from pipeline.metrics.cells import cell_rows, group_runs
+from pipeline.metrics.cells import cell_rows, exactness_rows, group_runs
 from pipeline.metrics.collect import collect, read_all
-from pipeline.metrics.contrasts import all_cells_rows, contrast_rows
+from pipeline.metrics.contrasts import contrast_rows
 from pipeline.metrics.emulation import accuracies, bias_from, real_time_rows
 from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
-from pipeline.metrics.order import order_rows, place_rows
+from pipeline.metrics.order import order_rows
 from pipeline.metrics.parity import parity_rows
 from pipeline.metrics.profile import profile_rows
 from pipeline.metrics.runs import load_run, run_rows
-from pipeline.metrics.sizing import sizing_rows
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.profiling import profiled
 from pipeline.study.real_time import in_real_time
@@ -41,7 +40,7 @@ def build(study: Study, runs: Path) -> pd.DataFrame:
     plan = [spec.run_id for spec in run_order(expand(study))]
     if bias is not None:
         about.append(table.row("emulation_bias", "1", bias))
-    about += [*order_rows(loaded, groups, plan), *all_cells_rows(groups), *sizing_rows(groups)]
+    about += [*order_rows(loaded, groups, plan), *exactness_rows(groups)]
     parity = parity_rows(groups)
     return table.assemble(
         [
@@ -50,7 +49,6 @@ def build(study: Study, runs: Path) -> pd.DataFrame:
             *network_bound_rows(groups),
             *parity,
             *contrast_rows(groups, study.compares, parity, bias),
-            *place_rows(loaded),
             *(one.rows for one in accurate),
             *real_time_rows(real, labels),
             *profile_rows(read_all(study, profiled(study), runs), labels, groups),

@@ -18,7 +18,6 @@ from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import (
     Floats,
     Interval,
-    bca_interval,
     interval_of_ratio,
     repeats_interval,
     values_interval,
@@ -106,9 +105,6 @@ def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
         interval_row("tokens_per_second", "tokens/s", group.rate),
         row("timed_steps", "count", float(sum(len(run.timed_seconds) for run in group.ok))),
     ]
-    bca = bca_interval([run.timed_seconds for run in group.ok])
-    if bca is not None:
-        values.append(interval_row("step_seconds_bca", "s", bca))
     values += [*_ranges(group), *_speedup(group, groups)]
     # Whether the runs that are pooled were made under different circumstances, and which.
     differ = mixed([run.record.run for run in group.ok])
@@ -121,9 +117,7 @@ def _ranges(group: Group) -> list[dict[str, Any]]:
     ranks = [run.record.run["ranks"] for run in group.ok]
     peaks = [[rank["peak_memory_bytes"] for rank in rs] for rs in ranks]
     measured: list[tuple[str, str, list[float]]] = [
-        ("final_loss", "nats/token", [float(run.loss[-1]) for run in group.ok]),
         ("peak_memory_bytes", "bytes", [max(own) for own in peaks]),
-        ("least_peak_memory_bytes", "bytes", [min(own) for own in peaks]),
         ("mean_step_seconds", "s", [float(run.timed_seconds.mean()) for run in group.ok]),
     ]
     tails = [run.tails for run in group.ok]
@@ -220,3 +214,31 @@ def _over(group: Group, base: Group) -> Interval:
     if base is group:
         return Interval(1.0, 1.0, 1.0, len(group.ok), "exact: the base itself")
     return interval_of_ratio(group.rate, base.rate)
+
+
+WITHIN = 0.05
+"""An interval within this share of its value to either side counts as exact."""
+
+
+def exactness_rows(groups: Groups) -> list[dict[str, Any]]:
+    """Rows of level `study`: how many speedups are exact, and how far runs of a cell spread.
+
+    The spread says how many repeats would make them so (docs/statistics.md).
+    """
+    several = [group for group in groups.values() if len(group.ok) > 1]
+    if not several:
+        return []
+    bases = [(group, find_base(group, groups)) for group in several]
+    ratios = [
+        _over(group, base)
+        for group, base in bases
+        if base is not None and base is not group and len(base.ok) > 1
+    ]
+    exact = sum(max(r.high / r.value - 1, 1 - r.low / r.value) <= WITHIN for r in ratios)
+    spreads = [float(np.std(np.log(group.run_rates), ddof=1)) for group in several]
+    about = f"speedups with an interval within {100 * WITHIN:g} % of their value"
+    spread = "standard deviation of the logarithms of a cell's runs, the median cell"
+    return [
+        row("exact_speedups", "count", float(exact), n=len(ratios), text=about),
+        row("spread_of_runs", "1", float(np.median(spreads)), n=len(spreads), text=spread),
+    ]

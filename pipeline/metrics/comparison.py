@@ -8,11 +8,12 @@ by definition, so there it is the batch per rank that must agree.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ComparisonError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIELDS = ("global_batch", "schedule", "updates_per_step", "precision", "data", "model")
 

@@ -25,8 +25,8 @@ from pipeline.metrics.ranks import (
     RANK_SUM,
     RankTest,
     holm,
-    kruskal_wallis,
     largest_effect_size,
+    rank_sum,
     smallest_p_value,
 )
 from pipeline.metrics.select import plural
@@ -88,7 +88,7 @@ def contrast_rows(
             if text is not None
         ]
         pairs = [pair for pair, text in obstacles if text is None]
-        tests = [kruskal_wallis([p.one.run_rates, p.other.run_rates]) for p in pairs]
+        tests = [rank_sum(p.one.run_rates, p.other.run_rates) for p in pairs]
         adjusted = holm([test.p_value for test in tests])
         # What the correction would leave if no two cells overlapped at all: the best there can be.
         least = holm([smallest_p_value(len(p.one.ok), len(p.other.ok)) for p in pairs])
@@ -96,23 +96,6 @@ def contrast_rows(
         for pair, test, p, smallest in zip(pairs, tests, adjusted, least, strict=True):
             frames.append(rows(_context(pair), _values(pair, test, p, smallest, name, bias)))
     return frames
-
-
-def all_cells_rows(groups: Groups) -> list[dict[str, Any]]:
-    """Kruskal-Wallis of all cells at once at each node count, for rows of level `study`."""
-    found = []
-    for nodes in sorted({nodes for _, nodes in groups}):
-        rates = [g.run_rates for (_, n), g in groups.items() if n == nodes and g.ok]
-        if len(rates) < 2:
-            continue
-        test = kruskal_wallis(rates)
-        text = f"Kruskal-Wallis of {len(rates)} cells, H = {test.statistic:.3g}"
-        shared = {"n": test.n, "nodes": nodes}
-        found += [
-            row("all_cells_p_value", "1", test.p_value, text=text, **shared),
-            row("all_cells_effect_size", "1", test.effect_size, text="epsilon squared", **shared),
-        ]
-    return found
 
 
 def _families(groups: Groups) -> Mapping[str, list[Pair]]:
@@ -188,7 +171,6 @@ def _values(
     pair: Pair, test: RankTest, p_value: float, smallest: float, family: str, bias: float | None
 ) -> list[dict[str, Any]]:
     ratio = interval_of_ratio(pair.one.rate, pair.other.rate)
-    overlap = pair.one.rate.overlaps(pair.other.rate)
     # Times of emulated nodes may be off either way, so that ratios this close to 1 say nothing.
     off = 1.0
     if pair.one.context["network"] == "emulated":
@@ -207,11 +189,9 @@ def _values(
     return [
         interval_row("rate_ratio", "1", ratio),
         row("p_value", "1", p_value, n=n, text=corrected),
-        row("p_value_uncorrected", "1", test.p_value, n=n, text=RANK_SUM),
         row("smallest_p_value", "1", smallest, n=n, text=f"{apart_at_best}, corrected"),
         row("effect_size", "1", test.effect_size, n=n, text="epsilon squared"),
         row("largest_effect_size", "1", effect, n=n, text=apart_at_best),
-        row("intervals_overlap", "1", float(overlap), n=n, text="yes" if overlap else "no"),
         row("circumstances_differ", "1", float(bool(differ)), text=differ or "no"),
         row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
     ]

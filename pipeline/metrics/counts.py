@@ -13,6 +13,9 @@ from pipeline.metrics.ranks import DRIFT
 from pipeline.metrics.runs import TIMER_SHARE
 from pipeline.metrics.select import listed, mixed_notes, pick, plural, records
 
+STATUSES = ("ok", "disturbed", "oom", "unsupported", "failed", "timeout")
+"""Of runs, as tables and page list them."""
+
 LEVELS = {"run": "timed", "profile": "profiled", "real_time": "real-time"}
 """Levels of the table of metrics that are about runs, and what these are called."""
 

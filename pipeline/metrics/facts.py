@@ -115,12 +115,6 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         facts["steal_share"] = max(shares)
     if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
         facts["cpu_mhz"] = min(clocks)
-    cores = {rank["rank"]: rank["cores"] for rank in ranks if "cores" in rank}
-    if cores:
-        facts["placement"] = "; ".join(
-            f"rank {rank} on {f'core {own[0]}' if len(own) == 1 else f'{len(own)} cores'}"
-            for rank, own in cores.items()
-        )
     return facts
 
 

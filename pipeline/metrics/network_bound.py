@@ -9,11 +9,8 @@ model, nor of links whose rate is not known.
 
 from __future__ import annotations
 
-import pandas as pd
-
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.parity import lossy
-from pipeline.metrics.select import pick, records
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.models import HALF
 from pipeline.parallel.wire import ring
@@ -35,15 +32,6 @@ def network_bound_rows(groups: Groups) -> list[Rows]:
             interval_row("share_of_network_bound", "1", group.rate.times(1 / bound)),
         ]))  # fmt: skip
     return frames
-
-
-def least_milliseconds(table: pd.DataFrame) -> dict[tuple[int, str], float]:
-    """(nodes, cell) -> the milliseconds that the gradients of a step need on a link at least."""
-    found = pick(table, "cell", "network_bound_tokens_per_second")
-    return {
-        (int(one["nodes"]), one["cell"]): 1000 * one["global_batch_tokens"] / one["value"]
-        for one in records(found)
-    }
 
 
 def least_step_seconds(group: Group) -> float | None:

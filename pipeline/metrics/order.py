@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.metrics.cells import Groups
 from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.runs import Run
-from pipeline.metrics.table import Rows, row, rows
+from pipeline.metrics.table import row
 
 ORDER = "random within each repeat, fixed by the seeds"
 
@@ -27,14 +27,6 @@ def executed(runs: Sequence[Run]) -> list[Run]:
         key=lambda run: (run.record.run["started_at"], run.record.run["ended_at"],
                          run.context["run_id"]),
     )  # fmt: skip
-
-
-def place_rows(runs: Sequence[Run]) -> list[Rows]:
-    """One row per run: its place in the order of execution, from 1."""
-    return [
-        rows({**run.context, "level": "run"}, [row("execution_order", "count", float(place))])
-        for place, run in enumerate(executed(runs), 1)
-    ]
 
 
 def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list[dict[str, Any]]:

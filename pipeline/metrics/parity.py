@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ _FULL_PRECISION = "fp32"
 class Deviation:
     """Largest relative deviations of one run, or of several when merged.
 
-    `early` is over the first `FIRST_STEPS` steps, `all` over the whole run; `skipped` counts the
-    steps at which a loss scaler skipped the update in either run, which are in none of them.
+    `early` is over the first `FIRST_STEPS` steps, `all` over the whole run.
+    Steps at which a loss scaler skipped the update in either run are in none of them.
     """
 
     loss_first: float
@@ -47,7 +46,6 @@ class Deviation:
     norm_early: float
     loss_all: float
     norm_all: float
-    skipped: int
 
     def within(self, band: Band) -> bool:
         """Whether the four figures of the first steps stay inside the band."""
@@ -57,10 +55,9 @@ class Deviation:
 
     @staticmethod
     def largest(parts: Sequence[Deviation]) -> Deviation:
-        """The worst of each figure, and all skipped steps."""
+        """The worst of each figure."""
         names = ("loss_first", "norm_first", "loss_early", "norm_early", "loss_all", "norm_all")
-        worst = {name: max(getattr(part, name) for part in parts) for name in names}
-        return Deviation(**worst, skipped=sum(part.skipped for part in parts))
+        return Deviation(**{name: max(getattr(part, name) for part in parts) for name in names})
 
 
 def relative_deviation(values: Floats, reference: Floats) -> Floats:
@@ -93,7 +90,7 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
         figures[f"{name}_first"] = float(deviation[early[0]])
         figures[f"{name}_early"] = float(deviation[early].max())
         figures[f"{name}_all"] = float(deviation[~skipped].max())
-    return Deviation(**figures, skipped=int(skipped.sum()))
+    return Deviation(**figures)
 
 
 def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -206,22 +203,8 @@ def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
         row("parity_norm_all", "1", worst.norm_all, n=n),
         {"metric": "parity_band", "text": band.name},
         row("parity_steps", "count", float(steps), text="first steps that decide"),
-        row("parity_skipped", "count", float(worst.skipped),
-            text="skipped by a loss scaler, and left out"),
-        *_between_seeds(reference),
         _verdict(EQUAL if worst.within(band) else NOT_EQUAL),
     ]  # fmt: skip
-
-
-def _between_seeds(reference: Group) -> list[dict[str, Any]]:
-    """How far runs of the reference with other seeds are apart, to read a later drift against."""
-    by_seed = {run.context["seed"]: run for run in reference.ok}
-    pairs = list(combinations(by_seed.values(), 2))
-    if not pairs:
-        return []
-    largest = max(float(np.nanmax(relative_deviation(a.loss, b.loss))) for a, b in pairs)
-    about = "over all steps, between seeds"
-    return [row("parity_loss_seeds", "1", largest, n=len(by_seed), text=about)]
 
 
 def _verdict(text: str) -> dict[str, Any]:

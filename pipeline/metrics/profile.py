@@ -161,14 +161,8 @@ def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     share = resolve(spec).strategy.idle_share(spec) if known else None
     if share is None:
         return []
-    by_formula = {
-        "phase_idle_formula": (share, "bubble / step time"),
-        "phase_bubble_formula": (share / (1 - share), "bubble / time of computation"),
-    }
-    found = [
-        row(metric, "1", value, text=f"{about} by the formula of the schedule, not measured")
-        for metric, (value, about) in by_formula.items()
-    ]
+    about = "bubble / time of computation, by the formula of the schedule, not measured"
+    found = [row("phase_bubble_formula", "1", share / (1 - share), text=about)]
     for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
         each = [_bubbles(record, equal=equal) for record in records]
         if runs := [np.asarray(steps) for steps in each if steps]:

@@ -2,8 +2,7 @@
 
 Hoefler & Belli (SC15, rule 7): measurements are compared by a test that asks for no distribution.
 Two groups are compared by the exact rank-sum test (Wilcoxon, Mann & Whitney), since the chi-squared
-approximation of Kruskal-Wallis promises too much for few values (4 against 4: 0.021 for 0.029);
-more than two by Kruskal-Wallis.
+approximation of Kruskal-Wallis promises too much for few values (4 against 4: 0.021 for 0.029).
 """
 
 from __future__ import annotations
@@ -27,36 +26,29 @@ RANK_SUM = "exact rank-sum test (Wilcoxon, Mann & Whitney)"
 
 @dataclass(frozen=True)
 class RankTest:
-    """Kruskal-Wallis of some groups: its H, p-value, effect size and number of values.
+    """Rank-sum test of two groups: its p-value, effect size and number of values.
 
-    `effect_size` is epsilon squared, H / (n - 1): 0 for groups that mix freely, near 1 for many
-    groups that do not overlap (Tomczak & Tomczak 2014).
+    `effect_size` is epsilon squared, H / (n - 1) of Kruskal and Wallis: 0 for groups that mix
+    freely, largest for groups that do not overlap (Tomczak & Tomczak 2014).
     """
 
-    statistic: float
     p_value: float
     effect_size: float
     n: int
 
 
-def kruskal_wallis(groups: Sequence[Floats]) -> RankTest:
-    """Do these groups come from one distribution? Exact for two groups of which one is small.
-
-    More groups use the chi-squared approximation of scipy. Values that are all alike give p = 1.
-    """
+def rank_sum(one: Floats, other: Floats) -> RankTest:
+    """Test of two samples being alike, exact where one is small; p is 1 where all are one value."""
     from scipy.stats import kruskal, mannwhitneyu
 
-    values = np.concatenate(list(groups))
+    values = np.concatenate([one, other])
     if (values == values[0]).all():
-        return RankTest(0.0, 1.0, 0.0, len(values))
-    statistic, p_value = kruskal(*groups)
-    if len(groups) == 2:
-        exact = mannwhitneyu(groups[0], groups[1], alternative="two-sided").pvalue
-        # With ties scipy turns to an approximation, which can fall below what is possible.
-        p_value = max(exact, smallest_p_value(len(groups[0]), len(groups[1])))
-    return RankTest(
-        float(statistic), float(p_value), float(statistic) / (len(values) - 1), len(values)
-    )
+        return RankTest(1.0, 0.0, len(values))
+    exact = mannwhitneyu(one, other, alternative="two-sided").pvalue
+    # With ties scipy turns to an approximation, which can fall below what is possible.
+    p_value = max(exact, smallest_p_value(len(one), len(other)))
+    effect_size = kruskal(one, other).statistic / (len(values) - 1)
+    return RankTest(float(p_value), float(effect_size), len(values))
 
 
 def p_value_above(one: Floats, other: Floats) -> float:
@@ -119,4 +111,4 @@ def drift(series: Floats) -> Drift | None:
         return None
     first, last = series[:third], series[-third:]
     share = float(np.median(last) / np.median(first)) - 1.0
-    return Drift(share, kruskal_wallis([first, last]).p_value, third)
+    return Drift(share, rank_sum(first, last).p_value, third)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from pipeline.metrics import flops
 from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.ranks import NOT_TESTED, drift
-from pipeline.metrics.statistics import Floats, harmonic_mean, median_interval
+from pipeline.metrics.statistics import Floats, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord
@@ -111,23 +110,12 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
     timed = median_interval(run.timed_seconds)
     ranks = run.record.run["ranks"]
     peaks = [rank["peak_memory_bytes"] for rank in ranks]
-    hashes = {rank["weights_sha256"] for rank in ranks}
     values = [
         interval_row("step_seconds", "s", timed),
         interval_row("tokens_per_second", "tokens/s", timed.rate(tokens)),
-        row("mean_step_seconds", "s", float(np.mean(run.timed_seconds)), n=timed.n,
-            text="arithmetic mean over the timed steps"),
-        row("mean_tokens_per_second", "tokens/s", harmonic_mean(tokens / run.timed_seconds),
-            n=timed.n, text="harmonic mean over the timed steps"),
-        *(row(name, "s", value, n=timed.n) for name, value in run.tails.items()),
-        row("untimed_steps", "count", float((~run.timed).sum())),
-        row("final_loss", "nats/token", run.loss[-1]),
-        row("final_grad_norm", "1", run.grad_norm[-1]),
-        row("total_seconds", "s", float(run.seconds.sum()), text="sum of all steps"),
         row("peak_memory_bytes", "bytes", float(max(peaks)), text="largest rank"),
-        row("weights_bit_equal", "1", float(len(hashes) == 1), n=len(ranks)),
         *flops.run_values(run.record, tokens / timed.value),
-    ]  # fmt: skip
+    ]
     clocks = [rank.get("timer_overhead_seconds") for rank in ranks]
     if None not in clocks:
         slowest = float(max(clocks))
@@ -137,17 +125,12 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
         ]
     if (found := drift(run.timed_seconds)) is None:
         return [*values, {"metric": "drift", "text": NOT_TESTED}]
-    return [
-        *values,
-        row("drift", "1", found.share, n=found.n, text=found.verdict),
-        row("drift_p_value", "1", found.p_value, n=found.n, text="Kruskal-Wallis"),
-    ]
+    return [*values, row("drift", "1", found.share, n=found.n, text=found.verdict)]
 
 
 def _step_rows(run: Run) -> Rows:
     series = {
         "step_seconds": ("s", run.seconds),
-        "elapsed_seconds": ("s", np.cumsum(run.seconds)),
         "loss": ("nats/token", run.loss),
         "grad_norm": ("1", run.grad_norm),
     }
@@ -168,24 +151,16 @@ def _rank_rows(run: Run) -> Rows:
     The base below both is what the rank measured before it built its model, else the one measured
     once, with what is loaded later; torch's allocator on CUDA has none.
     """
-    own: dict[int, list[float]] = {}
-    for step in run.record.steps:
-        if step.timed:
-            own.setdefault(step.rank, []).append(step.seconds)
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
     later = loaded_later(record["execution"]["launcher"] == "fork") if cpu else 0
     measured, predicted = [], []
     for rank in record["ranks"]:
         number = rank["rank"]
-        seconds = median(own[number]) if number in own else None
         figures = [
             ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
             ("mean_utilisation", "cores" if cpu else "1", rank["mean_utilisation"]),
-            ("rank_step_seconds", "s", seconds),
             ("peak_flops_per_second", "FLOP/s", rank.get("peak_flops_per_second")),
-            ("peak_reserved_bytes", "bytes", rank.get("peak_reserved_bytes")),
-            ("peak_process_bytes", "bytes", rank.get("peak_process_bytes")),
         ]
         measured += [row(m, unit, v, rank=number) for m, unit, v in figures if v is not None]
         memory = {

@@ -13,7 +13,6 @@ see tests/unit/metrics/test_coverage.py, which measures both, and docs/lab-notes
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,8 +26,6 @@ Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 # Fewest repeats whose extremes cover their median with 95 %: 1 - 2 x 0.5^6 = 96.9 %.
 MIN_REPEATS = 6
-NUM_RESAMPLES = 9999
-_SEED = 20220613
 _PERCENT = f"{100 * CONFIDENCE:g} %"
 NO_INTERVAL = f"no interval: under {MIN_REPEATS} runs"
 
@@ -54,10 +51,6 @@ class Interval:
         """This value and its bounds times a positive factor."""
         ends = {name: factor * getattr(self, name) for name in ("value", "low", "high")}
         return replace(self, **ends)
-
-    def overlaps(self, other: Interval) -> bool:
-        """Whether any number lies in both."""
-        return self.low <= other.high and other.low <= self.high
 
 
 def median_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
@@ -180,35 +173,3 @@ def _satterthwaite(one: Interval, other: Interval) -> tuple[float, float]:
     parts = sum(v**2 / df for v, df in zip(variance, freedom, strict=True))
     both = float(stdtrit(total**2 / parts, tail))
     return both / alone[0], both / alone[1]
-
-
-def bca_interval(runs: Sequence[Floats]) -> Interval | None:
-    """Median of the run medians with the BCa bootstrap interval, beside the one that is used.
-
-    None under `MIN_REPEATS` and where it is not defined (all runs alike).
-    """
-    from scipy.stats import bootstrap
-
-    medians = np.asarray([np.median(run) for run in runs], dtype=np.float64)
-    n, value = len(medians), float(np.median(medians))
-    if n < MIN_REPEATS:
-        return None
-    with warnings.catch_warnings():
-        # scipy warns and answers NaN where all values are one.
-        warnings.simplefilter("ignore", category=RuntimeWarning)
-        bounds = bootstrap(
-            (medians,), np.median, confidence_level=CONFIDENCE, n_resamples=NUM_RESAMPLES,
-            method="BCa", rng=np.random.default_rng(_SEED),
-        ).confidence_interval  # fmt: skip
-    if not math.isfinite(bounds.low + bounds.high):
-        return None
-    how = (
-        f"BCa bootstrap of {n} run medians, {_PERCENT} by its construction; "
-        "87 to 95 % where it was simulated"
-    )
-    return Interval(value, min(float(bounds.low), value), max(float(bounds.high), value), n, how)
-
-
-def harmonic_mean(rates: Floats) -> float:
-    """Mean of rates over equal work: total work over total time."""
-    return float(len(rates) / np.sum(1.0 / np.asarray(rates, dtype=np.float64)))

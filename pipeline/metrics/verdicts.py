@@ -32,7 +32,6 @@ class Verdict:
     p_value: float
     effect_size: float
     n: int
-    overlap: bool
 
     @property
     def decided(self) -> bool:
@@ -83,24 +82,17 @@ def _verdict(table: pd.DataFrame, one: tuple[str, int], **against: Any) -> Verdi
     by_metric = {row["metric"]: row for row in records(rows)}
     text, nan = str(by_metric["speed_verdict"]["text"]), math.nan
     if "rate_ratio" not in by_metric:
-        return Verdict(text, nan, nan, nan, nan, nan, n=0, overlap=False)
+        return Verdict(text, nan, nan, nan, nan, nan, n=0)
     value = {metric: float(row["value"]) for metric, row in by_metric.items()}
     ratio = by_metric["rate_ratio"]
     return Verdict(
         text, value["rate_ratio"], float(ratio["low"]), float(ratio["high"]), value["p_value"],
-        value["effect_size"], int(ratio["n"]), overlap=bool(value["intervals_overlap"]),
+        value["effect_size"], int(ratio["n"]),
     )  # fmt: skip
 
 
 _PAIR = [*KEYS, "other", "other_nodes"]
-_FIGURES = (
-    "p_value",
-    "p_value_uncorrected",
-    "smallest_p_value",
-    "effect_size",
-    "largest_effect_size",
-    "intervals_overlap",
-)
+_FIGURES = ("p_value", "smallest_p_value", "effect_size", "largest_effect_size")
 
 
 def comparisons(table: pd.DataFrame) -> pd.DataFrame:

@@ -13,10 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import NOT_TESTABLE, Claim
-from pipeline.claims.write import OUTCOMES, no_interval, outcome, read_verdicts
+from pipeline.claims.write import OUTCOMES, effect_text, outcome, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
-from pipeline.metrics.format import NONE, significant
 from pipeline.study.load import load_study, shipped_studies
 
 NOT_RUN = "not run"
@@ -80,14 +79,8 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "repeats": effect.get("repeats"),
         "claimed": str(claim.region) if claim.region else None,
         "why": f"{one['why']}; {one['scale']}" if one else f"made on {claim.made_at}",
-        "shown": _shown(one) if effect and one else NONE,
+        "shown": effect_text(one or {"effect": None}),
     }
-
-
-def _shown(one: Mapping[str, Any]) -> str:
-    effect = one["effect"]
-    bounds = f"[{significant(effect['low'])}, {significant(effect['high'])}]"
-    return f"{significant(effect['value'])} {no_interval(one) or bounds}"
 
 
 def counts(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -18,16 +18,17 @@ from markupsafe import Markup
 
 from pipeline import figures, tables
 from pipeline.claims.types import NOT_TESTABLE
-from pipeline.claims.write import OUTCOMES, count, no_interval, outcome
-from pipeline.documents import MAX_MADE_BYTES, read_text
+from pipeline.claims.write import OUTCOMES, count, effect_text, outcome
 from pipeline.errors import SamestepError
-from pipeline.metrics.format import NONE, significant, with_interval
+from pipeline.metrics.counts import STATUSES
+from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import fact, plural, repeats, setting
 from pipeline.page.runs import LOG_LINES, groups_of, run_rows
 from pipeline.paper.claim_facts import by_reason
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
-from pipeline.tables.status import STATUSES
+from pipeline.tables.write import is_right, made, printed_form
+from pipeline.text import one_line
 
 _HERE = Path(__file__).parent
 # Sections by the question that they answer: its name, its short name, its figures and its tables.
@@ -40,26 +41,20 @@ _SECTIONS = (
     ("layouts", "What does each layout cost, and by its formula?", "Layouts", (), ("layouts",)),
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
      ("what_if",)),
-    ("memory", "How much memory does it take?", "Memory", (), ("resources", "memory")),
+    ("memory", "How much memory does it take?", "Memory", (), ("memory",)),
 )  # fmt: skip
 _SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
-# What the first screen, the verdicts and the runs show; claims are told with their verdicts.
+# What the first screen and the runs show.
 _RESULT = (("throughput",), ("summary",))
-_PUBLISHED = ("published",)
-_RUN_TABLES = ("status", "experiments")
-# Columns of the list of runs that are left out where all runs have the same.
-_OPTIONAL = (("resumed", "Resumed"), ("hosts", "Hosts"), ("as_root", "As root"), ("image", "Image"))
-# The caption stands outside of the box in which a wide table scrolls.
+_RUN_TABLES = ("status",)
 _POINT = re.compile(r'<circle class="point" cx="([\d.]+)%" cy="([\d.]+)%"[^>]*><title>([^<]*)<')
-_TABLE = re.compile(r"<table><caption>([^<]*)</caption>(.*?)</table>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where figures, tables and runs of a study are; `records` leads from the page to the last."""
+    """Where figures and runs of a study are; `records` leads from the page to the last."""
 
     figures: Path
-    tables: Path
     runs: Path
     records: str = "runs"
 
@@ -85,21 +80,19 @@ def render(
     # Decided claims come first, then what was measured and left open, then the rest.
     interest = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
     shown = [_verdict(one) for one in sorted(verdicts, key=lambda one: interest[outcome(one)])]
-    columns = [(key, name) for key, name in _OPTIONAL if len({getattr(r, key) for r in rows}) > 1]
-    # Where nothing was tested as a ratio, nothing sent, or nothing went wrong.
+    # Where nothing was sent, or nothing went wrong.
     empty = {
-        "published": not numbers["claims"].get("drawn"),
         "sends": not numbers["split"].get("sent"),
         "status": not numbers["runs"]["exceptions"],
     }
-    drawn = [name for name in figures.catalogue.shown(study) if not empty.get(name)]
-    made = [name for name in tables.catalogue.shown(study) if not empty.get(name)]
+    drawn = figures.catalogue.shown(study)
+    tabled = [name for name in tables.catalogue.shown(study) if not empty.get(name)]
 
     def figures_of(names: Iterable[str]) -> list[Any]:
         return [_figure(folders.figures, name) for name in names if name in drawn]
 
     def tables_of(names: Iterable[str]) -> list[Any]:
-        return [_table(folders.tables, name) for name in names if name in made]
+        return [_table(name, table) for name in names if name in tabled]
 
     sections = [
         {"name": name, "question": question, "short": short, "figures": figures_of(of_figures),
@@ -129,18 +122,11 @@ def render(
         untested=by_reason([one for one in shown if one["verdict"] == NOT_TESTABLE]),
         verdict_counts=list(count(verdicts).items()),
         result={"figures": figures_of(_RESULT[0]), "tables": tables_of(_RESULT[1])},
-        published=figures_of(_PUBLISHED),
         sections=[one for one in sections if one["figures"] or one["tables"]],
         run_tables=tables_of(_RUN_TABLES),
-        environment=_table(folders.tables, "environment"),
+        environment=_table("environment", table),
         groups=groups_of(rows),
         records=folders.records,
-        columns=columns,
-        constant="; ".join(
-            f"{name.lower()} {getattr(rows[0], key)}"
-            for key, name in _OPTIONAL
-            if (key, name) not in columns and getattr(rows[0], key) != NONE
-        ),
         exceptions=any(row.status != "ok" for row in rows),
         log_lines=LOG_LINES,
         none_shown=NONE,
@@ -155,20 +141,13 @@ def over_tcp(table: pd.DataFrame) -> str:
 
 def _unnamed() -> tuple[list[str], list[str]]:
     """Figures and tables that no section names: new files show up without an edit here."""
-    named = [*_RESULT[0], *_PUBLISHED, *(name for section in _SECTIONS for name in section[3])]
-    tabled = [*_RESULT[1], *_RUN_TABLES, "claims", "environment"]
-    tabled += [name for section in _SECTIONS for name in section[4]]
+    named = [*_RESULT[0], *(name for section in _SECTIONS for name in section[3])]
+    named_tables = [*_RESULT[1], *_RUN_TABLES, "environment"]
+    named_tables += [name for section in _SECTIONS for name in section[4]]
     return (
         [name for name in figures.names() if name not in named],
-        [name for name in tables.names() if name not in tabled],
+        [name for name in tables.names() if name not in named_tables],
     )
-
-
-def _made(folder: Path, kind: str, name: str, suffix: str) -> Path:
-    path = folder / f"{name}.{suffix}"
-    if not path.is_file():
-        raise SamestepError(f"{path} does not exist; run `python -m pipeline {kind} {name}` first")
-    return path
 
 
 def _figure(folder: Path, name: str) -> dict[str, Any]:
@@ -176,7 +155,10 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
 
     The points are those that the file itself names (`pipeline.figures.points.Point`).
     """
-    drawing = _made(folder, "figure", name, "svg").read_bytes()
+    path = folder / f"{name}.svg"
+    if not path.is_file():
+        raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
+    drawing = path.read_bytes()
     caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
@@ -191,29 +173,23 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _table(folder: Path, name: str) -> dict[str, Any]:
-    """Caption and content of a page that the stage `table` wrote, which escapes every cell."""
-    path = _made(folder, "table", name, "html")
-    parts = _TABLE.findall(read_text(path, "table", SamestepError, max_bytes=MAX_MADE_BYTES))
-    if len(parts) != 1:
-        again = f"run `python -m pipeline table {name}` again"
-        raise SamestepError(f"{path} holds {len(parts)} tables, not one; {again}")
-    [(caption, content)] = parts
+def _table(name: str, table: pd.DataFrame) -> dict[str, Any]:
+    """A table as texts, with the columns that are aligned right."""
+    shown, caption = printed_form(made(name, table)[1], tables.captions()[name])
+    rights = is_right(shown)
+    texts = [[one_line(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
     return {
         "name": name,
         "title": name.replace("_", " ").capitalize(),
-        "caption": Markup(caption),
-        "html": Markup(f"<table>{content}</table>"),
+        "caption": caption,
+        "heads": list(zip(shown.columns, rights, strict=True)),
+        "rows": [list(zip(row, rights, strict=True)) for row in texts],
     }
 
 
 def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
     """A verdict with its numbers as texts."""
-    texts = {"measured": NONE, "claimed": NONE, "published": NONE}
-    if effect := one["effect"]:
-        value, without = effect["value"], no_interval(one)
-        interval = with_interval(value, effect["low"], effect["high"])
-        texts["measured"] = f"{significant(value)} {without}" if without else interval
+    texts = {"measured": effect_text(one), "claimed": NONE, "published": NONE}
     if one["claimed"]:
         texts["claimed"] = one["claimed"]["text"]
     if one["published"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,8 +17,7 @@ from pipeline.files import open_regular
 from pipeline.metrics.collect import collect_every, run_folder
 from pipeline.metrics.counts import LEVELS
 from pipeline.metrics.format import NONE, significant
-from pipeline.metrics.select import pick, records
-from pipeline.records import RunRecord
+from pipeline.metrics.select import pick
 from pipeline.study.spec import TIMED
 from pipeline.study.study import Study
 
@@ -46,14 +45,14 @@ class RunRow:
     status: str
     reason: str
     seconds: float | None
-    step_time: str
-    resumed: str
-    hosts: str
-    as_root: str
-    image: str
     log: tuple[str, ...]
     log_note: str
     has_steps: bool
+
+    @property
+    def step_time(self) -> str:
+        """Milliseconds, or a dash."""
+        return NONE if self.seconds is None else significant(1000 * self.seconds)
 
 
 def run_rows(study: Study, table: pd.DataFrame, runs: Path) -> list[RunRow]:
@@ -61,40 +60,39 @@ def run_rows(study: Study, table: pd.DataFrame, runs: Path) -> list[RunRow]:
 
     Raises RecordError on a missing or unfit record, SamestepError where the metrics are of others.
     """
-    labels = {
-        row["run_id"]: row["label"]
-        for level in LEVELS
-        for row in records(pick(table, level, "status"))
-    }
-    times = {row["run_id"]: row for row in records(pick(table, "run", "step_seconds"))}
-    found = collect_every(study, runs)
-    for record in found:
-        if record.spec.run_id not in labels:
+    status = pd.concat([pick(table, level, "status") for level in LEVELS])
+    labels = dict(zip(status["run_id"], status["label"], strict=True))
+    times = pick(table, "run", "step_seconds").set_index("run_id")["value"]
+    found = []
+    for record in collect_every(study, runs):
+        spec = record.spec
+        if spec.run_id not in labels:
             raise SamestepError(
-                f"the metrics hold no run {record.spec.run_id}; run `python -m pipeline metrics` "
-                "again"
+                f"the metrics hold no run {spec.run_id}; run `python -m pipeline metrics` again"
             )
-    return [_row(record, labels, times, runs) for record in found]
+        step = record.run["execution"].get("resumed_from_step")
+        resumed = f"resumed from step {step}" if step else ""
+        log, note = log_end(run_folder(runs, spec) / "log.txt")
+        found.append(RunRow(
+            name=spec.run_id.partition("/")[2],
+            label=labels[spec.run_id],
+            nodes=spec.world.nodes,
+            repeat=str(spec.repeat) if spec.kind == TIMED else spec.kind,
+            status=record.status,
+            reason="; ".join(filter(None, [tidy(record.run["reason"] or ""), resumed])),
+            seconds=times.get(spec.run_id),
+            log=log,
+            log_note=note,
+            has_steps=bool(record.steps),
+        ))  # fmt: skip
+    return found
 
 
-@dataclass(frozen=True)
-class RunGroup:
-    """The runs of one cell at one number of nodes.
+def groups_of(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
+    """The runs of each cell at each number of nodes, those with an exception first.
 
     `seconds` is the median of their medians, None where none has one; `milliseconds` is its text.
     """
-
-    label: str
-    nodes: int
-    counts: list[tuple[str, int]]
-    seconds: float | None
-    milliseconds: str
-    exceptions: bool
-    runs: list[RunRow]
-
-
-def groups_of(rows: Sequence[RunRow]) -> list[RunGroup]:
-    """The runs by cell and nodes, those with an exception first, else in the order of the study."""
     found: dict[tuple[str, int], list[RunRow]] = {}
     for row in rows:
         found.setdefault((row.label, row.nodes), []).append(row)
@@ -102,48 +100,16 @@ def groups_of(rows: Sequence[RunRow]) -> list[RunGroup]:
     for (label, nodes), runs in found.items():
         times = [run.seconds for run in runs if run.seconds is not None]
         seconds = median(times) if times else None
-        groups.append(RunGroup(
-            label=label,
-            nodes=nodes,
-            counts=list(Counter(run.status for run in runs).items()),
-            seconds=seconds,
-            milliseconds="" if seconds is None else significant(1000 * seconds),
-            exceptions=any(run.status != "ok" for run in runs),
-            runs=sorted(runs, key=lambda run: run.status == "ok"),
-        ))  # fmt: skip
-    return sorted(groups, key=lambda group: not group.exceptions)
-
-
-def _row(
-    record: RunRecord, labels: Mapping[str, str], times: Mapping[str, dict[str, Any]], runs: Path
-) -> RunRow:
-    spec, execution = record.spec, record.run["execution"]
-    time = times.get(spec.run_id)
-    lines, note = log_end(run_folder(runs, spec) / "log.txt")
-    return RunRow(
-        name=spec.run_id.partition("/")[2],
-        label=labels[spec.run_id],
-        nodes=spec.world.nodes,
-        repeat=str(spec.repeat) if spec.kind == TIMED else spec.kind,
-        status=record.status,
-        reason=tidy(record.run["reason"] or ""),
-        seconds=None if time is None else float(time["value"]),
-        step_time=NONE if time is None else significant(1000 * float(time["value"])),
-        resumed=_resumed(execution.get("resumed_from_step")),
-        hosts=str(execution.get("num_hosts", NONE)),
-        as_root={True: "yes", False: "no", None: NONE}[execution.get("as_root")],
-        # The first 12 characters of a digest, without the name of its algorithm.
-        image=(record.run["provenance"]["image_digest"] or "none").removeprefix("sha256:")[:12],
-        log=lines,
-        log_note=note,
-        has_steps=bool(record.steps),
-    )
-
-
-def _resumed(step: int | None) -> str:
-    if step is None:
-        return NONE
-    return f"from step {step}" if step else "no"
+        groups.append({
+            "label": label,
+            "nodes": nodes,
+            "counts": list(Counter(run.status for run in runs).items()),
+            "seconds": seconds,
+            "milliseconds": "" if seconds is None else significant(1000 * seconds),
+            "exceptions": any(run.status != "ok" for run in runs),
+            "runs": sorted(runs, key=lambda run: run.status == "ok"),
+        })  # fmt: skip
+    return sorted(groups, key=lambda group: not group["exceptions"])
 
 
 def log_end(path: Path) -> tuple[tuple[str, ...], str]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
-from pipeline.claims.write import NO_RATIO, compound, count, error_rate, outcome, total
+from pipeline.claims.write import compound, count, effect_text, error_rate, outcome, total
+from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import listed
 
 
@@ -37,10 +38,15 @@ def claim_facts(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             {"sentence": whole.removesuffix("."), "outcome": became}
             for whole, became in compound(verdicts)
         ],
-        "drawn": any(one["kind"] not in NO_RATIO and one["effect"] for one in verdicts),
+        "tested": [
+            {"sentence": one["sentence"], "outcome": outcome(one), "measured": effect_text(one),
+             "claimed": (one["claimed"] or {}).get("text", NONE),
+             "published": significant(one["published"]["value"]) if one["published"] else NONE}
+            for one in tested
+        ],
         "reasons": reasons(verdicts),
         "untested_claims": sum(outcome(one) == NOT_TESTABLE for one in verdicts),
-    }
+    }  # fmt: skip
 
 
 def reasons(verdicts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

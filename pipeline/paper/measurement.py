@@ -6,36 +6,28 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.facts import FORMER_CLOCK
-from pipeline.metrics.format import probability, scientific, significant
+from pipeline.metrics.format import scientific, significant
 from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
 from pipeline.metrics.runs import TIMER_SHARE
-from pipeline.metrics.select import fact, listed, not_profiled, pick, plural, records, unmarked
-from pipeline.metrics.sizing import SHARE, WITHIN
+from pipeline.metrics.select import fact, listed, not_profiled, pick, plural, records
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
 
 
 def measurement(table: pd.DataFrame) -> dict[str, Any]:
     """Facts for the section on measurement; JSON types only."""
-    # Runs of the former kind of clock of a step.
-    former = int((pick(table, "run", "clock")["text"] == FORMER_CLOCK).sum())
-    runs = table.loc[table["level"] == "run", "run_id"].nunique()
     share = pick(table, "run", "timer_overhead_share")
-    seconds = pick(table, "run", "timer_overhead_seconds")["value"]
     of_study = {row["metric"]: row for row in records(table[table["level"] == "study"])}
-    # How exact the speedups are, and what that would take; nothing where there are none.
+    # How exact the speedups are; nothing where none has several runs.
     sizing = {}
-    if wanted := of_study.get("repeats_for_speedups"):
-        exact = of_study["exact_speedups"]
+    if (exact := of_study.get("exact_speedups")) and exact["n"]:
         sizing = {
             "exact": f"{int(exact['value'])} of {plural(int(exact['n']), 'speedup')}",
             "within": f"{100 * WITHIN:g}",
-            "share": f"{100 * SHARE:g}",
-            "repeats": plural(int(wanted["value"]), "repeat"),
+            "spread": significant(100 * of_study["spread_of_runs"]["value"], 2),
         }
-    drifts, order = pick(table, "run", "drift"), of_study["order_drift"]
-    tested = drifts[drifts["text"] != NOT_TESTED]
-    drifted = records(tested[tested["text"] == DRIFT])
+    drifts, order = pick(table, "run", "drift")["text"], of_study["order_drift"]
     return {
         "percent": f"{100 * CONFIDENCE:g}",
         "min_repeats": MIN_REPEATS,
@@ -46,39 +38,27 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "drift": {
             "percent": f"{100 * DRIFT_SHARE:g}",
             "alpha": f"{DRIFT_ALPHA:g}",
-            "tested": plural(len(tested), "run"),
-            "any_tested": len(tested) > 0,
-            "runs": [f"{r['run_id']} ({100 * r['value']:+.1f} %)" for r in drifted],
-            "order_tested": str(order["text"]) != NOT_TESTED,
+            "tested": plural(int((drifts != NOT_TESTED).sum()), "run"),
+            "drifted": int((drifts == DRIFT).sum()),
             "order_drifted": str(order["text"]) == DRIFT,
             "order_share": "" if pd.isna(order["value"]) else f"{100 * order['value']:+.1f} %",
         },
-        "timer": {
-            "measured": len(share) > 0,
-            "microseconds": significant(1e6 * float(seconds.max()), 2) if len(share) else "",
-            "percent": probability(100 * float(share["value"].max())) if len(share) else "",
-            "limit": f"{100 * TIMER_SHARE:g}",
-            "over": listed(share.loc[share["value"] > TIMER_SHARE, "run_id"]),
-        },
-        "clock": {
-            "all_former": former == runs,
-            "some_former": 0 < former < runs,
-            "former": plural(former, "run"),
-        },
+        # Runs of which reading the clock took too much, and whether any had the former clock.
+        "slow_clock": listed(share.loc[share["value"] > TIMER_SHARE, "run_id"]),
+        "timer_percent": f"{100 * TIMER_SHARE:g}",
+        "former_clock": FORMER_CLOCK in set(pick(table, "run", "clock")["text"]),
     }
 
 
 def split(table: pd.DataFrame) -> dict[str, Any]:
-    """How many profiled runs there are, and what they could not see; empty where none is asked for.
+    """Number of profiled runs, and how far they are from the timed ones; empty where none is asked.
 
-    `deviation` and `slowdown` are against the timed runs: relative, of losses and norms, and of the
-    median step.
+    `deviation` is relative, of losses and norms, `slowdown` of the median step.
     """
     status = pick(table, "profile", "status")
     if status.empty:
         return {}
     ended = table[(table["level"] == "profile") & (table["status"] == "ok")]
-    labels = dict(zip(status["cell"], status["label"], strict=True))
     apart = pick(table, "profile", "profile_deviation")["value"]
     slower = pick(table, "profile", "profile_slowdown")["value"]
     return {
@@ -88,7 +68,6 @@ def split(table: pd.DataFrame) -> dict[str, Any]:
         "missing": not_profiled(table),
         # Once for all numbers of nodes.
         "pipelines": listed(dict.fromkeys(pick(table, "cell", "phase_bubble")["label"])),
-        "unmarked": listed(labels[cell] for cell in unmarked(table)),
         "compared": len(apart),
         "same": bool((apart == 0).all()),
         "deviation": scientific(float(apart.max())) if len(apart) else "",

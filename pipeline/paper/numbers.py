@@ -38,7 +38,7 @@ from pipeline.paper.measurement import loss, measurement, split
 from pipeline.paper.parity_facts import parity_facts
 from pipeline.study.expansion import compares_conditions
 from pipeline.study.study import Study
-from pipeline.tables import status
+from pipeline.tables.write import made
 from pipeline.text import markdown_code
 
 _CONFIG = Path("workflow") / "config"
@@ -86,7 +86,7 @@ def collect(
             "finished": counts.finished,
             "any_finished": counts.ok["timed"] > 0,
             "all_finished": counts.ok == counts.planned,
-            "exceptions": len(status.show(status.build(table))),
+            "exceptions": len(made("status", table)[1]),
             "missing": missing_notes(table),
         },
         "measurement": measurement(table),

@@ -19,9 +19,6 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
     equal, unequal = verdicts[verdicts["text"] == EQUAL], verdicts[verdicts["text"].isin(UNEQUAL)]
     skipped = verdicts[~verdicts["text"].isin([EQUAL, *UNEQUAL])]
     used = set(pick(table, "cell", "parity_band")["text"])
-    bits = pick(table, "cell", "weights_bit_equal")
-    several = bits[bits["n"] > 1]
-    apart = several[several["value"] == 0.0]
     again = pick(table, "cell", "repeats_bit_equal")
     steps = pick(table, "cell", "parity_steps")["value"].dropna()
     # What the cells were held against: a single device, or the first cell of equal work.
@@ -49,10 +46,6 @@ def parity_facts(table: pd.DataFrame) -> dict[str, Any]:
             if band.name in used
         ],
         "steps": plural(int(steps.max()) if len(steps) else FIRST_STEPS, "step"),
-        "several_ranks": plural(len(several), "setting"),
-        "any_several_ranks": len(several) > 0,
-        "bit_equal": len(apart) == 0,
-        "bit_unequal": _settings(apart),
         "any_repeated": len(again) > 0,
         "repeated": plural(len(again), "setting"),
         "not_deterministic": _settings(again[again["value"] == 0.0]),

@@ -1,17 +1,18 @@
-"""One file per table; `python -m pipeline table NAME` writes it as LaTeX, Markdown, CSV, HTML.
+"""Tables of a study: `python -m pipeline table NAME` writes LaTeX, Markdown and CSV.
 
-A table is a sibling file with a module-level `CAPTION`, `COMPARES`, `build(table) -> DataFrame` of
-raw numbers (the CSV) and `show(frame) -> DataFrame` of text (all other formats). A table of claims
-says `NEEDS = "verdicts"` and gets these too, `build(table, verdicts)`; one that only a study with
-conditions has says `NEEDS = "conditions"`, one on profiled runs `NEEDS = "profile"`, one on runs in
-real time `NEEDS = "real_time"`, and one on layouts of several axes `NEEDS = "layouts"`.
+A table is a declaration in `declared`: caption, columns, and what it needs of a study. Its raw
+numbers (the CSV) come from a function of `rows`, its text from its columns or from a function of
+`texts`; `write` makes the files. The workflow asks for the declarations, which import no pandas.
 """
 
 from pipeline.catalogue import Catalogue
+from pipeline.tables.declared import TABLES
 
-__all__ = ["captions", "catalogue", "names", "needing_verdicts"]
+__all__ = ["TABLES", "captions", "catalogue", "names"]
 
-catalogue = Catalogue("table", __name__, __path__[0])
-captions = catalogue.captions
-names = catalogue.names
-needing_verdicts = catalogue.needing_verdicts
+catalogue = Catalogue(
+    "table",
+    {name: one.caption for name, one in TABLES.items()},
+    {name: one.needs for name, one in TABLES.items() if one.needs},
+)
+captions, names = catalogue.captions, catalogue.names

@@ -1,4 +1,4 @@
-"""One frame of text -> LaTeX (booktabs), Markdown and HTML; one frame of numbers -> CSV.
+"""One frame of text -> LaTeX (booktabs) and Markdown; one frame of numbers -> CSV.
 
 A column that is empty, the same in every row or equal to another one is left out of the text, and
 the caption says so.
@@ -6,7 +6,6 @@ the caption says so.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,22 +14,34 @@ import pandas as pd
 
 from pipeline.files import write_text
 from pipeline.fonts import printed
+from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.format import NONE
-from pipeline.tables.columns import EVERY, once
-from pipeline.text import latex, markdown, one_line, prose
+from pipeline.tables import TABLES, rows, texts
+from pipeline.tables.texts import EVERY, once
+from pipeline.text import latex, markdown, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
 # sentences gets twice as much.
 _WIDEST, _SENTENCES, _WIDEST_SENTENCES = 28, 150, 56
-_STYLE = (
-    "body{font:14px system-ui,sans-serif;margin:1rem}table{border-collapse:collapse}"
-    "caption{text-align:left;max-width:60rem;margin-bottom:.6rem}th{border-bottom:1px solid}"
-    "th,td{padding:.2rem .6rem;vertical-align:top}thead,tbody{border-block:2px solid}"
-)
 _NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*[<>]?|{NONE}|infinite|")
 _FIXED = "\N{NO-BREAK SPACE}"
 # What a reader looks for, also where it is the same in every row.
 _KEPT = ("Verdict",)
+
+
+def made(name: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The raw numbers of a table and its text; raises ComparisonError where work is unequal."""
+    declared = TABLES[name]
+    require_equal_work(table, declared.compares, f"table {name}")
+    raw: pd.DataFrame = getattr(rows, declared.rows)(table, declared)
+    return raw, getattr(texts, declared.show)(raw, declared)
+
+
+def write_table(
+    name: str, table: pd.DataFrame, folder: Path, short_names: Mapping[str, str] | None = None
+) -> None:
+    """Make a table of the metrics in all formats below `folder`."""
+    write_all(*made(name, table), TABLES[name].caption, folder, name, short_names)
 
 
 def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
@@ -39,7 +50,7 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
     columns = "".join(
         "r" if right
         else r"p{0.36\linewidth}" if shown[name].astype(str).str.len().max() > _SENTENCES else "l"
-        for name, right in zip(shown.columns, _is_right(shown), strict=True)
+        for name, right in zip(shown.columns, is_right(shown), strict=True)
     )  # fmt: skip
     lines = [
         r"\begin{table}",
@@ -60,7 +71,7 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
 
 def to_markdown(shown: pd.DataFrame) -> str:
     """A pipe table; the dashes of its rule give pandoc the relative widths of the columns."""
-    rights = _is_right(shown)
+    rights = is_right(shown)
     # A number and its interval stay in one line.
     body = [
         [
@@ -84,31 +95,6 @@ def _shown_width(column: pd.Series) -> int:
     longest = max((len(str(cell)) for cell in column), default=0)
     word = max((len(word) for word in str(column.name).split()), default=0)
     return max(word, min(longest, _WIDEST_SENTENCES if longest > _SENTENCES else _WIDEST))
-
-
-def to_html(shown: pd.DataFrame, caption: str) -> str:
-    """A small page of its own, for the HTML report of the workflow."""
-    rights = _is_right(shown)
-
-    def row(cells: Sequence[object], tag: str) -> str:
-        scope = ' scope="col"' if tag == "th" else ""
-        # A number and its interval stay in one line; words wrap, and so do heads.
-        lines = {True: "right;white-space:nowrap" if tag == "td" else "right", False: "left"}
-        return "".join(
-            f'<{tag}{scope} style="text-align:{lines[right]}">'
-            f"{html.escape(one_line(str(cell)))}</{tag}>"
-            for cell, right in zip(cells, rights, strict=True)
-        )
-
-    body = "\n".join(
-        f"<tr>{row(list(cells), 'td')}</tr>" for cells in shown.itertuples(index=False)
-    )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><style>{_STYLE}</style>'
-        f"</head><body>\n<table><caption>{html.escape(caption)}</caption>\n"
-        f"<thead><tr>{row(list(shown.columns), 'th')}</tr></thead>\n"
-        f"<tbody>\n{body}\n</tbody></table>\n</body></html>\n"
-    )
 
 
 def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -147,6 +133,13 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     return shown.drop(columns=dropped), " ".join(said)
 
 
+def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
+    """A table as it is shown: without columns that tell nothing, repeated cells left blank."""
+    shown, said = trimmed(shown)
+    shown = once(shown, *(column for column in ("Cell", "Link") if column in shown))
+    return shown, f"{caption} {said}".rstrip()
+
+
 def write_all(
     raw: pd.DataFrame,
     shown: pd.DataFrame,
@@ -155,22 +148,20 @@ def write_all(
     name: str,
     short_names: Mapping[str, str] | None = None,
 ) -> None:
-    """Write `name`.tex, .md, .html (from `shown`) and .csv (from `raw`) below `folder`.
+    """Write `name`.tex, .md (from `shown`) and .csv (from `raw`) below `folder`.
 
     The Markdown ends with the caption as pandoc reads it, a paragraph that begins with a colon.
     LaTeX alone has the `short_names` of labels that its fonts lack (`pipeline.metrics.labels`).
     """
-    shown, said = trimmed(shown)
-    caption = f"{caption} {said}".rstrip()
-    shown = once(shown, *(column for column in ("Cell", "Link") if column in shown))
+    shown, caption = printed_form(shown, caption)
     latex_cells = shown.map(lambda cell: printed(str(cell), short_names))
     write_text(folder / f"{name}.tex", to_latex(latex_cells, caption, name))
     write_text(folder / f"{name}.md", f"{to_markdown(shown)}\n: {prose(caption)}\n")
-    write_text(folder / f"{name}.html", to_html(shown, caption))
     write_text(folder / f"{name}.csv", raw.to_csv(index=False, lineterminator="\n"))
 
 
-def _is_right(shown: pd.DataFrame) -> list[bool]:
+def is_right(shown: pd.DataFrame) -> list[bool]:
+    """Columns of numbers, which are aligned right."""
     return [
         len(shown) > 0 and all(_NUMERIC.fullmatch(str(cell)) for cell in shown[name])
         for name in shown.columns

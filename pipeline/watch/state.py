@@ -31,7 +31,7 @@ _LATELY = 20
 _PRODUCTS = (
     ("metrics", "metrics/metrics.parquet"),
     ("figures", "figures/*.svg"),
-    ("tables", "tables/*.html"),
+    ("tables", "tables/*.csv"),
     ("paper", "paper/paper.pdf"),
     ("report", "report.html"),
 )

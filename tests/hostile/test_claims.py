@@ -145,8 +145,9 @@ def test_verdicts_that_contradict_themselves(laid: Laid, here: Path, name: str) 
     content = a_verdict()
     content["verdicts"][0] |= changes
     (here / "verdicts.json").write_text(json.dumps(content))
-    given = ("--metrics", laid.metrics, "--verdicts", "verdicts.json", "--out", "out")
-    assert words in refusal(here, "table", "claims", *given)
+    made = ("--study", laid.study, "--metrics", laid.metrics, "--runs", laid.results / "runs")
+    given = ("--figures", laid.results / "figures", "--verdicts", "verdicts.json", "--out", "out")
+    assert words in refusal(here, "page", *made, *given)
 
 
 def test_claims_that_are_given_twice(laid: Laid, here: Path) -> None:

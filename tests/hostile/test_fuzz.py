@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib
 import json
 import random
 from html.parser import HTMLParser
@@ -14,12 +13,11 @@ import yaml
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from pipeline import figures, tables
+from pipeline import figures
 from pipeline.files import write_text
 from pipeline.metrics.build import build
 from pipeline.page.page import Folders, render
 from pipeline.study.study import Study
-from pipeline.tables.write import write_all
 from pipeline.text import is_visible, unprintable
 from tests.fake_records import a_verdict
 from tests.hostile.entries import DOCUMENTS, Laid
@@ -141,15 +139,9 @@ def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
     verdict = a_verdict()["verdicts"][0]
     verdict |= {"id": "sps-slower-than-one", "kind": "ratio"}
     verdict |= {"sentence": text, "source": other, "why": text, "document": other}
-    folders = Folders(folder / "figures", folder / "tables", runs)
+    folders = Folders(folder / "figures", runs)
     for path in runs.glob("*/*/*"):
         (path / "log.txt").write_text(f"{text}\n{other}", encoding="utf-8")
-    captions = tables.captions()
-    for name in tables.catalogue.shown(made):
-        module = importlib.import_module(f"pipeline.tables.{name}")
-        needed = [[verdict]] if name in tables.catalogue.needing_verdicts() else []
-        raw = module.build(frame, *needed)
-        write_all(raw, module.show(raw), captions[name], folders.tables, name)
     title = f"<title>{html.escape(text)}</title>"
     point = f'<circle class="point" cx="1%" cy="1%" r="1">{title}</circle>'
     for name in figures.catalogue.shown(made):

@@ -190,7 +190,7 @@ RECORDS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
     "a table that is none": (_put("tables/summary.md", b"text\n"), ("paper",), "no table"),
     "a table of other bytes": (_put("tables/summary.md", b"\xff\xfe|"), ("paper",), "UTF-8"),
-    "no tables": (lambda results: shutil.rmtree(results / "tables"), ("paper", "page"), "tables"),
+    "no tables": (lambda results: shutil.rmtree(results / "tables"), ("paper",), "tables"),
     "metrics of a cell that the study has not": (
         _one_cell, ("paper", "page"), "'dps', which the study 'fake' has not",
     ),
@@ -282,16 +282,18 @@ def test_products_that_are_not_of_their_study(laid: Laid, here: Path, name: str)
     shutil.copytree(laid.results, here / "r")
     prepare(here / "r")
     study = ("--study", "r/study.json")
-    shown = (
-        "--metrics",
-        "r/metrics/metrics.parquet",
-        "--figures",
-        "r/figures",
-        "--tables",
-        "r/tables",
-    )
+    shown = ("--metrics", "r/metrics/metrics.parquet", "--figures", "r/figures")
     given: dict[str, tuple[str | Path, ...]] = {
-        "paper": (*study, *shown, "--generated", "out/generated", "--out", "out/paper"),
+        "paper": (
+            *study,
+            *shown,
+            "--tables",
+            "r/tables",
+            "--generated",
+            "out/generated",
+            "--out",
+            "out/paper",
+        ),
         "page": (*study, *shown, "--runs", "r/runs", "--out", "out/report.html"),
         "metrics": (*study, "--runs", "r/runs", "--out", "out/metrics.parquet"),
         "compare": ("r", laid.results),

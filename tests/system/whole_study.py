@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline import figures
+from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.study.study import Study
 from tests.unit.page.test_page import make_results, report
@@ -18,9 +18,15 @@ def make(root: Path) -> Path:
     """Every status, hostile labels and logs, all figures and tables, report.html and paper/."""
     make_results(root, claims=["bai2022"])
     study = json.loads((root / "study.json").read_text())
-    given = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "figures")]
-    given += ["--verdicts", str(root / "verdicts.json")]
-    assert main(["figure", *figures.catalogue.shown(Study.of(study)), *given]) == 0
+    for catalogue in (figures.catalogue, tables.catalogue):
+        names = catalogue.shown(Study.of(study))
+        given = [
+            "--metrics",
+            str(root / "metrics.parquet"),
+            "--out",
+            str(root / f"{catalogue.kind}s"),
+        ]
+        assert main([catalogue.kind, *names, *given]) == 0
     assert report(root) == 0
     (root / "study.yaml").write_text(yaml.safe_dump(study))
     assert make_paper(root, root) == 0

@@ -14,23 +14,13 @@ ALONE = CONDITIONED | {"links": CONDITIONED["links"][1:]}
 @pytest.mark.parametrize(
     ("changes", "figure", "table"),
     [
-        ({}, {"published", "what_if"}, {"claims", "what_if"}),
-        ({"cluster": EMULATED}, {"published", "what_if"}, {"claims", "what_if"}),
-        ({"cluster": ALONE}, {"published", "what_if"}, {"claims", "what_if"}),
-        ({"claims": ["bai2022"]}, {"what_if"}, {"what_if"}),
-        ({"profile": {"steps": 8}}, {"published", "what_if"}, {"claims", "what_if"}),
-        ({"cluster": CONDITIONED}, {"published"}, {"claims"}),
-        ({"cluster": CONDITIONED, "claims": ["bai2022"]}, set(), set()),
+        ({}, {"what_if"}, {"what_if"}),
+        ({"cluster": EMULATED}, {"what_if"}, {"what_if"}),
+        ({"cluster": ALONE}, {"what_if"}, {"what_if"}),
+        ({"profile": {"steps": 8}}, {"what_if"}, {"what_if"}),
+        ({"cluster": CONDITIONED}, set(), set()),
     ],
-    ids=[
-        "plain",
-        "two links",
-        "nothing to compare with",
-        "claims",
-        "profile",
-        "conditions",
-        "both",
-    ],
+    ids=["plain", "two links", "nothing to compare with", "profile", "conditions"],
 )
 def test_what_a_study_does_not_have(
     changes: dict[str, Any], figure: set[str], table: set[str]

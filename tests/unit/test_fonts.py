@@ -113,7 +113,7 @@ def test_the_paper_is_still_a_tagged_one(paper: Path) -> None:
         assert "(U+1780) (rocket)" in done and "ship-b" in done
 
 
-def test_pdf_and_latex_call_a_cell_by_its_short_name_and_the_page_by_its_label(paper: Path) -> None:
+def test_pdf_and_latex_call_a_cell_by_its_short_name_and_the_csv_by_its_label(paper: Path) -> None:
     printed = (paper.parent / "generated/printed.md").read_text(encoding="utf-8")
     latex = (paper / "paper.tex").read_text(encoding="utf-8")
     table = (paper.parent / "tables/step_time.tex").read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def test_pdf_and_latex_call_a_cell_by_its_short_name_and_the_page_by_its_label(p
         assert fonts.missing([text]) == [] and "ship-b" in text
         assert re.search(r"ship-c \W*torch", text) and "DDP* " not in text
     assert "(U+1780) (rocket)" in latex
-    assert ROCKET in (paper.parent / "tables/step_time.html").read_text(encoding="utf-8")
+    assert ROCKET in (paper.parent / "tables/step_time.csv").read_text(encoding="utf-8")
 
 
 def test_a_figure_calls_it_so_too(paper: Path, recwarn: pytest.WarningsRecorder) -> None:

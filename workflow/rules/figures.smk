@@ -18,13 +18,7 @@ localrules:
 rule figures:
     input:
         metrics=METRICS,
-        verdicts=VERDICTS if CLAIM_FILES else [],
-        code=[
-            "pipeline/fonts.py",
-            *files("pipeline/figures/*.py"),
-            *files("pipeline/reference/*"),
-            *files("workflow/config/*/published.json"),
-        ],
+        code=["pipeline/fonts.py", *files("pipeline/figures/*.py")],
     output:
         [
             report(
@@ -38,12 +32,9 @@ rule figures:
         FIGURES[len(VECTORS) :],
     log:
         f"{RESULTS}/logs/figures.txt",
-    threads: EVERY_CORE
     params:
         names=FIGURE_NAMES,
         folder=out_folder,
-        verdicts=option("verdicts"),
     shell:
         "python -m pipeline figure {params.names} --metrics {input.metrics}"
-        " {params.verdicts} --out {params.folder} --processes {threads}"
-        " 2> >(tee {log} >&2)"
+        " --out {params.folder} 2> >(tee {log} >&2)"

@@ -12,18 +12,16 @@ rule page:
         metrics=METRICS,
         verdicts=VERDICTS if CLAIM_FILES else [],
         figures=list(VECTORS.values()),
-        tables=list(PAGES.values()),
-        code=files("pipeline/page/*"),
+        code=[*files("pipeline/page/*"), *files("pipeline/tables/*.py")],
     output:
         PAGE,
     log:
         f"{RESULTS}/logs/page.txt",
     params:
         figures=folder_of("figures"),
-        tables=folder_of("tables"),
         runs=f"{RESULTS}/runs",
         verdicts=option("verdicts"),
     shell:
         "python -m pipeline page --study {input.study} --metrics {input.metrics}"
-        " {params.verdicts} --figures {params.figures} --tables {params.tables}"
-        " --runs {params.runs} --out {output} 2> >(tee {log} >&2)"
+        " {params.verdicts} --figures {params.figures} --runs {params.runs}"
+        " --out {output} 2> >(tee {log} >&2)"

@@ -2,9 +2,9 @@
 from pipeline.tables import catalogue as table_catalogue
 
 TABLE_NAMES = table_catalogue.shown(STUDY)
-PAGES = {name: f"{RESULTS}/tables/{name}.html" for name in TABLE_NAMES}
-TABLES = [path for path in PAGES.values()] + expand(
-    f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["tex", "md", "csv"]
+NUMBERS = {name: f"{RESULTS}/tables/{name}.csv" for name in TABLE_NAMES}
+TABLES = [path for path in NUMBERS.values()] + expand(
+    f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["tex", "md"]
 )
 
 
@@ -15,7 +15,6 @@ localrules:
 rule tables:
     input:
         metrics=METRICS,
-        verdicts=VERDICTS if CLAIM_FILES else [],
         code=["pipeline/fonts.py", "pipeline/text.py", *files("pipeline/tables/*.py")],
     output:
         [
@@ -25,15 +24,14 @@ rule tables:
                 category="Tables",
                 labels={"table": name},
             )
-            for name, path in PAGES.items()
+            for name, path in NUMBERS.items()
         ],
-        TABLES[len(PAGES) :],
+        TABLES[len(NUMBERS) :],
     log:
         f"{RESULTS}/logs/tables.txt",
     params:
         names=TABLE_NAMES,
         folder=out_folder,
-        verdicts=option("verdicts"),
     shell:
         "python -m pipeline table {params.names} --metrics {input.metrics}"
-        " {params.verdicts} --out {params.folder} 2> >(tee {log} >&2)"
+        " --out {params.folder} 2> >(tee {log} >&2)"

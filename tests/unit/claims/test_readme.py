@@ -31,7 +31,7 @@ UNTESTED = UNDECIDED | {"id": "untested", "effect": None, "claimed": None}
 def test_a_row_for_each_claim_with_an_effect() -> None:
     runs = "36 timed and 6 profiled runs"
     lines = block("smoke", [TESTED, UNDECIDED, UNTESTED], runs).splitlines()
-    effect = "1.23 [1.1, 1.4] | above 1 |"
+    effect = "1.23 [1.10, 1.40] | above 1 |"
     assert lines[2] == f"| A is faster. | reproduced | {effect}"
     assert lines[3] == f"| A is faster. | undecided | {effect}"
     assert lines[-1].startswith(
@@ -48,7 +48,7 @@ def test_one_profiled_run_shows_a_value_and_no_interval() -> None:
     )
     lines = block("smoke", [few, six], "1 timed run").splitlines()
     assert "| undecided | 1.23 (no interval: 1 run) | above 1 |" in lines[2]
-    assert "| undecided | 1.23 [1.1, 1.4] | above 1 |" in lines[3]
+    assert "| undecided | 1.23 [1.10, 1.40] | above 1 |" in lines[3]
 
 
 def test_readme_and_docs_show_known_claims_of_shipped_studies() -> None:

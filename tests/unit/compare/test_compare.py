@@ -1,6 +1,5 @@
 """Two result sets side by side: what is found, what is written, and the exit status."""
 
-import csv
 import math
 import shutil
 from dataclasses import replace
@@ -154,18 +153,13 @@ def test_versions_and_specs_are_listed_and_do_not_decide(pair, made, tmp_path, c
     assert "spec timeout_seconds: 300 and 299" in capsys.readouterr().out
 
 
-def test_table_and_figure_are_written(pair, tmp_path) -> None:
+def test_a_table_is_written(pair, tmp_path) -> None:
     edit_steps(pair[1] / "runs/dps/n2/r1", change_loss)
     out = tmp_path / "out"
     assert call(pair, "--out", str(out)) == 1
-    names = {"compare.md", "compare.csv", "compare.pdf", "compare.svg", "compare.png"}
-    assert {path.name for path in out.iterdir()} == names
-    with (out / "compare.csv").open(newline="") as stream:
-        rows = {(row["cell"], row["nodes"]): row for row in csv.DictReader(stream)}
-    assert rows["dps", "2"]["same_training"] == "False"
-    assert float(rows["dps", "2"]["loss_first_step"]) == 7
-    assert rows["dps", "1"]["loss_first_step"] == ""
-    assert "**different**" in (out / "compare.md").read_text()
+    assert [path.name for path in out.iterdir()] == ["compare.md"]
+    text = (out / "compare.md").read_text()
+    assert "**different**" in text and "step 7 of r1" in text
 
 
 @pytest.mark.parametrize("losses", ["exact", "-1", "nan", "1e400"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,21 +12,16 @@ from matplotlib.container import ErrorbarContainer
 from pipeline import figures, tables
 from pipeline.figures.points import Point
 from pipeline.metrics.contrasts import FASTER, SLOWER
-from tests.fake_records import EMULATED, a_verdict, make_table
+from pipeline.tables.write import made
+from tests.fake_records import EMULATED, make_table
 from tests.unit.figures.drawn import draw, words
 
 BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
-VERDICTS: list[dict[str, Any]] = a_verdict()["verdicts"]
-VERDICTS[0]["effect"]["repeats"] = 1
 
 
 @pytest.fixture(scope="module", params=[1, 5])
 def table(request: pytest.FixtureRequest) -> pd.DataFrame:
     return make_table(repeats=request.param, cluster=EMULATED, profile={"steps": 8})
-
-
-def asked(name: str, catalogue: Any) -> list[Any]:
-    return [VERDICTS] if name in catalogue.needing_verdicts() else []
 
 
 def test_the_table_of_metrics_bounds_nothing(table: pd.DataFrame) -> None:
@@ -41,15 +34,13 @@ def test_the_table_of_metrics_bounds_nothing(table: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("name", tables.names())
 def test_no_table_prints_an_interval(name: str, table: pd.DataFrame) -> None:
-    module = importlib.import_module(f"pipeline.tables.{name}")
-    frame = module.show(module.build(table, *asked(name, tables)))
-    text = frame.to_csv()
+    text = made(name, table)[1].to_csv()
     assert not BRACKETS.search(text) and not re.search(r"\d [<>](,|$)", text), text
 
 
 @pytest.mark.parametrize("name", figures.names())
 def test_no_figure_draws_one(name: str, table: pd.DataFrame) -> None:
-    figure = draw(name, table, *asked(name, figures))
+    figure = draw(name, table)
     points = [one.text for one in figure.findobj(Point) if isinstance(one, Point)]
     written = " ".join([words(figure), *points])
     assert not BRACKETS.search(written) and "95 %" not in written, written

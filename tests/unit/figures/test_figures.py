@@ -56,8 +56,7 @@ def drawn(table: pd.DataFrame) -> Callable[[str], Figure]:
 
 
 def test_the_folder_says_which_figures_there_are() -> None:
-    assert figures.names() == sorted([*NAMES, "published", "what_if"])
-    assert figures.needing_verdicts() == ["published"]
+    assert figures.names() == sorted([*NAMES, "what_if"])
     assert all(len(caption) > 60 for caption in figures.captions().values())
 
 
@@ -70,8 +69,8 @@ def test_asking_for_captions_imports_no_plotting() -> None:
 @pytest.fixture(scope="module")
 def all_at_once(metrics: Path) -> Path:
     out = metrics.parent / "at_once"
-    given = ["--metrics", str(metrics), "--out", str(out), "--processes", "2"]
-    assert main(["figure", "speedup", "time_split", *given]) == 0
+    given = ["--metrics", str(metrics), "--out", str(out)]
+    assert main(["figure", *NAMES, *given]) == 0
     return out
 
 
@@ -85,14 +84,6 @@ def test_a_figure_is_the_same_bytes_alone_and_among_others(
         assert one.read_bytes() == other.read_bytes()
         assert len(one.read_bytes()) > 5000
     assert b"CreationDate" not in (tmp_path / f"{name}.pdf").read_bytes()
-
-
-def test_no_process_at_all_is_one_line(metrics: Path, tmp_path: Path, capsys) -> None:
-    args = ["figure", "speedup", "--metrics", str(metrics), "--out", str(tmp_path)]
-    assert main([*args, "--processes", "0"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "error: argument --processes: '0' is no whole number from 1"
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,10 +14,9 @@ from matplotlib.patches import Rectangle
 
 from pipeline.metrics.build import build
 from pipeline.metrics.format import significant
-from pipeline.metrics.network_bound import least_milliseconds
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, fail, make_study, make_table, row_of, write_records
+from tests.fake_records import fail, make_study, make_table, row_of, write_records
 from tests.unit.figures.drawn import draw, words
 
 STUDY = make_study(profile={"steps": 8}, repeats=2)
@@ -113,19 +112,3 @@ def test_a_profiled_run_that_failed_alone_is_named_once(tmp_path: Path) -> None:
 def test_a_study_without_profiled_runs_says_so() -> None:
     figure = draw("time_split", make_table(repeats=1))
     assert "the study asks for no profiled runs" in words(figure)
-
-
-def test_a_line_below_a_bar_is_as_long_as_the_gradients_need_on_a_link() -> None:
-    table = make_table(profile={"steps": 8}, repeats=2, cluster=EMULATED)
-    figure = draw("time_split", table)
-    assert "least time of the gradients on a link" in words(figure)
-    cell = "dps-fast"
-    spent = [value(table, f"phase_mean_seconds:{name}", cell, 4) for name in IN_STEP]
-    share = least_milliseconds(table)[4, cell] / (10 * sum(spent))
-    drawn = [line.get_xdata() for axes in figure.axes for line in axes.lines]
-    lengths = [float(np.ptp(np.asarray(one, dtype=float))) for one in drawn]
-    assert any(length == pytest.approx(share) for length in lengths)
-
-
-def test_where_no_rate_is_known_there_is_no_such_line(table: pd.DataFrame) -> None:
-    assert "least time of the gradients" not in words(draw("time_split", table))

@@ -17,7 +17,7 @@ from pipeline.records import write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
-from pipeline.tables import accuracy
+from pipeline.tables.write import made as made_table
 from tests.fake_records import EMULATED, make_record, make_study, with_steps
 
 CELLS = [
@@ -55,7 +55,7 @@ def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
     assert single["value"] == sps["value"] == pytest.approx(1)
     assert 1.24 < worst["high"] < 1 + (bias_of(table) or 0) < 1.3
     assert "1.24 [" in bias_sentence(table) and "in DDP on 2 nodes" in bias_sentence(table)
-    shown = accuracy.show(accuracy.build(table))
+    shown = made_table("accuracy", table)[1]
     assert list(shown["Cell"]) == ["Single", "DDP", "SPS"]
     assert shown["Ratio"][1].startswith("1.24 [")
 

@@ -19,7 +19,14 @@ from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, pick
 from pipeline.records import RunRecord, read_record
 from pipeline.study.study import Study
-from tests.fake_records import edit_record, edit_steps, make_study, row_of, write_records
+from tests.fake_records import (
+    edit_record,
+    edit_steps,
+    make_study,
+    make_table,
+    row_of,
+    write_records,
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +90,18 @@ def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Pat
     assert row_of(table, "step_seconds", "dps", 2)["value"] < mean["value"] < largest["value"]
     assert largest["interval"] == "no interval: under 6 runs"
     # A run of 25 timed steps has no 95th percentile.
-    assert pick(table, "run", "p95_step_seconds").empty
+    assert pick(table, "cell", "p95_step_seconds").empty
     record = read_record(runs / "dps" / "n2" / "r0")
     stall = [replace(step, step=step.step + 30 * n) for n in range(5) for step in record.steps]
     assert "p95_step_seconds" in load_run(RunRecord(record.run, stall), {}).tails
+
+
+def test_a_study_says_how_exact_its_speedups_are(table: pd.DataFrame) -> None:
+    about = table[table["level"] == "study"].set_index("metric")
+    exact = about.loc["exact_speedups"]
+    assert 0 <= exact["value"] <= exact["n"] and exact["n"] > 5
+    assert about.loc[["spread_of_runs"], "value"].between(0, 0.2).all()
+    assert "spread_of_runs" not in set(make_table(repeats=1)["metric"])
 
 
 def test_a_freely_running_step_is_that_of_the_slowest_rank(runs: Path) -> None:

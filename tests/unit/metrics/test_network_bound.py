@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from pipeline.metrics.build import build
-from pipeline.metrics.network_bound import least_milliseconds
+from pipeline.metrics.format import NONE
 from pipeline.metrics.select import pick
 from pipeline.page.page import over_tcp
 from pipeline.study.study import Study
-from pipeline.tables import utilisation
+from pipeline.tables.write import made
 from tests.fake_records import (
     EMULATED,
     edit_record,
@@ -53,19 +53,13 @@ def test_one_node_and_a_loopback_have_no_such_bound(table: pd.DataFrame) -> None
 
 
 def test_the_table_shows_the_share_that_was_reached(table: pd.DataFrame) -> None:
-    frame = utilisation.build(table)
-    shown = utilisation.show(frame)
+    frame, shown = made("utilisation", table)
     row = frame[(frame["cell"] == "dps-fast") & (frame["nodes"] == 2)].iloc[0]
     rate = row_of(table, "tokens_per_second", "dps-fast", 2)["value"]
     assert row["share_of_network_bound"] == pytest.approx(rate / bound(table, "dps-fast", 2))
     assert "Network [%]" in shown
-    assert "Network [%]" not in utilisation.show(utilisation.build(make_table(repeats=1)))
-
-
-def test_the_least_time_of_a_step_is_that_of_its_gradients(table: pd.DataFrame) -> None:
-    least = least_milliseconds(table)
-    assert least[4, "dps-slow"] == pytest.approx(1000 * 1.5 * 1_071_872 * 4 * 8 / 2e8)
-    assert least_milliseconds(make_table(repeats=1)) == {}
+    plain = made("utilisation", make_table(repeats=1))[1]
+    assert set(plain["Network [%]"]) == {NONE}
 
 
 @pytest.mark.parametrize(("backend", "bound"), [("gloo", True), ("nccl", False)])

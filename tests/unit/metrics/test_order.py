@@ -52,10 +52,6 @@ def report(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> st
 
 def test_the_order_of_execution_is_that_of_the_plan(runs: Path) -> None:
     table = build(Study.of(study()), runs)
-    places = pick(table, "run", "execution_order")
-    assert sorted(places["value"]) == list(range(1, 17))
-    # Repeat by repeat: the first four places hold all runs of the first repeat.
-    assert set(places.loc[places["value"] <= 4, "repeat"]) == {0}
     assert about(table, "order_kept")["text"].endswith("16 of 16 runs were executed in this order")
 
 
@@ -65,8 +61,6 @@ def test_a_run_that_was_repeated_later_is_counted_out(runs: Path) -> None:
     table = build(Study.of(study()), runs)
     kept = about(table, "order_kept")
     assert (kept["value"], kept["n"]) == (15, 16)
-    places = pick(table, "run", "execution_order").set_index("run_id")["value"]
-    assert places["fake/a/n1/r0"] == 16
 
 
 @given(st.permutations(range(7)))

@@ -90,14 +90,14 @@ def test_what_is_not_finite_has_diverged_also_where_the_reference_has(losses, no
     assert verdict(run_of(losses, norms, "dps"), sound)["parity_verdict"]["text"] == DIVERGED
 
 
-def test_steps_that_a_loss_scaler_skips_are_left_out_and_counted() -> None:
+def test_steps_that_a_loss_scaler_skips_are_left_out() -> None:
     run = run_of([1.0, 1.0, 1.0], [NAN, 2.0, 3.0], "dps", scaled=True)
     reference = run_of([9.0, 1.0, 1.0], [NAN, 2.0, 3.0], scaled=True)
     assert list(skipped_steps(run)) == [True, False, False]
     deviation = deviation_of(run, reference)
-    assert deviation is not None and deviation.within(FULL) and deviation.skipped == 1
+    assert deviation is not None and deviation.within(FULL)
     found = verdict(run, reference)
-    assert found["parity_verdict"]["text"] == EQUAL and found["parity_skipped"]["value"] == 1.0
+    assert found["parity_verdict"]["text"] == EQUAL
     lost = run_of([1.0] * 2, [NAN] * 2, "dps", scaled=True)
     assert deviation_of(lost, run_of([1.0] * 2, [NAN] * 2, scaled=True)) is None
 
@@ -110,15 +110,6 @@ def test_whether_losses_are_deterministic_on_a_seed_is_measured(last: float, sam
     found = verdict(first, again, other_seed)["repeats_bit_equal"]
     assert (found["value"], found["n"]) == (same, 2)
     assert "repeats_bit_equal" not in verdict(first, other_seed)
-
-
-def test_a_later_drift_can_be_read_against_other_seeds() -> None:
-    one = run_of([1.0, 1.0], [1.0, 1.0])
-    found = verdict(run_of([1.0, 1.0], [1.0, 1.0], "dps"), one)
-    assert "parity_loss_seeds" not in found
-    other = run_of([1.0, 1.2], [1.0, 1.0], seed=7)
-    found = verdict(run_of([1.0, 1.0], [1.0, 1.0], "dps"), one, other)
-    assert found["parity_loss_seeds"]["value"] == pytest.approx(1 / 6)
 
 
 MEASURED = json.loads(Path("bench/results/parity_drift.json").read_text())

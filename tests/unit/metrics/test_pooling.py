@@ -12,7 +12,7 @@ from pipeline.metrics.facts import circumstances, mixed
 from pipeline.metrics.select import mixed_notes, pick
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
-from pipeline.tables import environment
+from pipeline.tables.write import made
 from tests.fake_records import (
     EMULATED,
     edit_record,
@@ -95,13 +95,11 @@ def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path)
     assert told.set_index("metric")["text"].to_dict() == {
         "kernel": "Linux 6.1.0", "steal_share": "0.2",
     }  # fmt: skip
-    shown = environment.build(table).set_index("item")["value"].to_dict()
+    shown = made("environment", table)[0].set_index("item")["value"].to_dict()
     assert shown["Kernel"] == "Linux 6.1.0" and shown["Host"] == "node0"
-    assert shown["Time taken by the host"] == "at most 20.0 % of a run"
+    assert shown["Time taken by the host [%]"] == "20"
     assert "NCCL" not in shown
-    assert shown["Clock of the cores"] == "2,000 to 2,000 MHz"
-    [placed] = pick(table, "run", "placement")["text"]
-    assert placed == "rank 0 on core 0; rank 1 on core 1"
+    assert shown["Clock of the cores [MHz]"] == "2,000"
 
 
 def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:

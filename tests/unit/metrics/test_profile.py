@@ -153,8 +153,8 @@ def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path
     pipeline = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
     cells = [c | (pipeline | {"nodes": [4]} if c["name"] == "dps" else {}) for c in STUDY["cells"]]
     table = make_table(profile={"steps": 8}, cells=cells)
-    share = cell(table, "phase_idle_formula")
+    share = cell(table, "phase_bubble_formula")
     spec = next(s for s in profiled(Study.of(STUDY | {"cells": cells})) if s.cell == "dps")
     count = 2 * spec.workload.accumulation_steps
-    assert share["value"] == pytest.approx(1 / (count + 1)), "(p - 1) / (m + p - 1)"
-    assert len(pick(table, "cell", "phase_idle_formula")) == 1
+    assert share["value"] == pytest.approx(1 / count), "(p - 1) / m"
+    assert len(pick(table, "cell", "phase_bubble_formula")) == 1

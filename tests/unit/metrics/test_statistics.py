@@ -11,8 +11,6 @@ from pipeline.metrics.statistics import (
     Floats,
     Interval,
     _interpolation,
-    bca_interval,
-    harmonic_mean,
     interval_of_ratio,
     median_interval,
     repeats_interval,
@@ -96,23 +94,6 @@ def test_the_interval_over_repeats_holds_the_median_and_stays_inside(values: Flo
 def test_a_rate_turns_its_bounds_round() -> None:
     rate = repeats_interval(runs_of(1, 2, 4)).rate(8)
     assert [rate.low, rate.value, rate.high] == pytest.approx([2, 4, 8])
-
-
-def test_bca_stands_beside_with_what_it_really_covers() -> None:
-    found = bca_interval(runs_of(1, 2, 3, 4, 5, 6))
-    assert found is not None and found.low < 3.5 < found.high
-    assert "87 to 95 % where it was simulated" in found.how
-    assert bca_interval(runs_of(1, 2, 3, 4, 5)) is None
-    assert bca_interval(runs_of(1, 1, 1, 1, 1, 1)) is None
-
-
-@given(POSITIVE)
-def test_costs_are_averaged_arithmetically_and_rates_harmonically(seconds: Floats) -> None:
-    assert harmonic_mean(8 / seconds) == pytest.approx(8 / np.mean(seconds))
-
-
-def test_harmonic_mean_is_total_work_over_total_time() -> None:
-    assert harmonic_mean(np.array([100.0, 50.0])) == pytest.approx(200 / 3)
 
 
 def test_order_statistics_are_weighted_as_the_binomial_distribution_of_scipy_says() -> None:

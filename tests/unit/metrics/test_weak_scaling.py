@@ -17,7 +17,7 @@ from pipeline.paper.parity_facts import parity_facts
 from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
-from pipeline.tables import scaling, summary
+from pipeline.tables.write import made
 from tests.fake_records import make_study, row_of, write_records
 
 WEAK = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
@@ -102,8 +102,8 @@ def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_d
     assert text(table, "dps", 4, "ideal_speedup", "value") == 4.0
     weak = table[table["cell"] != "single-16"]
     assert speedup_name(weak) == "scaled speedup" and "scaled" in speedup_name(table)
-    assert "Scaled speedup" in scaling.show(scaling.build(weak))
-    assert "Scaled speedup" in summary.show(summary.build(weak))
+    assert "Scaled speedup" in made("scaling", weak)[1]
+    assert "Scaled speedup" in made("summary", weak)[1]
 
 
 def test_words_on_the_batch_follow_the_data(table) -> None:

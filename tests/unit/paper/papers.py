@@ -27,8 +27,7 @@ def make_results(root: Path, study: dict[str, Any], table: pd.DataFrame) -> Path
     tidy.write(table, root / "metrics.parquet")
     judge(root)
     args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
-    names = tables.catalogue.shown(Study.of(study))
-    assert main(["table", *names, "--verdicts", str(root / "verdicts.json"), *args]) == 0
+    assert main(["table", *tables.catalogue.shown(Study.of(study)), *args]) == 0
     (root / "figures").mkdir()
     for name in figures.catalogue.shown(Study.of(study)):
         (root / "figures" / f"{name}.svg").write_text(DOT)

@@ -10,7 +10,6 @@ from io import StringIO
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import pandas as pd
 import pypandoc
 import typst
 from hypothesis import HealthCheck, Phase, given, settings
@@ -20,7 +19,6 @@ from pipeline.figures import theme
 from pipeline.fonts import files, printed
 from pipeline.paper.export import TYPST
 from pipeline.paper.manuscript import SOURCES, render
-from pipeline.tables.write import to_html
 from pipeline.text import markdown, one_line
 from tests.unit.paper.test_titles import cells_of, pandoc, typst_text
 from tests.unit.test_text import TEXTS, inlines, words
@@ -82,14 +80,6 @@ def test_the_front_matter_holds_any_title(title: str) -> None:
     text = render("---\ntitle: |-\n  {{ title }}\nlang: en\n---\n\nx\n", {"title": title}, Path())
     found = pandoc(text, "--from=markdown")["meta"]["title"]
     assert words(inlines(found["c"])) == words(title)
-
-
-@given(MANY)
-@FEW
-def test_html_shows_every_label_as_given(texts: list[str]) -> None:
-    page = to_html(pd.DataFrame({"Cell": texts, "Title": "x"}), "c")
-    shown = re.findall(r"<tr><td[^>]*>(.*?)</td>", page)
-    assert [html.unescape(cell) for cell in shown] == [one_line(text) for text in texts]
 
 
 @given(st.lists(TEXTS.filter(str.strip), min_size=10, max_size=20))

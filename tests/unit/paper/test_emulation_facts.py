@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from pipeline.paper.emulation_facts import emulation_facts
+from pipeline.tables.write import made as made_table
 from tests.fake_records import EMULATED, make_study, make_table
 from tests.unit.paper.papers import make_results, text_of
 
@@ -19,45 +20,34 @@ def table() -> pd.DataFrame:
     return make_table(repeats=2, cluster=EMULATED)
 
 
-def test_what_the_nodes_got_is_the_least_of_all_runs(table) -> None:
-    own = table.copy()
-    row = (own["metric"] == "measured_mbits") & (own["link"] == "1 Gbit/s")
-    own.loc[own.index[row][0], "value"] = 812.0
-    found = emulation_facts(own)
+def test_what_the_nodes_got_is_told(table) -> None:
+    found = emulation_facts(table)
     assert found["any"] is True
     assert found["links"] == "200 Mbit/s and 1 Gbit/s"
-    assert found["least_rates"] == "190 Mbit/s at 200 Mbit/s and 812 Mbit/s at 1 Gbit/s"
     assert found["mtu"] == "9000"
-    assert (found["dilation"], found["copies"], found["least_share"]) == ("2", "2", "0.97")
-    assert found["runs_short"] == 0
+    assert found["dilation"] == "2"
+    told = made_table("environment", table)[0].set_index("item")["value"]
+    assert told["Emulated: rate into a node [Mbit/s]"] == "190 to 950"
+    assert told["Emulated: copies of a world"] == "1 to 2"
 
 
-def test_runs_that_stalled_are_counted_and_named(study, table, folder) -> None:
-    assert emulation_facts(table)["stalled"]["runs"] == 0
-    assert "runs did TCP time out, and no step took" in text_of(study, table, folder)
+def test_runs_that_stalled_are_counted(table) -> None:
     own = table.copy()
     rows = own.index[own["metric"] == "stalled"]
     own.loc[rows[:4], "value"] = 1.0
-    found = emulation_facts(own)["stalled"]
-    assert (found["runs"], found["of"]) == (4, len(rows))
-    assert found["which"].startswith("fake/") and found["which"].endswith(" and 1 more")
-    said = f"Marked as stalled: 4 of {len(rows)} runs, in which TCP timed out"
-    assert said in text_of(study, own, folder)
+    told = made_table("environment", own)[0].set_index("item")["value"]
+    assert told["Emulated: runs that stalled"] == f"4 of {len(rows)}"
 
 
 def test_records_from_before_tcp_was_dilated_say_that_it_was_not(study, table, folder) -> None:
-    assert emulation_facts(table)["tcp"] == {
-        "control": "reno",
-        "time_out": "200 ms",
-        "keeps_window": True,
-    }
+    assert emulation_facts(table)["tcp"] is True
     text, before = text_of(study, table, folder), "nor are its timers of TCP"
-    assert "time-out is dilated too (200 ms in time of the nodes)" in text and before not in text
+    assert "time-out is dilated too" in text and before not in text
     own = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
-    assert emulation_facts(own)["tcp"] == emulation_facts(own)["stalled"] == {}
+    assert emulation_facts(own)["tcp"] is False
     text = text_of(study, own, folder)
     assert before in text
-    assert not any(said in text for said in ("is dilated too", "Marked as", "did TCP time out"))
+    assert "is dilated too" not in text
 
 
 def test_horovod_s_wait_is_stated_where_it_ran(study, table, folder, tmp_path) -> None:
@@ -101,7 +91,6 @@ def test_the_section_shows_links_and_dilation(study, table, folder) -> None:
     assert "## Emulated nodes" in text
     assert "(200 Mbit/s and 1 Gbit/s; packets of 9000 bytes)" in text
     assert "emulated times are off was not measured here" in text and "real time" not in text
-    assert "190 Mbit/s at 200 Mbit/s and 950 Mbit/s at 1 Gbit/s, headers left out" in text
 
 
 def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:

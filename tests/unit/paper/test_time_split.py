@@ -24,15 +24,6 @@ def test_the_split_says_where_profiled_runs_trained_otherwise(table, folder) -> 
     assert "to the bit" not in text
 
 
-def test_a_cell_without_marks_is_named_and_has_no_share(table: pd.DataFrame, folder: Path) -> None:
-    own = table.copy()
-    ours = (own["cell"] == "sps") & own["metric"].str.startswith("phase_")
-    own.loc[ours & ~own["metric"].str.endswith((":rest", ":data")), ["value", "low"]] = 0.0
-    text = split_text(own, folder)
-    assert "Of Single Parameter Server only the time of the whole step is seen." in text
-    assert text.count("Single Parameter Server") == 1
-
-
 def test_a_study_without_profiled_runs_has_no_such_section(folder: Path) -> None:
     text = text_of(make_study(repeats=2), make_table(repeats=2), folder)
     assert "Where the time of a step goes" not in text

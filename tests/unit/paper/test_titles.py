@@ -1,7 +1,6 @@
 """A title and labels of markup alone: from the study file to what the paper's formats print."""
 
 import csv
-import html
 import json
 import re
 import shutil
@@ -13,7 +12,6 @@ import pypandoc
 import pytest
 import typst
 
-from pipeline.__main__ import main
 from tests.fake_records import make_study, make_table
 from tests.nasty_texts import LABELS, TITLE
 from tests.unit.paper.papers import make_paper, make_results
@@ -43,9 +41,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = json.loads(path.read_text(encoding="utf-8"))
     for one in found["verdicts"]:
         one |= {key: f"{key} {TITLE}" for key in ("sentence", "publication", "source")}
+    effect = {"value": 1.0, "low": 0.9, "high": 1.1, "unit": "1", "interval": "x", "repeats": 1}
+    tested = next(one for one in found["verdicts"] if one["claimed"])
+    tested |= {"verdict": "undecided", "line": "undecided: x", "effect": effect}
     path.write_text(json.dumps(found), encoding="utf-8")
-    given = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
-    assert main(["table", "claims", "--verdicts", str(path), *given]) == 0
     assert make_paper(root, root) == 0
     return root
 
@@ -106,12 +105,6 @@ def pandoc(text: str, *options: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_table_of_the_page_shows_labels_as_given(root: Path) -> None:
-    text = (root / "tables/step_time.html").read_text(encoding="utf-8")
-    shown = {words(html.unescape(cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", text)}
-    assert {words(label) for label in LABELS} <= shown
-
-
 def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
     latex = (root / "paper/paper.tex").read_text(encoding="utf-8")
     assert r"\textbackslash input\{secret\}" in latex and r"\input" not in latex
@@ -133,6 +126,5 @@ def test_the_manuscript_is_read_back_as_given(root: Path) -> None:
 
 
 def test_what_claims_say_is_printed_as_given(root: Path) -> None:
-    sentence = words(f"sentence {TITLE}")
-    table = (root / "tables/claims.html").read_text(encoding="utf-8")
-    assert sentence in words(html.unescape(re.sub("<[^>]*>", "", table)))
+    shown = [words(typst_text(cell)) for cell in cells_of(query(root, "<tbl:claims>"))]
+    assert words(f"sentence {PRINTED}") in shown

@@ -15,7 +15,7 @@ from pipeline.metrics.format import NONE
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
-from pipeline.tables import layouts
+from pipeline.tables.write import made
 from tests.fake_records import make_record, make_study, write_records
 
 PIPELINE = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
@@ -48,25 +48,24 @@ def with_passes(step: Step) -> Step:
 
 
 def test_each_cost_stands_beside_its_formula(table: pd.DataFrame) -> None:
-    frame = layouts.build(table)
+    frame, shown = made("layouts", table)
     [single, pipeline] = (
         next(row for row in select.records(frame) if (row["cell"], row["nodes"]) == place)
         for place in (("single", 1), ("dps", 4))
     )
     accumulation = make_study()["workload"]["accumulation_steps"]
-    assert pipeline["bubble_formula"] == pytest.approx(1 / (2 * accumulation))
+    assert pipeline["phase_bubble_formula"] == pytest.approx(1 / (2 * accumulation))
     # two micro-batches of two stages; the durations of the ranks differ by their noise
-    assert pipeline["bubble"] == pytest.approx(1 / 2, rel=0.1)
-    assert pipeline["bubble_schedule"] == pytest.approx(1 / 2)
+    assert pipeline["phase_bubble"] == pytest.approx(1 / 2, rel=0.1)
+    assert pipeline["phase_bubble_schedule"] == pytest.approx(1 / 2)
     # What the run itself says is what claims on bubbles are tested by.
     [own] = select.pick(table, "profile", "phase_bubble")["value"]
-    assert own == pipeline["bubble"]
+    assert own == pipeline["phase_bubble"]
     assert pipeline["sent_bytes"] == 6_000_000
     assert pipeline["predicted_sent_bytes"] > 0
-    ideal = single["step_seconds"] / 4 * (1 + pipeline["bubble_formula"])
+    ideal = single["step_seconds"] / 4 * (1 + pipeline["phase_bubble_formula"])
     assert pipeline["ideal_seconds"] == pytest.approx(ideal)
     assert pd.notna(pipeline["memory_bytes"]) and pipeline["predicted_memory_bytes"] > 0
-    shown = layouts.show(frame)
     assert shown.loc[list(frame["cell"]).index("dps"), "Sent [MB]"] == "6.00"
     assert set(shown.loc[frame["cell"] == "horovod", "Bubble [%]"]) == {NONE}
 

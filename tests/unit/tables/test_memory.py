@@ -12,7 +12,7 @@ from pipeline.planner.memory import (
 )
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
-from pipeline.tables import memory
+from pipeline.tables.write import made
 from tests.fake_records import EMULATED, make_study, make_table
 
 
@@ -22,7 +22,7 @@ def table() -> pd.DataFrame:
 
 
 def test_rank_0_has_a_row_and_the_largest_other_where_it_differs(table) -> None:
-    frame = memory.build(table)
+    frame = made("memory", table)[0]
     star = frame[(frame["cell"] == "sps") & (frame["nodes"] == 4)]
     peaks = table[(table["metric"] == "peak_memory_bytes") & (table["level"] == "rank")]
     own = peaks[(peaks["cell"] == "sps") & (peaks["nodes"] == 4)]
@@ -33,28 +33,32 @@ def test_rank_0_has_a_row_and_the_largest_other_where_it_differs(table) -> None:
     uneven = table.copy()
     chosen = (uneven["cell"] == "dps") & (uneven["rank"] == 2)
     uneven.loc[chosen & (uneven["metric"] == "peak_memory_bytes"), "value"] *= 1.2
-    found = memory.build(uneven)
+    found = made("memory", uneven)[0]
     assert list(found[(found["cell"] == "dps") & (found["nodes"] == 4)]["rank"]) == [0, 2]
     assert list(frame[frame["cell"] == "single"]["rank"]) == [0]
 
 
 def test_both_predictions_are_those_of_the_spec(table) -> None:
-    row = memory.build(table).iloc[0]
+    row = made("memory", table)[0].iloc[0]
     spec = next(s for s in expand(Study.of(make_study())) if s.cell == "single")
-    assert row["model"] == predict(spec).model_peak
-    assert row["formula_24"] == formula_24(spec)
-    above = row["measured"] - CPU_BASE - CPU_LOADED_LATER
-    assert row["model_ratio"] == pytest.approx(row["model"] / above)
-    assert row["formula_24_ratio"] == pytest.approx(row["formula_24"] / above)
+    assert row["predicted_memory_bytes"] == predict(spec).model_peak
+    assert row["formula_memory_bytes"] == formula_24(spec)
+    above = row["peak_memory_bytes"] - CPU_BASE - CPU_LOADED_LATER
+    assert row["predicted_ratio"] == pytest.approx(row["predicted_memory_bytes"] / above)
+    assert row["formula_ratio"] == pytest.approx(row["formula_memory_bytes"] / above)
 
 
 def test_the_base_of_a_forked_rank_is_smaller() -> None:
-    base = memory.build(make_table(repeats=1, cluster=EMULATED))["base"].dropna().unique()
+    base = (
+        made("memory", make_table(repeats=1, cluster=EMULATED))[0]["base_memory_bytes"]
+        .dropna()
+        .unique()
+    )
     assert list(base) == [CPU_BASE + FORKED_LOADED_LATER]
 
 
 def test_a_cell_that_never_ran_keeps_its_line_of_dashes(table) -> None:
-    last = memory.show(memory.build(table)).iloc[-1]
+    last = made("memory", table)[1].iloc[-1]
     assert last["Cell"].startswith("Horovod + Apex")
     assert set(last[["Rank", "Measured", "Base", "Model", "Ratio"]]) == {"\N{EN DASH}"}
 
@@ -62,4 +66,4 @@ def test_a_cell_that_never_ran_keeps_its_line_of_dashes(table) -> None:
 def test_nothing_above_the_base_has_no_ratio(table) -> None:
     small = table.copy()
     small.loc[small["metric"] == "peak_memory_bytes", "value"] = 1.0
-    assert set(memory.show(memory.build(small))["Ratio"]) == {"\N{EN DASH}"}
+    assert set(made("memory", small)[1]["Ratio"]) == {"\N{EN DASH}"}

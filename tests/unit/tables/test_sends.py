@@ -14,9 +14,10 @@ from pipeline.records import RunRecord
 from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
-from pipeline.tables import sends
-from pipeline.tables.columns import same_over_links
-from pipeline.tables.write import write_all
+from pipeline.tables import TABLES
+from pipeline.tables.texts import merged_links
+from pipeline.tables.write import made as made_table
+from pipeline.tables.write import write_table
 from tests.fake_records import make_record, make_study
 
 
@@ -47,7 +48,7 @@ def made(record: RunRecord, counted: bool) -> RunRecord:
 
 
 def test_the_rank_that_sends_most_stands_beside_its_formula() -> None:
-    frame = sends.build(metrics(counted=True))
+    frame, shown = made_table("sends", metrics(counted=True))
     assert list(frame["nodes"]) == [2, 4]  # one node sends nothing
     assert list(frame["formula"]) == ["2(n-1)/n G"] * 2
     assert list(frame["rank"]) == [1, 3]
@@ -56,25 +57,26 @@ def test_the_rank_that_sends_most_stands_beside_its_formula() -> None:
     assert list(frame["predicted_bytes"]) == [4 * parameters * 2 * (n - 1) / n for n in (2, 4)]
     assert list(frame["calls"]) == ["2 all-reduces, 1 send"] * 2
     assert frame["ratio"][0] == pytest.approx(1016 / (4 * parameters))
-    assert list(sends.show(frame)["Counted"]) == ["1,016", "1,032"]
+    assert list(shown["Counted"]) == ["1,016", "1,032"]
 
 
 def test_older_records_have_the_formula_alone() -> None:
-    shown = sends.show(sends.build(metrics(counted=False)))
+    _, shown = made_table("sends", metrics(counted=False))
     assert set(shown["Counted"]) == set(shown["Ratio"]) == set(shown["Calls"]) == {NONE}
     assert set(shown["Formula"]) == {"2(n-1)/n G"}
 
 
 def test_a_study_of_one_rank_has_no_rows(tmp_path: Path) -> None:
     alone = metrics(counted=True)
-    frame = sends.build(alone[alone["nodes"] == 1])
-    assert frame.empty and list(sends.show(frame).columns)[-1] == "Calls"
-    write_all(frame, sends.show(frame), sends.CAPTION, tmp_path, "sends")
-    assert len(list(tmp_path.glob("[!.]*"))) == 4
+    one = alone[alone["nodes"] == 1]
+    frame, shown = made_table("sends", one)
+    assert frame.empty and list(shown.columns)[-1] == "Calls"
+    write_table("sends", one, tmp_path)
+    assert len(list(tmp_path.glob("[!.]*"))) == 3
 
 
 def test_the_caption_explains_every_symbol() -> None:
-    assert all(f" {symbol} " in sends.CAPTION.replace(",", " ") for symbol in SYMBOLS)
+    assert all(f" {symbol} " in TABLES["sends"].caption.replace(",", " ") for symbol in SYMBOLS)
 
 
 def test_a_cell_that_sends_the_same_over_every_link_stands_once() -> None:
@@ -82,7 +84,7 @@ def test_a_cell_that_sends_the_same_over_every_link_stands_once() -> None:
     rows = [["ddp", "slow", "2", "8"], ["ddp", "slow", "4", "9"], ["ddp", "fast", "2", "8"],
             ["ddp", "fast", "4", "9"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
             ["half", "slow", "2", "8"]]  # fmt: skip
-    found = same_over_links(pd.DataFrame(rows, columns=columns)).to_numpy().tolist()
+    found = merged_links(pd.DataFrame(rows, columns=columns)).to_numpy().tolist()
     assert found == [["ddp", "every", "2", "8"], ["ddp", "every", "4", "9"], *rows[4:]]
     one = pd.DataFrame(rows[:2], columns=columns)
-    assert same_over_links(one) is one
+    assert merged_links(one) is one

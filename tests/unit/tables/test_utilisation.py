@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from pipeline.metrics.select import records
-from pipeline.tables import utilisation
+from pipeline.tables.write import made
 from tests.fake_records import make_table
 
 
@@ -16,7 +16,7 @@ def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
 
 
 def test_a_row_holds_together(table: pd.DataFrame) -> None:
-    row = cell(utilisation.build(table), "dps", 2)
+    row = cell(made("utilisation", table)[0], "dps", 2)
     own = table[(table["cell"] == "dps") & (table["nodes"] == 2) & (table["level"] == "cell")]
     rate = records(own[own["metric"] == "tokens_per_second"])[0]
     per_token = row["model_flops_per_step"] / rate["global_batch_tokens"]
@@ -36,26 +36,26 @@ def test_a_row_holds_together(table: pd.DataFrame) -> None:
 
 
 def test_a_processor_has_no_datasheet_and_a_failed_cell_nothing(table: pd.DataFrame) -> None:
-    shown = utilisation.show(utilisation.build(table))
+    shown = made("utilisation", table)[1]
     assert set(shown["Datasheet [GFLOP/s]"]) == {"\N{EN DASH}"}
     assert set(shown.iloc[-1][3:]) == {"\N{EN DASH}"}
-    assert "\N{EN DASH}" not in set(shown.iloc[0][3:-2])
+    assert "\N{EN DASH}" not in set(shown.iloc[0][3:8])
 
 
 def test_a_known_device_has_its_datasheet_beside_the_measured_peak(table: pd.DataFrame) -> None:
     chosen = table.assign(device="cuda")
     chosen.loc[chosen["metric"] == "gpus", "text"] = "Tesla V100-SXM2-16GB, Tesla V100-SXM2-16GB"
-    frame = utilisation.build(chosen)
+    frame = made("utilisation", chosen)[0]
     row = cell(frame, "dps", 2)
     assert frame["datasheet_device"].iloc[0] == "Tesla V100 SXM2"
     assert row["datasheet_flops_per_second"] == pytest.approx(15.7e12)
     assert row["share_of_datasheet"] == pytest.approx(row["model_flops_per_second"] / 31.4e12)
     mixed = frame[frame["label"].str.contains("bfloat16|bf16")]
     assert mixed["datasheet_flops_per_second"].isna().all() and not mixed.empty
-    assert utilisation.show(frame).iloc[0]["Datasheet [GFLOP/s]"] == "15,700"
+    assert made("utilisation", chosen)[1].iloc[0]["Datasheet [GFLOP/s]"] == "15,700"
 
 
 def test_a_mixture_of_devices_has_no_datasheet(table: pd.DataFrame) -> None:
     chosen = table.assign(device="cuda")
     chosen.loc[chosen["metric"] == "gpus", "text"] = "Tesla V100-SXM2-16GB, NVIDIA H200"
-    assert utilisation.build(chosen)["datasheet_device"].isna().all()
+    assert made("utilisation", chosen)[0]["datasheet_device"].isna().all()

@@ -96,7 +96,7 @@ def test_the_product_that_is_out_of_date_is_named(watched: Watched) -> None:
     assert watched.phase() == "making the metrics"
     assert line(watched).endswith("; making the metrics")
     for place, name in enumerate(
-        ("metrics/metrics.parquet", "figures/a.svg", "tables/a.html", "paper/paper.pdf")
+        ("metrics/metrics.parquet", "figures/a.svg", "tables/a.csv", "paper/paper.pdf")
     ):
         (watched.results / name).parent.mkdir(exist_ok=True)
         (watched.results / name).touch()

@@ -1,0 +1,290 @@
+"""The rows of each table, as raw numbers: what its CSV holds. A function each, named by `Table`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.metrics import verdicts
+from pipeline.metrics.counts import STATUSES
+from pipeline.metrics.format import NONE, probability, significant
+from pipeline.metrics.headline import last_place
+from pipeline.metrics.ranks import DRIFT, NOT_TESTED
+from pipeline.metrics.select import KEYS, beside, bounds_of, fact, pick, records
+from pipeline.reference.devices import Peak, datasheet_peak
+from pipeline.tables.columns import Table
+
+PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
+"""Columns of the table of metrics that say what a row is about."""
+
+_SHARED = ["label", "strategy", "precision_ran", "scaling", "device", "world_size", "status"]
+"""What else all metrics of a cell at a number of nodes share."""
+
+
+def every_cell(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """A row for each cell and number of nodes, with the metrics that the columns name."""
+    return _with_metrics(pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]], table, declared)
+
+
+def _with_metrics(frame: pd.DataFrame, table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """`frame` with a column and its bounds for each metric of a cell, NaN where none is."""
+    known = set(table.loc[table["level"] == "cell", "metric"])
+    for column in declared.columns:
+        if column.name not in frame and (column.name in known or column.bounded):
+            frame = beside(frame, table, column.name, bounds_of(column.name))
+        elif column.name not in frame:
+            frame = frame.assign(**{column.name: math.nan})
+    return frame
+
+
+def largest_world(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """The cells at the most nodes over the last link, the highest throughput first."""
+    found = last_place(table)[[*PLACE, *_SHARED]]
+    found = beside(found, table, "speedup", {"base": "base"})
+    found = _with_metrics(found, table, declared)
+    return found.sort_values("tokens_per_second", ascending=False, ignore_index=True)
+
+
+def against_base(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """Every cell with the base of its speedup, and what the test says of the two."""
+    found = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
+    found = beside(found, table, "speedup", {"base": "base", "interval": "interval"})
+    verdict, keys = {"text": "verdict"}, [*KEYS, "base"]
+    found = beside(found, table, "speed_verdict", verdict, "comparison", keys)
+    found = _with_metrics(found, table, declared)
+    return beside(found, table, "base_tokens_per_second", {"value": "base_tokens_per_second"})
+
+
+def comparisons(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """A row for each comparison; the ratio is that of the cell over the other one."""
+    return verdicts.comparisons(table)
+
+
+def under_conditions(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """A row for each condition, cell and number of nodes."""
+    found = verdicts.against_plain(table)
+    return found.rename(columns={"low": "ratio_low", "high": "ratio_high"})
+
+
+def in_real_time(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """A row for each cell that has runs in real time: seconds, and emulated over real ones."""
+    cells = pick(table, "real_time", "status")[[*PLACE, "label"]].drop_duplicates(KEYS)
+    return _with_metrics(cells.reset_index(drop=True), table, declared)
+
+
+def parity(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """A row for each cell, number of nodes and reference, with the deviations and their bands."""
+    keys = [*KEYS, "base"]
+    found = pick(table, "cell", "parity_verdict")[[*PLACE, "label", "base", "text"]]
+    found = found.rename(columns={"text": "verdict"})
+    for one in declared.columns:
+        names = {"value": one.name, "text": f"{one.name}_tolerance"}
+        found = beside(found, table, one.name, names, keys=keys)
+    return beside(found, table, "weights_bit_equal", {"value": "weights_bit_equal", "n": "ranks"})
+
+
+def outcomes(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """A row for each cell and number of nodes: runs planned, a count for each status, reasons."""
+    found = []
+    runs, drifts = pick(table, "run", "status"), pick(table, "run", "drift")
+    tested = drifts[drifts["text"] != NOT_TESTED]
+    for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
+        own = tested[(tested["cell"] == cell) & (tested["nodes"] == nodes)]
+        drifted = records(own[own["text"] == DRIFT])
+        found.append({
+            **{name: part[name].iloc[0] for name in [*PLACE, "label"]},
+            "runs": len(part),
+            **{status: int((part["text"] == status).sum()) for status in STATUSES},
+            "reasons": "; ".join(sorted(part["reason"].dropna().unique())),
+            "drift_tested": len(own),
+            "drifted": len(drifted),
+            "drifts": ", ".join(f"r{r['repeat']} {100 * r['value']:+.1f} %" for r in drifted),
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+_ALIKE = 0.05
+"""A rank whose peak is this near to that of rank 0 gets no row, if the predictions are the same."""
+
+_PREDICTED = ["predicted_memory_bytes", "formula_memory_bytes"]
+_MEMORY = ["peak_memory_bytes", "base_memory_bytes", *_PREDICTED]
+
+
+def _ranks_memory(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for each rank of a cell: medians of its bytes over the repeats, NaN where none ran."""
+    rows = pick(table, "rank", *_MEMORY)
+    medians = rows.groupby([*KEYS, "rank", "metric"], sort=False)["value"].median()
+    return medians.unstack("metric").reindex(columns=_MEMORY).reset_index()
+
+
+def memory_of_ranks(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """One or two rows for each cell and number of nodes; bytes, and ratios above the base."""
+    cells = pick(table, "cell", "num_ok")[[*PLACE, "label"]]
+    found = cells.merge(_ranks_memory(table), on=KEYS, how="left")
+    above = found["peak_memory_bytes"] - found["base_memory_bytes"]
+    for name in ("predicted", "formula"):
+        found[f"{name}_ratio"] = (found[f"{name}_memory_bytes"] / above).where(above > 0)
+    # Rank 0 and the largest of the others, where that differs; a cell that never ran stays.
+    others = found[found["rank"] > 0].sort_values(
+        "peak_memory_bytes", ascending=False, kind="stable"
+    )
+    largest = others.drop_duplicates(KEYS).reset_index()
+    root = found[found["rank"] == 0].set_index(KEYS)
+    first = root.reindex(pd.MultiIndex.from_frame(largest[KEYS]))
+    peak = "peak_memory_bytes"
+    differs = ~np.isclose(largest[peak], first[peak], rtol=_ALIKE)
+    for name in _PREDICTED:
+        differs |= (largest[name] != first[name].to_numpy()) & largest[name].notna().to_numpy()
+    keep = found["rank"].isna() | (found["rank"] == 0)
+    keep |= found.index.isin(largest.loc[differs, "index"])
+    return found[keep].reset_index(drop=True)
+
+
+def beside_datasheets(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """Every cell with its FLOP and FLOP/s, beside the datasheet of its device; shares of 1."""
+    found = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED, "ranks_per_node"]]
+    peaks = [_datasheet(table, row["cell"], row["nodes"]) for row in records(found)]
+    for name, absent in (("device", None), ("source", None), ("flops_per_second", math.nan)):
+        found[f"datasheet_{name}"] = [getattr(peak, name, absent) for peak in peaks]
+    found["share_of_datasheet"] = math.nan
+    found = _with_metrics(found, table, declared)
+    # A process may drive all devices of a node.
+    devices = (found["nodes"] * found["ranks_per_node"]).astype(float)
+    most = found["datasheet_flops_per_second"] * devices
+    return found.assign(share_of_datasheet=found["model_flops_per_second"] / most)
+
+
+def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
+    """The peak for what all finished runs of a cell ran on; None for a CPU or a mixture."""
+    runs = table[(table["level"] == "run") & (table["cell"] == cell) & (table["nodes"] == nodes)]
+    runs = runs[(runs["status"] == "ok") & (runs["device"] == "cuda")]
+    dtypes = set(runs.loc[runs["metric"] == "compute_dtype", "text"])
+    lists = runs.loc[runs["metric"] == "gpus", "text"]
+    gpus = {name for text in lists for name in text.split(", ")}
+    if len(gpus) != 1 or len(dtypes) != 1:
+        return None
+    return datasheet_peak(gpus.pop(), dtypes.pop())
+
+
+def _axes(table: pd.DataFrame, prefix: str) -> pd.DataFrame:
+    """Rows of the finished profiled runs of a metric that has a value per axis, named `axis`."""
+    rows = table[(table["level"] == "profile") & (table["status"] == "ok")]
+    names = [name for name in rows["metric"].unique() if str(name).startswith(f"{prefix}:")]
+    found = pick(rows, "profile", *names)
+    return found.assign(axis=[str(name).partition(":")[2] for name in found["metric"]])
+
+
+def sent_by_axis(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """A row for each cell, number of nodes and axis, of the rank that sends most; bytes of a step.
+
+    `ratio` is what was counted over what the formula gives.
+    """
+    keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
+    names = {"value": "predicted_bytes", "text": "formula"}
+    predicted = _axes(table, "predicted_sent_bytes").rename(columns=names)
+    counted = _axes(table, "sent_bytes").rename(columns={"value": "counted_bytes", "text": "calls"})
+    both = predicted.merge(counted[[*keys, "counted_bytes", "calls"]], on=keys, how="left")
+    most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
+    most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
+    ratio = (most["counted_bytes"] / most["predicted_bytes"]).where(most["predicted_bytes"] > 0)
+    columns = ["strategy", "axis", "rank", "formula", *order]
+    return most[[*PLACE, "label", *columns]].assign(ratio=ratio, calls=most["calls"])
+
+
+def layouts(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """Every cell: bytes, seconds and shares beside their formulas; NaN where nothing is known."""
+    found = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
+    each = _ranks_memory(table)
+    each["memory_bytes"] = each["peak_memory_bytes"] - each["base_memory_bytes"]
+    most = each.sort_values("memory_bytes", ascending=False, kind="stable").drop_duplicates(KEYS)
+    found = found.merge(
+        most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]], on=KEYS, how="left"
+    )
+    for prefix in ("predicted_sent_bytes", "sent_bytes"):
+        sent = _axes(table, prefix)
+        if prefix.startswith("predicted"):
+            sent = sent[sent["text"].notna()]  # an axis that no formula names was counted alone
+        total = sent.groupby([*KEYS, "rank"], sort=False)["value"].sum().groupby(KEYS).max()
+        found = found.join(total.rename(prefix), on=KEYS)
+    found = _with_metrics(found.assign(ideal_seconds=math.nan), table, declared)
+    alone = found.loc[found["world_size"] == 1, "step_seconds"].dropna()
+    single = alone.iloc[0] if len(alone) else math.nan
+    ideal = single / found["world_size"] * (1 + found["phase_bubble_formula"].fillna(0))
+    return found.assign(ideal_seconds=ideal.where(found["step_seconds"].notna()))
+
+
+_FACTS = {
+    "Processor": "cpu_model",
+    "Cores": "num_cores",
+    "Memory [GiB]": "memory_bytes",
+    "GPUs": "gpus",
+    "Launcher": "launcher",
+    "Threads a rank": "threads_per_rank",
+    "Backend": "backend",
+    "Git commit": "git_commit",
+    "Image digest": "image_digest",
+    "Tokeniser SHA-256": "tokenizer_sha256",
+    "Clock of a step": "clock",
+    "Host": "host",
+    "Kernel": "kernel",
+    "Virtualisation": "virtualisation",
+    "GPU driver": "driver",
+    "NCCL": "nccl",
+    "NCCL's transports": "nccl_transports",
+    "NCCL's cards": "nccl_cards",
+    "NCCL's channels": "nccl_channels",
+    "Interface": "interface",
+    "Interface [Mbit/s]": "interface_mbits",
+    "Emulated: shares of cores": "shares",
+    "TCP's congestion control": "tcp_congestion_control",
+}
+"""What the runs recorded; what none of them did, as older records, has no row."""
+
+_SPANS = {
+    "Time taken by the host [%]": ("steal_share", 100),
+    "Clock of the cores [MHz]": ("cpu_mhz", 1),
+    "Emulated: copies of a world": ("copies", 1),
+    "Emulated: cores of a node that it got": ("measured_cores", 1),
+    "Emulated: rate into a node [Mbit/s]": ("measured_mbits", 1),
+    "Emulated: TCP's least time-out [ms]": ("tcp_rto_min_seconds", 1000),
+}
+"""Numbers of the runs, of which the least and the largest are told."""
+
+
+def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """Two columns, item and value: hardware, threads, provenance, data, then versions."""
+    runs = table[table["level"] == "run"]
+    value = {str(name): rows["value"].dropna() for name, rows in runs.groupby("metric")}
+    none = pd.Series(dtype=float)
+    found: list[tuple[str, Any]] = []
+    for item, name in _FACTS.items():
+        if name == "memory_bytes":
+            sizes = sorted(value.get(name, none).unique())
+            found.append((item, ", ".join(f"{size / 2**30:.1f}" for size in sizes) or NONE))
+        elif name == "threads_per_rank":
+            # The cores are divided, so one number of threads would not say it.
+            own = runs[runs["metric"] == name].groupby("world_size")["value"].unique()
+            each = ("/".join(f"{v:.0f}" for v in sorted(values)) for values in own)
+            pairs = zip(own.index, each, strict=True)
+            found.append((item, "; ".join(f"{text} at world size {size}" for size, text in pairs)))
+        elif name in value:
+            found.append((item, fact(runs, name)))
+    for item, (name, scale) in _SPANS.items():
+        if len(own := scale * value.get(name, none)):
+            ends = dict.fromkeys(f"{end:,.4g}" for end in (own.min(), own.max()))
+            found.append((item, " to ".join(ends)))
+    if len(stalled := value.get("stalled", none)):
+        found.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
+    found.append(("Order of runs", fact(table, "order_kept")))
+    if len(clock := value.get("timer_overhead_seconds", none)):
+        share = probability(100 * value["timer_overhead_share"].max())
+        slowest = significant(1e6 * clock.max(), 2)
+        found.append(("Timer overhead", f"at most {slowest} microseconds, {share} % of a step"))
+    data = sorted(runs["data"].dropna().unique())
+    found.append(("Token manifest SHA-256", ", ".join(data) or NONE))
+    versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
+    found += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]
+    return pd.DataFrame(found, columns=["item", "value"])

@@ -1,0 +1,161 @@
+"""The numbers of a table as text; a function each for what is more than columns side by side."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.counts import STATUSES
+from pipeline.metrics.format import NONE, limit
+from pipeline.metrics.parity import EQUAL, UNEQUAL
+from pipeline.metrics.select import listed, records
+from pipeline.tables.columns import Table
+
+EVERY = "every"
+"""In place of a link: each of them has the same rows."""
+
+
+def shown(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """`frame` as text: what its rows are about, then the columns of the table."""
+    found = pd.DataFrame({**places(frame), **{c.title: c.texts(frame) for c in declared.columns}})
+    # Where the batch grows with the devices the two did not do the same work in a step.
+    scaled = "scaling" in frame and set(frame["scaling"]) == {"weak"}
+    return found.rename(columns={"Speedup": "Scaled speedup"}) if scaled else found
+
+
+def places(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Columns that say what a row is about: the cell, its link where links are compared, its nodes.
+
+    A cell at one node, which uses no link, has a dash.
+    """
+    over = frame["link"].astype(object).where(frame["cell"] != frame["arm"]).fillna(NONE)
+    found = {"Cell": list(frame["arm_label"]), "Link": list(over)}
+    if (over == NONE).all():
+        del found["Link"]
+    return {**found, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
+
+
+def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """As `shown`, what is the same over all links once."""
+    return merged_links(shown(frame, declared))
+
+
+def merged_links(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a cell once, of every link, where each link has the same ones."""
+    if "Link" not in found or found["Link"].nunique() < 2:
+        return found
+    kept = []
+    for _, rows in found.groupby("Cell", sort=False):
+        over = [part.drop(columns="Link") for _, part in rows.groupby("Link", sort=False)]
+        if len(over) == found["Link"].nunique() and all(
+            part.to_numpy().tolist() == over[0].to_numpy().tolist() for part in over
+        ):
+            rows = rows.loc[over[0].index].assign(Link=EVERY)
+        kept.append(rows)
+    return pd.concat(kept, ignore_index=True)
+
+
+def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """`shown` with a repeated value left blank below its first row, in each of `columns`.
+
+    A value also stands again where one to the left of it, in `columns`, is a new one.
+    """
+    new, found = pd.Series(False, index=shown.index), {}
+    for column in columns:
+        new = new | (shown[column] != shown[column].shift())
+        found[column] = shown[column].where(new, "")
+    return shown.assign(**found)
+
+
+def by_condition(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """The columns alone, below the condition and its link."""
+    found = pd.DataFrame({one.title: one.texts(frame) for one in declared.columns})
+    pairs = zip(frame["condition"], frame["link"], strict=True)
+    found.insert(0, "Condition", [f"{condition} ({link})" for condition, link in pairs])
+    return once(found, "Condition")
+
+
+def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """A matrix of all pairs for each link and number of nodes, one below the other."""
+    alike = (frame["nodes"] == frame["other_nodes"]) & (frame["arm"] != frame["other_arm"])
+    pairs = frame[alike].assign(over=frame["link"].where(frame["cell"] != frame["arm"]).fillna(""))
+    order = list(dict.fromkeys([*pairs["arm"], *pairs["other_arm"]]))
+    marks = {FASTER: " >", SLOWER: " <"}
+    shown = []
+    for (over, nodes), block in pairs.groupby(["over", "nodes"], sort=False):
+        texts = {}
+        for row in records(block):
+            text = f"{row['rate_ratio']:.2f}{marks.get(row['verdict'], '')}"
+            texts[row["arm"], row["other_arm"]] = NONE if pd.isna(row["rate_ratio"]) else text
+        for arm in (one for one in order if one in set(block["arm"])):
+            place = {"Link": over or NONE, "Nodes": str(nodes), "Cell": arm}
+            shown.append(place | {other: texts.get((arm, other), "") for other in order[1:]})
+    found = pd.DataFrame(shown, columns=["Link", "Nodes", "Cell", *order[1:]])
+    if pairs["over"].any():
+        return once(found, "Link", "Nodes")
+    return once(found.drop(columns="Link"), "Nodes")
+
+
+def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """A row for each cell and reference, the worst of all places; rows of one band together."""
+    shown = []
+    named = frame.assign(base=frame["base"].fillna(""))
+    for (_, base), part in named.groupby(["arm", "base"], sort=False):
+        known = part.dropna(subset=["parity_loss_first"])
+        bands = known[["parity_loss_first_tolerance", "parity_loss_early_tolerance"]].astype(float)
+        several = part[part["ranks"] > 1]
+        apart = sorted({int(n) for n in several.loc[several["weights_bit_equal"] == 0, "nodes"]})
+        bits = f"not on {listed(apart)} nodes" if apart else "yes"
+        shown.append({
+            "Tolerance": ", ".join(map(limit, bands.max())) if len(known) else NONE,
+            "Cell": part["arm_label"].iloc[0],
+            "Reference": base or NONE,
+            **{one.title: one.write(part[one.name].max()) for one in declared.columns},
+            "Ranks bit-equal": bits if len(several) else "one rank",
+            "Verdict": _verdicts(part),
+        })  # fmt: skip
+    titles = [one.title for one in declared.columns]
+    columns = ["Tolerance", "Cell", "Reference", *titles, "Ranks bit-equal", "Verdict"]
+    found = pd.DataFrame(shown, columns=columns)
+    band = pd.factorize(found["Tolerance"])[0]
+    return once(found.iloc[band.argsort(kind="stable")].reset_index(drop=True), "Tolerance")
+
+
+def _verdicts(part: pd.DataFrame) -> str:
+    """How many places are equal, the others by name; what was not compared, with its reason."""
+    words = part["verdict"]
+    unequal = part[words.isin(UNEQUAL)]
+    skipped = sorted(set(words[~words.isin([EQUAL, *UNEQUAL])]))
+    if len(unequal):
+        nodes = listed(sorted({int(n) for n in unequal["nodes"]}))
+        found = listed(dict.fromkeys(unequal["verdict"]))
+        return "; ".join([f"{found} in {len(unequal)} of {len(part)} (nodes {nodes})", *skipped])
+    equal = int((words == EQUAL).sum())
+    return "; ".join([*([f"{EQUAL} in {equal} of {len(part)}"] if equal else []), *skipped])
+
+
+def exceptions(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """Rows of which a run did not end ok, or drifted."""
+    drifted = frame["drifted"] > 0
+    frame = frame[(frame["ok"] < frame["runs"]) | drifted].reset_index(drop=True)
+    shown = []
+    for row in records(frame):
+        which = f" ({row['drifts']})" if row["drifts"] else ""
+        drift = f"{row['drifted']} of {row['drift_tested']}{which}"
+        status = ", ".join(f"{row[one]} {one}" for one in STATUSES if row[one])
+        drift = drift if row["drift_tested"] else NONE
+        shown.append((str(row["runs"]), status, drift, row["reasons"] or NONE))
+    texts = pd.DataFrame(shown, columns=["Runs", "Status", "Drift", "Reason"])
+    return pd.DataFrame(places(frame)).join(texts)
+
+
+def shortened(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+    """Items and values, hashes shortened to 12 characters."""
+    shown = [", ".join(_short(part) for part in value.split(", ")) for value in frame["value"]]
+    return pd.DataFrame({"Item": frame["item"], "Value": shown})
+
+
+def _short(part: str) -> str:
+    words = part.split(" ")
+    hashed = len(words[0]) >= 40 and all(c in "0123456789abcdef:sha" for c in words[0])
+    return " ".join([words[0][:12], *words[1:]]) if hashed else part
