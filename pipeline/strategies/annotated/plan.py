@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline import models
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.annotated.annotations import check_annotations, mesh_axes, resolve, share
@@ -95,6 +95,10 @@ class Annotated(Strategy):
             "no formula: for each operator DTensor chooses, while it runs, the redistribution that "
             "its own cost model holds to be cheapest; it is counted, and placements are recorded"
         )
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """None where annotations cut something: DTensor chooses what is sent."""
+        return None if self.annotations else super().degrees(spec, layout)
 
     def settings(self, devices: int) -> tuple[Mapping[str, Any], ...]:
         """The defaults alone: annotations name the tensors of one model."""
