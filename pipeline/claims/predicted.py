@@ -57,7 +57,10 @@ def configurations() -> Mapping[str, Row]:
 
 
 def predicted(claim: Claim) -> Predicted:
-    """The effect that a claim is about, or why the cost model has none; reads no measurement."""
+    """The effect that a claim is about, or why the cost model has none.
+
+    Of what was measured only a rate times its seconds is read: FLOPs as their source counts them.
+    """
     try:
         metric = _metric(claim)
         if claim.kind == "absolute":
@@ -150,7 +153,6 @@ def _work(row: Row, metric: str) -> float:
         return float(row["global_batch"]) * float(row["seq"]) / devices
     if not (row["tflops_gpu_published"] and row["step_s"]):
         raise Refused("the publication does not say how it counts FLOPs")
-    # The FLOPs of a step as the publication counts them: its rate times its seconds.
     flops = float(row["tflops_gpu_published"]) * float(row["step_s"])
     if metric == "device_teraflops":
         return flops

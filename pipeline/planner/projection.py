@@ -89,7 +89,10 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
         raise Refused("compiled blocks are not modelled")
     degrees = run.strategy.degrees(spec, run.layout)
     if degrees is None:
-        raise Refused(f"no published step was made as strategy {spec.strategy} does here")
+        raise Refused(
+            f"no published step was made as strategy {spec.strategy} does with "
+            + (", ".join(spec.options) or "its defaults")
+        )
     work = spec.workload
     job: Job = job_of(
         Size(spec.study, spec.model, ""), cluster, spec.world.nodes, degrees, work.global_batch,

@@ -52,6 +52,14 @@ def test_each_strategy_is_projected_or_says_why_not() -> None:
     assert "no published step was made as strategy parameter_server" in found["sps", 1]["reason"]
 
 
+def test_extra_work_that_the_model_does_not_know_is_not_projected() -> None:
+    study = load_study(Path("workflow/config/bai2022-as-published/study.yaml"))
+    found = rows(study, counts=(2,))
+    for cell in ("dps", "horovod", "horovod-apex"):
+        assert "no published step was made as strategy" in found[cell, 2]["reason"]
+    assert not found["dps-apex", 2]["reason"]
+
+
 def test_a_batch_that_stays_ends_where_it_cannot_be_cut() -> None:
     found = rows(weak=False, counts=(4, 8))
     assert found["dps", 4]["global_batch"] == "16" and not found["dps", 4]["reason"]
