@@ -158,6 +158,12 @@ def count(least: int, most: int) -> Callable[[str], int]:
     return number
 
 
+def counts(least: int, most: int) -> Callable[[str], list[int]]:
+    """A type of such numbers with commas between them, in their order."""
+    one = count(least, most)
+    return lambda text: sorted({one(part) for part in text.split(",")})
+
+
 def share(text: str) -> float:
     """A share over 0 and under 1."""
     if not 0 < (value := _number(text)) < 1:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import reference, strategies
+from pipeline.claims.predicted import configurations
 from pipeline.claims.types import Claim, Published, Region, Scale, Selector
 from pipeline.claims.worlds import APEX, BACKENDS
 from pipeline.documents import read_document
@@ -91,6 +92,10 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
     axes = {DATA: 0, PIPELINE: 0, TENSOR: 0} | getattr(strategy, "axes", {})
     if unknown := sorted(found.axes.keys() - axes.keys()):
         raise ClaimError(f"{at}: no axis {unknown[0][:80]!r}; expected {', '.join(axes)}")
+    if absent := [name for name in found.points if name not in configurations()]:
+        raise ClaimError(
+            f"{at}: no published point {absent[0][:80]!r}; name a row of pipeline/reference/points"
+        )
     if found.min_batch_per_rank > found.max_batch_per_rank:
         raise ClaimError(
             f"{at}: min_batch_per_rank {found.min_batch_per_rank} is over max_batch_per_rank "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ class Selector:
     as records name them), `accumulation`, `parameters` (of the model, to a tenth) and `scaling`
     (strong or weak) narrow it further. `as_published` is what the claim was made with: cells that
     match it are preferred, and a difference is said in the verdict. `software` is what the claim
-    names, such as Apex: where something else ran in its place, it decides nothing.
+    names, such as Apex: where something else ran in its place, it decides nothing. `points` are ids
+    of published configurations of such a cell, from which a claim is predicted.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Selector:
     parameters: float | None = None
     scaling: str | None = None
     software: str | None = None
+    points: Sequence[str] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         options = "".join(f" with {key} = {value}" for key, value in self.options.items())

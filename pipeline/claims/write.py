@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.claims import decide
+from pipeline.claims.predicted import predicted
 from pipeline.claims.types import (
     DECIDED,
     NOT_REPRODUCED,
@@ -61,6 +63,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         },
         "claimed": claim.region and {"low": low, "high": high, "text": str(claim.region)},
         "published": published and {"value": published.value, "source": published.source},
+        "predicted": asdict(predicted(claim)),
         "runs": list(verdict.runs),
         "p_value": verdict.p_value,
         "worlds": [{"world": name, "verdict": word} for name, word in verdict.worlds],

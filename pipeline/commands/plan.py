@@ -18,6 +18,7 @@ import psutil
 
 from pipeline import options
 from pipeline.accept import accept
+from pipeline.cost.devices import DEVICES
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, RecordError, StudyError
 from pipeline.machine.control_groups import usable_cores
@@ -38,10 +39,6 @@ from pipeline.study.spec import PRECISIONS, TIMED, RunSpec
 from pipeline.study.study import Study
 from pipeline.watch.state import Watched
 
-# Memory in GiB as the makers' data sheets name it; the driver keeps some of it.
-DEVICES = {
-    "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
-}  # fmt: skip
 PEAK_NAMES = {
     "v100-16": "Tesla V100-SXM2-16GB", "v100-32": "Tesla V100-SXM2-32GB",
     "a100-40": "NVIDIA A100-SXM4-40GB", "a100-80": "NVIDIA A100-SXM4-80GB",

@@ -7,7 +7,11 @@ import json
 from pathlib import Path
 
 from pipeline import options
+from pipeline.cost.devices import DEVICES
 from pipeline.errors import PredictionError
+
+MOST_NODES = 1024
+"""Nodes that a study is projected to."""
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -36,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `predict` takes."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--points", type=options.file, help="CSV of configurations, one a row")
-    what.add_argument("--study", type=options.study, help=f"on this machine: {options.STUDY}")
+    what.add_argument(
+        "--study", type=options.study, help=f"on this machine, or on GPUs: {options.STUDY}"
+    )
     what.add_argument(
         "--score", action="store_true", help="print the errors on the published points"
     )
@@ -50,6 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calibration", type=options.file, help="with --study: what `calibrate` has written"
     )
     parser.add_argument(
+        "--device", choices=DEVICES, help="with --study: project its cells on nodes of this GPU"
+    )
+    parser.add_argument("--link", metavar="RATE", help="with --device: of a node, as 200gbit")
+    parser.add_argument(
+        "--nodes", type=options.counts(1, MOST_NODES), metavar="N,N",
+        help=f"with --device: node counts (default 1,2,4 to {MOST_NODES})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weak", action="store_true",
+        help="with --device: a device keeps its batch (default: as the study says)",
+    )  # fmt: skip
+    parser.add_argument(
         "--metrics", type=options.file,
         help="with --study: metrics.parquet of its results, if not those in results/<study>",
     )  # fmt: skip
@@ -62,12 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict a file of points or a study, or score the model; returns the exit status."""
-    if args.study is None and (args.calibration or args.metrics):
-        raise PredictionError(
-            "--calibration and --metrics go with --study; leave them out, or give it"
-        )
+    of_study = ("calibration", "metrics", "device", "link", "nodes", "weak")
+    if args.study is None and (given := [name for name in of_study if getattr(args, name)]):
+        raise PredictionError(f"--{given[0]} goes with --study; leave it out, or give it")
     if args.study is not None:
-        return _predict_study(args)
+        return _project_study(args) if args.device else _predict_study(args)
     if args.points is None:
         from pipeline.cost.score import markdown
 
@@ -104,8 +121,14 @@ def _predict_study(args: argparse.Namespace) -> int:
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
+    if args.link or args.nodes or args.weak:
+        raise PredictionError("--link, --nodes and --weak go with --device; leave them out")
     if args.base or args.calibration is None:
-        what = "has no --base" if args.base else "needs --calibration, which `calibrate` writes"
+        what = (
+            "has no --base"
+            if args.base
+            else "needs --calibration, which `calibrate` writes, or --device"
+        )
         raise PredictionError(f"--study {what}; see docs/planner.md")
     study = load_study(args.study)
     path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
@@ -113,6 +136,27 @@ def _predict_study(args: argparse.Namespace) -> int:
     measured = {(row["cell"], int(row["nodes"])): row["value"] for row in step_times}
     rows = here.predict_study(expand(study), here.Calibration.read(args.calibration), measured)
     print("\n".join(here.shown(rows)))
+    if args.out:
+        points.write(rows, args.out)
+    return 0
+
+
+def _project_study(args: argparse.Namespace) -> int:
+    """Print and write what the cost model says of each cell of a study on many nodes of a GPU."""
+    from pipeline.cost import points
+    from pipeline.planner.projection import project, shown
+    from pipeline.planner.ranking import Cluster, gigabits
+    from pipeline.study.load import load_study
+
+    if args.base or args.calibration or args.metrics:
+        raise PredictionError("--device goes without --base, --calibration and --metrics")
+    counts = args.nodes or [2**power for power in range(MOST_NODES.bit_length())]
+    if max(counts) > 1 and args.link is None:
+        raise PredictionError("--device needs --link for several nodes; give it, as 200gbit")
+    link = gigabits(args.link) if args.link else 0.0
+    cluster = Cluster(args.device, DEVICES[args.device], 1, 1, link)
+    rows = project(load_study(args.study), cluster, counts, weak=args.weak)
+    print("\n".join(shown(rows)))
     if args.out:
         points.write(rows, args.out)
     return 0

@@ -16,6 +16,7 @@ from pipeline.cost.points import ADDED, answer_of, predict_row
 from pipeline.cost.predict import predict
 
 SCALED = ("gpus", "dp", "accum", "global_batch")
+FAMILY = tuple(name for name in CONFIGURATION if name not in SCALED)
 LEAST, MOST = 0.2, 5.0
 """Scale of a device's own time; a base beyond it is no measurement of the same thing."""
 
@@ -24,7 +25,7 @@ def families(rows: Sequence[Mapping[str, str]]) -> Iterator[list[int]]:
     """Places of the rows of each family, the smallest world first."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, row in enumerate(rows):
-        key = tuple(row.get(name, "") for name in CONFIGURATION if name not in SCALED)
+        key = tuple(row.get(name, "") for name in FAMILY)
         groups.setdefault(key, []).append(place)
     for places in groups.values():
         yield sorted(places, key=lambda place: _gpus(rows[place]))

@@ -15,6 +15,11 @@ from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import Job, Refused
 from pipeline.reference.devices import datasheet_peak
 
+DEVICES = {
+    "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
+}  # fmt: skip
+"""Memory in GiB as the makers' data sheets name it; the driver keeps some of it."""
+
 
 @dataclass(frozen=True)
 class Device:

@@ -12,12 +12,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
 
-from pipeline.cost.base import families, predict_rows
+from pipeline.cost.base import FAMILY, families, predict_rows
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import Job, jobs_of
@@ -314,7 +315,9 @@ def band(kind: str, share: float = 0.90) -> tuple[float, float]:
     Every set has the same weight: the next paper is like one of these, not like one of their rows.
     Of an implementation without constants of its own (`unknown`) each set was left out; of one with
     (`known`) the residuals are those of the constants that were chosen with them, widened.
-    Sets of few points tell no tail. Larger worlds from a measured one are `base`.
+    Sets of few points tell no tail. Larger worlds from a measured one are `base`. What is off
+    in two steps falls out of their ratio: of one model and device it is `pair`, and `scaled` where
+    also all else is alike but the number of devices and the batch.
     """
     if kind == "base":
         grew = Counter(one.source for one in grown())
@@ -329,12 +332,27 @@ def band(kind: str, share: float = 0.90) -> tuple[float, float]:
         and sizes[row.source] >= FEWEST_OF_A_SET
         and row.source != OWN_SET
     ]
+    if whose in ("pair", "scaled"):
+        alike = ("model", "hardware") if whose == "pair" else FAMILY
+        return _ends(_pairs(rows, alike), share)
     counts = Counter(row.source for row in rows)
     ratios = [
         (row.measured / float(getattr(row, which)["step_s_pred"]), 1 / counts[row.source])
         for row in rows
     ]
     return _ends(ratios, share, WIDENED if which == "own" else 1.0)
+
+
+def _pairs(rows: Sequence[Scored], names: Sequence[str]) -> list[tuple[float, float]]:
+    """Ratios of residuals of one set, alike in columns, in both orders; a set has weight 1."""
+    alike: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in rows:
+        key = (row.source, *(row.row[name] for name in names))
+        alike[key].append(row.measured / float(row.out["step_s_pred"]))
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for (source, *_), residuals in alike.items():
+        ratios[source] += [a / b for a, b in permutations(residuals, 2)]
+    return [(ratio, 1 / len(each)) for each in ratios.values() for ratio in each]
 
 
 def _ends(

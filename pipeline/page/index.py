@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.predicted import predicted
 from pipeline.claims.types import NOT_TESTABLE, Claim
 from pipeline.claims.write import OUTCOMES, effect_text, outcome, read_verdicts
 from pipeline.errors import StudyError
@@ -21,7 +22,7 @@ from pipeline.study.load import load_study, shipped_studies
 NOT_RUN = "not run"
 COLUMNS = (
     "publication", "id", "sentence", "place", "study", "verdict", "effect", "low", "high",
-    "repeats", "claimed", "why",
+    "repeats", "claimed", "predicted", "predicted_low", "predicted_high", "prediction", "why",
 )  # fmt: skip
 _VERDICTS = Path("claims/verdicts.json")
 
@@ -65,7 +66,7 @@ def rows(results: Path) -> list[dict[str, Any]]:
 
 
 def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, Any]:
-    effect = (one and one["effect"]) or {}
+    effect, model = (one and one["effect"]) or {}, predicted(claim)
     return {
         "publication": claim.document,
         "id": claim.id,
@@ -78,8 +79,13 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "high": effect.get("high"),
         "repeats": effect.get("repeats"),
         "claimed": str(claim.region) if claim.region else None,
+        "predicted": model.value,
+        "predicted_low": model.low,
+        "predicted_high": model.high,
+        "prediction": model.line,
         "why": f"{one['why']}; {one['scale']}" if one else f"made on {claim.made_at}",
         "shown": effect_text(one or {"effect": None}),
+        "expected": model.shown,
     }
 
 

@@ -194,4 +194,4 @@ def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
         texts["claimed"] = one["claimed"]["text"]
     if one["published"]:
         texts["published"] = significant(one["published"]["value"])
-    return {**one, "verdict": outcome(one), **texts}
+    return {"predicted": None, **one, "verdict": outcome(one), **texts}

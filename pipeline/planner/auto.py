@@ -28,11 +28,7 @@ def choose(
 
     Raises StudyError where none fits, or the model's family is not known to the cost model.
     """
-    if study.model.family != "gpt2":
-        raise StudyError(
-            f"study {study.name} has a model of family {study.model.family!r}; layouts are ranked "
-            "for gpt2 alone"
-        )
+    check_family(study)
 
     def predicted(job: Job, cell: Mapping[str, Any]) -> Prediction | None:
         assert calibration is not None
@@ -51,13 +47,27 @@ def choose(
     raise StudyError(f"study {study.name}: none of {len(ranked)} layouts is a cell that it takes")
 
 
+def check_family(study: Study) -> None:
+    """Raise StudyError unless the cost model knows the family of the study's model."""
+    if study.model.family != "gpt2":
+        raise StudyError(
+            f"study {study.name} has a model of family {study.model.family!r}; the cost model has "
+            "layouts of gpt2 alone"
+        )
+
+
 def run_of(study: Study, cell: Mapping[str, Any]) -> ResolvedRun | None:
     """The first run of a study with this cell alone; None where the study cannot have it."""
-    whole = {"name": "auto", "label": "auto", **cell}
     try:
-        run = resolve(expand(study.but(cells=[whole], repeats=1, profile=None))[0])
-        strategies.check([run.spec])
-        run.strategy.check_precision(run.spec.precision)
+        return run_with(study, {"name": "auto", "label": "auto", **cell})
     except (StudyError, UnsupportedError):
         return None
+
+
+def run_with(study: Study, cell: Mapping[str, Any], **changes: Any) -> ResolvedRun:
+    """The first run of a study with this cell alone and other keys; raises what refuses it."""
+    changed = study.but(cells=[cell], repeats=1, profile=None, **changes)
+    run = resolve(expand(changed)[0])
+    strategies.check([run.spec])
+    run.strategy.check_precision(run.spec.precision)
     return run

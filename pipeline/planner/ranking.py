@@ -80,10 +80,16 @@ class Ranked:
     @property
     def band(self) -> tuple[float, float]:
         """Seconds between which nine tenths of steps like this one lie."""
-        # Of this implementation one device alone was measured.
-        known = "samestep" if self.job.gpus == 1 else ""
-        low, high = content()["band"][kind_of(replace(self.job, framework=known), Constants())]
+        low, high = band_of(self.job)
         return low * self.prediction.seconds, high * self.prediction.seconds
+
+
+def band_of(job: Job) -> tuple[float, float]:
+    """Ratios measured / predicted between which nine tenths of steps of this implementation lie."""
+    # Of it one device alone was measured.
+    known = "samestep" if job.gpus == 1 else ""
+    low, high = content()["band"][kind_of(replace(job, framework=known), Constants())]
+    return low, high
 
 
 Predictor = Callable[[Job, Mapping[str, Any]], Prediction | None]
@@ -218,7 +224,7 @@ def _jobs(
                     work["recompute"] = True
                 cell = {"strategy": knobs[0], "precision": precision, "nodes": [nodes],
                         "options": dict(knobs[1]), "workload": work}  # fmt: skip
-                yield _job(size, cluster, nodes, degrees, batch, precision, recompute), cell
+                yield job_of(size, cluster, nodes, degrees, batch, precision, recompute), cell
 
 
 def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[Degrees]:
@@ -243,10 +249,11 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
                         yield Degrees(data, tensor, pipeline, chunks, zero, pieces)
 
 
-def _job(
+def job_of(
     size: Size, cluster: Cluster, nodes: int, degrees: Degrees, batch: int, precision: str,
     recompute: bool,
 ) -> Job:  # fmt: skip
+    """A layout on so many nodes as the cost model has it, of a model of family gpt2."""
     model = size.model
     return Job(
         hardware=cluster.hardware, device_gib=cluster.device_gib,

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from pipeline.errors import MissingError, UnsupportedError
-from pipeline.parallel.mesh import DATA, Degrees, Layout
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -170,6 +170,12 @@ class Strategy(ABC):
     def knobs(self, degrees: Degrees) -> Mapping[str, Any] | None:
         """Knobs with which it has this layout, None where it has none; `plan --auto` asks."""
         return None
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """The layout as the cost model has it; None where no published step was made so."""
+        axes = dict(layout.axes)
+        data, tensor, pipeline = (axes.get(axis, 1) for axis in (DATA, TENSOR, PIPELINE))
+        return Degrees(data, tensor, pipeline, microbatches=self.pieces(spec, layout))
 
     def idle_share(self, spec: RunSpec) -> float | None:
         """Share of a step's time in which a rank waits by design, None where none does.

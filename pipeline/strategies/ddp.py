@@ -35,6 +35,10 @@ class Ddp(Strategy):
         data, pieces = degrees.data, degrees.microbatches
         return {} if data > 1 and degrees == Degrees(data, microbatches=pieces) else None
 
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """None where the cache is emptied."""
+        return None if self.empty_cache else super().degrees(spec, layout)
+
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run."""
         return Footprint(0, holds_gradients=True)

@@ -72,6 +72,11 @@ class Hybrid(Pipelined):
         stages = nearest(self.pipeline, ranks // tensor)
         return f"pipeline {stages} x tensor {tensor} x data {ranks // tensor // stages}"
 
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """Also the stage of ZeRO."""
+        found = super().degrees(spec, layout)
+        return replace(found, zero=self.zero_stage) if found else None
+
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """Axes of stages and tensors together, or one of them with ZeRO's stage 1."""
         cut = (degrees.pipeline > 1) + (degrees.tensor > 1)

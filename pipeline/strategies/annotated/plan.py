@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from pipeline import models
-from pipeline.parallel.mesh import Layout
+from pipeline.parallel.mesh import Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.annotated.annotations import check_annotations, mesh_axes, resolve, share
@@ -93,6 +93,10 @@ class Annotated(Strategy):
             "no formula: for each operator DTensor chooses, while it runs, the redistribution that "
             "its own cost model holds to be cheapest; it is counted, and placements are recorded"
         )
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """None where annotations cut something: DTensor chooses what is sent."""
+        return None if self.annotations else super().degrees(spec, layout)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Gradients over the data axis; not stated where annotations cut something."""

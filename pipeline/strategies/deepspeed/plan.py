@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pipeline import models
 from pipeline.errors import MissingError, StudyError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -82,6 +82,11 @@ class Deepspeed(Strategy):
         reason = why_unusable()
         if reason is not None:
             raise MissingError(f"DeepSpeed is {reason}; run `{self.install}`")
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """The stage of ZeRO along the data axis."""
+        pieces = self.pieces(spec, layout)
+        return Degrees(layout.data_parallel, zero=self.stage, microbatches=pieces)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded; the optimiser steps on a copy of this rank's weights.

@@ -17,7 +17,7 @@ from pathlib import Path
 from pipeline.emulation import pacing
 from pipeline.errors import MissingError, StudyError
 from pipeline.parallel.faults import Faults
-from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -74,6 +74,12 @@ class Horovod(Strategy):
                 + ", ".join(COMPRESSIONS)
             )
         return super().layout(world)
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """None with a fault, or with gradients that travel as another type."""
+        usual = Horovod(fusion_threshold_mb=self.fusion_threshold_mb,
+                        cycle_time_ms=self.cycle_time_ms)  # fmt: skip
+        return super().degrees(spec, layout) if self == usual else None
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """A copy that travels, where of another type, and the fusion buffer, at most as large."""

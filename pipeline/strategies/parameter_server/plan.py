@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import StudyError
 from pipeline.parallel.faults import Faults
-from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import ANSWERED, Sends
 from pipeline.strategies.base import Footprint, Strategy
@@ -66,6 +66,10 @@ class ParameterServer(Strategy):
             return Footprint(gradients)
         is_root = rank == 0
         return Footprint(gradients * (3 if is_root else 1), optimiser_share=1.0 if is_root else 0.0)
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """No published step was made with a star."""
+        return None
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """The weights from the root to each other rank, and their gradients to the root.

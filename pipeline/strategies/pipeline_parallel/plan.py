@@ -8,7 +8,7 @@ chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
@@ -61,6 +61,12 @@ class Pipelined(Strategy):
     def pieces(self, spec: RunSpec, layout: Layout) -> int:
         """Those of the pipeline."""
         return self.schedule_of(spec, layout).microbatches
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """Also the chunks of a rank."""
+        chunks = self.schedule_of(spec, layout).stages.chunks
+        found = super().degrees(spec, layout)
+        return replace(found, chunks=chunks) if found else None
 
     def passes(self, degrees: Degrees) -> dict[str, Any]:
         """Knobs of the schedule: interleaved where a rank has several stages."""

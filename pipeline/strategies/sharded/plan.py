@@ -86,6 +86,13 @@ class Sharded(Strategy):
         cut = degrees.tensor * degrees.pipeline > 1
         return {"stage": degrees.zero} if degrees.zero and not cut else None
 
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """The stage of ZeRO along the data axis; what lies on the host has no published step."""
+        if self.offload:
+            return None
+        pieces = self.pieces(spec, layout)
+        return Degrees(layout.data_parallel, zero=self.stage, microbatches=pieces)
+
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
         share = 1 / layout.num_processes

@@ -55,7 +55,7 @@ def test_auto_is_no_strategy_but_a_choice() -> None:
 
 def test_another_family_is_refused() -> None:
     model = {**MECHANISMS.to_dict()["model"], "family": "transformers"}
-    with pytest.raises(StudyError, match="layouts are ranked for gpt2 alone"):
+    with pytest.raises(StudyError, match="layouts of gpt2 alone"):
         choose(MECHANISMS.but(model=model), CLUSTER, "fp32", None)
 
 

@@ -102,7 +102,7 @@ def test_gpus_and_other_machines_are_refused() -> None:
     ("words", "error"),
     [
         ("--study smoke", "--study needs --calibration"),
-        ("--score --calibration FILE", "--calibration and --metrics go with --study"),
+        ("--score --calibration FILE", "--calibration goes with --study"),
         ("--study smoke --calibration FILE --base", "--study has no --base"),
     ],
 )

@@ -1,0 +1,198 @@
+"""Effect of a claim by the cost model, at the publication's own scale: beside a verdict, never one.
+
+A cell of a claims file names the published configurations that it stands for (`points`, ids of
+`pipeline/reference/points`). Each is predicted as by `predict --points`, but without the constants
+that were derived from its own set, which would predict what they were made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from pipeline.claims.decide import RATE
+from pipeline.claims.kinds import UNITS
+from pipeline.claims.types import Claim, Selector
+from pipeline.cost.base import FAMILY
+from pipeline.cost.constants import Constants, content
+from pipeline.cost.devices import device_of
+from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
+from pipeline.cost.points import kind_of, predict_row
+from pipeline.cost.score import points, source_of
+from pipeline.metrics.format import NONE, with_interval
+from pipeline.metrics.select import listed
+
+Row = Mapping[str, str]
+LAYOUT = ("dp", "tp", "pp", "micro")
+METRICS = ("step_seconds", RATE, "device_teraflops", "model_flops_utilisation", "efficiency")
+WORK = ("hardware", "gpus", "model", "seq", "global_batch")
+"""Columns in which two configurations are alike that do equal work on one machine."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """An effect with its 90 % band; without a `value` the line is the reason for having none."""
+
+    line: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    unit: str = "1"
+    points: list[str] = field(default_factory=list)
+
+    @property
+    def shown(self) -> str:
+        """`137 [120, 150] TFLOP/s a device`, or a dash."""
+        if self.value is None or self.low is None or self.high is None:
+            return NONE
+        unit = "" if self.unit == "1" else f" {self.unit}"
+        return with_interval(self.value, self.low, self.high) + unit
+
+
+@cache
+def configurations() -> Mapping[str, Row]:
+    """The shipped points by their ids."""
+    return {row["id"]: row for row in points()}
+
+
+def predicted(claim: Claim) -> Predicted:
+    """The effect that a claim is about, or why the cost model has none.
+
+    Of what was measured only a rate times its seconds is read: FLOPs as their source counts them.
+    """
+    try:
+        metric = _metric(claim)
+        if claim.kind == "absolute":
+            [row] = _rows_at(claim, claim.test["a"])
+            value, low, high = _absolute(row, metric)
+            used, unit = [row], UNITS[metric]
+        else:
+            pairs = list(_pairs(claim))
+            ratios = [_ratio(one, other, metric) for one, other in pairs]
+            # As the test itself: a trend holds all along, the best is above each of the others.
+            least = claim.kind == "best" or claim.test.get("comparison") == "above"
+            of = min if least and claim.kind != "efficiency" else max
+            value, low, high = (of(ends) for ends in zip(*ratios, strict=True))
+            used, unit = [row for pair in pairs for row in pair], "1"
+    except Refused as reason:
+        return Predicted(f"not predicted: {reason}")
+    ids = list(dict.fromkeys(row["id"] for row in used))
+    found = Predicted("", value, low, high, unit, ids)
+    claimed = f", claimed {claim.region}" if claim.region else ""
+    return replace(found, line=f"predicted {found.shown} {_where(used)}{claimed}{_notes(used)}")
+
+
+def _metric(claim: Claim) -> str:
+    """What the claim measures; Refused where the model gives no such, or not on that machine."""
+    default = RATE if claim.kind in ("best", "worst") else claim.kind
+    metric = str(claim.test.get("metric", default))
+    if claim.kind == "ratio_of_ratios" or metric not in METRICS:
+        what = claim.kind if metric in METRICS else metric.partition(":")[0]
+        raise Refused(f"the cost model has nothing with a band on {what.replace('_', ' ')}")
+    if claim.made_at.device != "cuda":
+        raise Refused(f"the cost model knows no {claim.made_at.hardware}")
+    return metric
+
+
+def _rows(cell: Selector) -> list[Row]:
+    if not cell.points:
+        raise Refused(f"no published step says the whole configuration of {cell.name}")
+    return [configurations()[name] for name in cell.points]
+
+
+def _rows_at(claim: Claim, cell: Selector) -> list[Row]:
+    """The one row at the claim's own number of devices."""
+    _, ranks = claim.made_at.world or (0, 0)
+    found = [row for row in _rows(cell) if int(row["gpus"]) == ranks]
+    if len(found) != 1:
+        raise Refused(f"the publication has {len(found)} configurations of {cell.name} there")
+    return found
+
+
+def _pairs(claim: Claim) -> Iterator[tuple[Row, Row]]:
+    """Configurations of which the first is over the second."""
+    test = claim.test
+    if claim.kind in ("trend", "efficiency"):
+        for cell in [test["a"]] if claim.kind == "trend" else test["cells"]:
+            line = sorted(_rows(cell), key=lambda row: int(row["gpus"]))
+            if len(line) < 2:
+                raise Refused(f"the publication has {cell.name} on one number of devices alone")
+            before = line[:-1] if claim.kind == "trend" else line[:1] * (len(line) - 1)
+            yield from zip(line[1:], before, strict=True)
+        return
+    for other in [test["b"]] if claim.kind == "ratio" else test["others"]:
+        alike = [
+            (one, two)
+            for one in _rows(test["a"])
+            for two in _rows(other)
+            if all(one[name] == two[name] for name in WORK)
+        ]
+        if not alike:
+            raise Refused(f"no published {test['a'].name} and {other.name} did equal work")
+        one, two = alike[0]
+        names = [name for name in CONFIGURATION if name not in ("framework", "note")]
+        if all(one[name] == two[name] for name in names):
+            raise Refused(f"the cost model does not tell {test['a'].name} from {other.name}")
+        yield one, two
+
+
+def _answer(row: Row) -> Row:
+    found = predict_row(row, Constants(source_of(row)))
+    if found["reason"]:
+        raise Refused(found["reason"])
+    return found
+
+
+def _work(row: Row, metric: str) -> float:
+    """What a metric is seconds times, or 0 where it is the seconds themselves."""
+    if metric == "step_seconds":
+        return 0.0
+    if metric in (RATE, "efficiency"):
+        devices = float(row["gpus"]) if metric == "efficiency" else 1.0
+        return float(row["global_batch"]) * float(row["seq"]) / devices
+    if not (row["tflops_gpu_published"] and row["step_s"]):
+        raise Refused("the publication does not say how it counts FLOPs")
+    flops = float(row["tflops_gpu_published"]) * float(row["step_s"])
+    if metric == "device_teraflops":
+        return flops
+    return flops / (device_of(jobs_of(row)[0], Constants(source_of(row))).peak / 1e12)
+
+
+def _absolute(row: Row, metric: str) -> tuple[float, float, float]:
+    work, answer = _work(row, metric), _answer(row)
+    seconds = [float(answer[f"step_s_{end}"]) for end in ("pred", "low", "high")]
+    middle, low, high = [work / one for one in seconds] if work else seconds
+    return middle, min(low, high), max(low, high)
+
+
+def _ratio(one: Row, other: Row, metric: str) -> tuple[float, float, float]:
+    """Metric of one over that of the other, with the band of such ratios."""
+    if not all(row[name] for row in (one, other) for name in LAYOUT):
+        raise Refused("the layout or the micro-batch is not published, which is a range")
+    steps = float(_answer(one)["step_s_pred"]) / float(_answer(other)["step_s_pred"])
+    work = [_work(row, metric) for row in (one, other)]
+    value = work[0] / work[1] / steps if work[1] else steps
+    # The wider band where either crosses nodes: `crossing` sorts first.
+    kinds = {kind_of(jobs_of(row)[0], Constants()).split()[1] for row in (one, other)}
+    what = "scaled" if all(one[name] == other[name] for name in FAMILY) else "pair"
+    low, high = content()["band"][f"{what} {min(kinds)}"]
+    return value, value * low, value * high
+
+
+def _where(rows: Sequence[Row]) -> str:
+    """`on 384 to 1,536 A100-80GB`."""
+    counts = sorted({int(row["gpus"]) for row in rows})
+    ends = dict.fromkeys((counts[0], counts[-1]))
+    return f"on {' to '.join(f'{n:,}' for n in ends)} {rows[0]['hardware']}"
+
+
+def _notes(rows: Sequence[Row]) -> str:
+    """Constants that were left out, and what the publication does not print."""
+    with_all = Constants()
+    for row in rows:
+        predict_row(row, with_all)
+    own = sorted(with_all.used & {source_of(row) for row in rows})
+    notes = [f"without the constants derived from its own points, {listed(own)}"] if own else []
+    notes += dict.fromkeys(row["note"].partition(";")[0] for row in rows if row["note"])
+    return f" ({'; '.join(notes)})" if notes else ""
