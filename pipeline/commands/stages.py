@@ -217,7 +217,8 @@ def figure(args: argparse.Namespace) -> int:
     from pipeline.files import note_made
 
     draw_all(args.names, args.metrics, args.verdicts, args.out, args.processes)
-    note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
+    made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
+    note_made(made, args.metrics)
     return 0
 
 
@@ -243,7 +244,8 @@ def table(args: argparse.Namespace) -> int:
     for name, module, inputs in catalogue.load(args.names, frame, args.verdicts):
         raw = module.build(*inputs)
         write_all(raw, module.show(raw), captions()[name], args.out, name, short_names(frame))
-    note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
+    made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
+    note_made(made, args.metrics)
     return 0
 
 
@@ -331,7 +333,7 @@ def paper(args: argparse.Namespace) -> int:
     write_text(generated / export.PRINTED, printable_markdown(text, frame))
     export.write_pdf(generated, args.out / "paper.pdf", stored["date"])
     export.write_latex(generated, args.out / "paper.tex", args.figures)
-    note_made(args.out.glob("paper.*"))
+    note_made(args.out.glob("paper.*"), args.metrics)
     return 0
 
 
@@ -366,7 +368,7 @@ def page(args: argparse.Namespace) -> int:
     folders = Folders(args.figures, args.tables, args.runs, beside)
     text = render(study, table.read(args.metrics, study.name), verdicts, folders)
     write_text(args.out, text)
-    note_made([args.out])
+    note_made([args.out], args.metrics)
     return 0
 
 
