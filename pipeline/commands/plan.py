@@ -109,19 +109,11 @@ def run(args: argparse.Namespace) -> int:
     limit = _limit(args)
     if args.model is not None:
         return _ranking(args)
-    if args.auto and args.study:
-        return _auto(args, limit)
-    if args.auto or args.calibration:
-        raise StudyError("--auto and --calibration go with --study; leave them out, or give it")
-    for option in ("nodes", "gpus_per_node", "link", "batch"):
-        if getattr(args, option) is not None:
-            name = option.replace("_", "-")
-            raise StudyError(f"--{name} belongs to --model; leave it out, or give --model")
     if args.model_sizes:
         return _model_sizes(args, limit)
-    for option in ("devices", "precision", "size", "recompute"):
-        if getattr(args, option) not in (None, False):
-            raise StudyError(f"--{option} belongs to --model-sizes; leave it out, or --study")
+    if args.auto:
+        return _auto(args, limit)
+    options.check_mode(args, "--study", "study device device_memory")
     study = load_study(args.study)
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
@@ -142,14 +134,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _ranking(args: argparse.Namespace) -> int:
     """Print layouts of a model on a cluster that is not here, by predicted step time."""
+    taken = "model device nodes gpus_per_node link batch precision"
+    options.check_mode(args, "--model", taken)
     nodes = args.nodes or 1
     if args.device is None or (nodes > 1 and args.link is None):
         missing = "--device" if args.device is None else "--link"
         raise StudyError(f"--model needs {missing}; give it, as --device a100-80 --link 200gbit")
-    if args.devices or args.size or args.recompute:
-        raise StudyError(
-            "--devices, --size and --recompute belong to --model-sizes; leave them out"
-        )
     cluster = Cluster(
         args.device, DEVICES[args.device], nodes, args.gpus_per_node or 8,
         gigabits(args.link) if args.link else 0.0,
@@ -163,19 +153,23 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
     """Print the layouts of a study by predicted step time, and the first as a cell."""
     study = load_study(args.study)
     nodes, ranks = max(study.cluster.nodes), study.cluster.ranks_per_node
+    on_cpus = study.cluster.device == "cpu"
+    taken = "calibration device_memory" if on_cpus else "device link"
+    mode = f"--auto and a study on {'CPUs' if on_cpus else 'GPUs'}"
+    options.check_mode(args, mode, f"study auto precision {taken}")
     calibration, link = None, gigabits(args.link) if args.link else 0.0
-    if study.cluster.device == "cpu":
-        if args.calibration is None or args.device:
+    if on_cpus:
+        if args.calibration is None:
             raise StudyError(
                 f"study {study.name} runs on CPUs: --auto needs --calibration FILE, which "
-                "`calibrate` writes, and no --device"
+                "`calibrate` writes"
             )
-        calibration = Calibration.read(args.calibration)
+        calibration = Calibration.read(args.calibration, study)
         limit = limit or psutil.virtual_memory().total // nodes
-    elif args.device is None or args.calibration or (nodes > 1 and not link):
+    elif args.device is None or (nodes > 1 and not link):
         raise StudyError(
             f"study {study.name} runs on GPUs: --auto needs --device and of several nodes --link, "
-            "as --device a100-80 --link 200gbit, and no --calibration"
+            "as --device a100-80 --link 200gbit"
         )
     room = (limit or 0) / GIBIBYTE
     cluster = Cluster(args.device or "cpu", room, nodes, ranks, link)
@@ -186,6 +180,8 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
 
 def _model_sizes(args: argparse.Namespace, limit: int | None) -> int:
     """Print which layouts of each published size fit, or the parts of one size's."""
+    taken = "model_sizes devices precision size recompute device device_memory"
+    options.check_mode(args, "--model-sizes", taken)
     devices, precision = args.devices or 8, args.precision or "bf16"
     asked = [*sizes()] if args.size is None else [size_of(args.size)]
     found = {one: layouts(one, devices, precision, recompute=args.recompute) for one in asked}

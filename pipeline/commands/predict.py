@@ -62,17 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict a file of points or a study, or score the model; returns the exit status."""
-    if args.study is None and (args.calibration or args.metrics):
-        raise PredictionError(
-            "--calibration and --metrics go with --study; leave them out, or give it"
-        )
     if args.study is not None:
         return _predict_study(args)
     if args.points is None:
         from pipeline.cost.score import markdown
 
-        if args.out or args.base:
-            raise PredictionError("--out and --base go with --points; leave them out, or give it")
+        options.check_mode(args, "--page" if args.page else "--score", "score page")
         if args.page is None:
             print(markdown())
             return 0
@@ -82,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         replace_marked(args.page, "errors", markdown())
         draw(args.page.with_suffix(".png"))
         return 0
+    options.check_mode(args, "--points", "points out base")
     if args.out is None:
         raise PredictionError("--points needs --out; name the CSV to write")
     from pipeline.cost import base, points
@@ -104,14 +100,19 @@ def _predict_study(args: argparse.Namespace) -> int:
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
-    if args.base or args.calibration is None:
-        what = "has no --base" if args.base else "needs --calibration, which `calibrate` writes"
-        raise PredictionError(f"--study {what}; see docs/planner.md")
+    options.check_mode(args, "--study", "study out calibration metrics")
+    if args.calibration is None:
+        raise PredictionError(
+            "--study needs --calibration, which `calibrate` writes; see docs/planner.md"
+        )
     study = load_study(args.study)
     path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
-    found = records(pick(table.read(path), "cell", "step_seconds")) if path.is_file() else []
+    found = []
+    if path.is_file():
+        found = records(pick(table.read(path, study.name), "cell", "step_seconds"))
     measured = {(row["cell"], int(row["nodes"])): row["value"] for row in found}
-    rows = here.predict_study(expand(study), here.Calibration.read(args.calibration), measured)
+    calibration = here.Calibration.read(args.calibration, study)
+    rows = here.predict_study(expand(study), calibration, measured)
     print("\n".join(here.shown(rows)))
     if args.out:
         points.write(rows, args.out)

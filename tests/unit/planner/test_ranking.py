@@ -92,8 +92,8 @@ def test_fewer_nodes_are_taken_where_the_link_is_slow() -> None:
         ("--model 1.3B", "--model needs --device"),
         ("--model 1.3B --nodes 2 --device a100-80", "--model needs --link"),
         ("--model 1.3B --device v100-16", "no data sheet rate in bfloat16"),
-        ("--model 1.3B --device a100-80 --devices 8", "belong to --model-sizes"),
-        ("--model-sizes --nodes 2", "--nodes belongs to --model"),
+        ("--model 1.3B --device a100-80 --devices 8", "--devices would do nothing with --model"),
+        ("--model-sizes --nodes 2", "--nodes would do nothing with --model-sizes"),
         ("--model 1.3B --nodes 2 --device a100-80 --link fast", "link 'fast' is no rate"),
     ],
 )
