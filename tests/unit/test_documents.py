@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.documents import MAX_BYTES, read_document
-from pipeline.errors import StudyError
+from pipeline.documents import MAX_BYTES, read_document, read_lines
+from pipeline.errors import RecordError, StudyError
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
@@ -139,3 +139,11 @@ def test_the_fix_of_a_file_that_a_stage_wrote_is_to_make_it_again(
     said = str(caught.value)
     assert said.endswith("; run the training again") and said.count("; run") == 1
     assert not any(word in said for word in ("convert", "write", "leave it out", "correct"))
+
+
+def test_a_line_as_long_as_a_stage_may_write_it_is_read(tmp_path: Path) -> None:
+    """A profiled step of a pipeline has a part for each micro-batch."""
+    passes = [["forward", 0, number, 0.000123456] for number in range(4000)]
+    (tmp_path / "steps.jsonl").write_text(json.dumps({"passes": passes}) + "\n")
+    [(_, line)] = read_lines(tmp_path / "steps.jsonl", "", RecordError)
+    assert line["passes"] == passes

@@ -118,3 +118,12 @@ def test_a_spec_without_it_keeps_its_hash(study) -> None:
     assert spec.to_dict()["world"]["yardstick"] is True
     assert RunSpec.from_dict(spec.to_dict()) == spec
     assert "yardstick" not in replace(spec, world=replace(spec.world, yardstick=None)).to_json()
+
+
+def test_a_yardstick_that_was_edited_is_refused(study, measured, tmp_path) -> None:
+    content = json.loads(measured.read_text())
+    for one in content["passes"]:
+        one["forward_seconds"] *= 2
+    (tmp_path / "y.json").write_text(json.dumps(content))
+    with pytest.raises(LaunchError, match="other forward_seconds than its rounds give; remove"):
+        yardstick.forward_seconds(tmp_path / "y.json", resolve(run_of(study, "dps", 2)))
