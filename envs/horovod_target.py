@@ -169,7 +169,8 @@ def cache_folder() -> Path:
     if own:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "samestep"
+    home = os.environ.get("HOME") or Path(__file__).parents[1]  # a user without an entry has none
+    return (Path(base) if base else Path(home, ".cache")) / "samestep"
 
 
 def torch_folder() -> Path:

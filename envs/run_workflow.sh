@@ -12,7 +12,8 @@ set -eu
 if [ -n "${SNAKEMAKE_PROFILE:-}" ]; then
     echo "note: SNAKEMAKE_PROFILE is not used here; give --profile $SNAKEMAKE_PROFILE for it" >&2
 fi
-unset SNAKEMAKE_PROFILE
+# So has a shell that a person sets up: rules run in bash, which would read that first.
+unset SNAKEMAKE_PROFILE BASH_ENV
 for name in $(env | sed -n 's/^\(PYTHON[A-Z0-9_]\{1,\}\)=.*/\1/p'); do
     unset "$name"
 done

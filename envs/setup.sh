@@ -50,6 +50,8 @@ if [ -e "$venv/.installing" ] || [ "$(cd "$home" 2>/dev/null && pwd -P)" != "$he
     "$python" -m venv --clear "$venv"
 fi
 
+# Packages go into this environment, whatever pip is told to do elsewhere.
+unset PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_DRY_RUN PIP_NO_DEPS PIP_CONSTRAINT
 echo "setup: installing envs/requirements.lock into $venv (minutes the first time)"
 echo "$here" >"$venv/.home"
 : >"$venv/.installing"

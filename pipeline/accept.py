@@ -23,7 +23,8 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
     The files of its corpus and tokeniser are looked for, unless its tokens were made
     (`has_tokens`): from then on nothing reads them. Raises SamestepError.
     """
-    if names := inherited.reserved(study.environment):
+    real = study.cluster.network == "real"
+    if names := inherited.reserved(study.environment, over_network=real):
         raise StudyError(
             f"environment has {', '.join(names)}, which this project sets itself (threads by "
             "cluster.threads_per_rank, a strategy's knobs by its options); leave it out"

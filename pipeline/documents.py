@@ -28,10 +28,8 @@ MAX_BYTES = 128 * 1024
 """Largest size of a YAML file, which a person writes."""
 
 MAX_MADE_BYTES = 64 * 2**20
-"""Largest size of a JSON document, which a stage wrote: the record of some 100,000 ranks."""
-
-MAX_LINE_BYTES = 64 * 1024
-"""Largest size of one line of JSON lines; the line of a step has some hundred bytes."""
+"""Largest size of a JSON document, or of a line of one, which a stage wrote: the record of some
+100,000 ranks, or the passes of as many micro-batches in a profiled step."""
 
 
 def read_document(
@@ -108,12 +106,12 @@ def read_lines(
     name = f"{what} {path}".lstrip()
     with _named(name, error, "JSON lines", fix), open_regular(path) as stream:
         number = 0
-        while line := stream.readline(MAX_LINE_BYTES + 1):
+        while line := stream.readline(MAX_MADE_BYTES + 1):
             number += 1
             at = f"{name}:{number}"
-            if len(line) > MAX_LINE_BYTES:
+            if len(line) > MAX_MADE_BYTES:
                 mend = fix or "is it a step?"
-                raise error(f"{at}: the line is over {MAX_LINE_BYTES // 1024} KiB; {mend}")
+                raise error(f"{at}: the line is over {MAX_MADE_BYTES >> 20} MiB; {mend}")
             with _named(at, error, "JSON", fix):
                 text = line.decode("utf-8")
             yield number, parse(text, at, error, "JSON", fix)

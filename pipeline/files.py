@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import SamestepError
 
@@ -107,22 +108,24 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def note_made(files: Iterable[Path]) -> None:
-    """Note in their folders the hashes of files that a stage has made; see `is_edited`."""
-    made = list(files)
+def note_made(files: Iterable[Path], metrics: Path) -> None:
+    """Note in their folders that a stage has made these files of that table; see `is_made_of`."""
+    made, source = list(files), sha256_of_file(metrics)
     for folder in sorted({path.parent for path in made}):
-        hashes = {path.name: sha256_of_file(path) for path in made if path.parent == folder}
-        text = json.dumps(_made(folder) | hashes, indent=1, sort_keys=True)
+        own = {path.name: [sha256_of_file(path), source] for path in made if path.parent == folder}
+        text = json.dumps(_made(folder) | own, indent=1, sort_keys=True)
         write_text(folder / _MADE, f"{text}\n")
 
 
-def is_edited(path: Path) -> bool:
-    """True for a file that differs from what a stage noted; False where nothing was noted."""
-    noted = _made(path.parent).get(path.name)
-    return noted is not None and noted != sha256_of_file(path)
+def is_made_of(path: Path, metrics: Path) -> bool:
+    """True for a file that is as a stage noted, of the table as it is now.
+
+    False where nothing was noted, as in a copy without the names that begin with a dot.
+    """
+    return _made(path.parent).get(path.name) == [sha256_of_file(path), sha256_of_file(metrics)]
 
 
-def _made(folder: Path) -> dict[str, str]:
+def _made(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / _MADE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

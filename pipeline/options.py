@@ -15,6 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import SamestepError
+
 STUDY = "study file, or the name of a shipped study"
 """Help of an option whose type is `study`."""
 
@@ -68,6 +70,20 @@ def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
                     f"argument {writes.option_strings[0]}: {out} is read too, by {name}, and would "
                     "be changed; give another name"
                 )
+
+
+def check_mode(args: argparse.Namespace, mode: str, taken: str) -> None:
+    """Raise SamestepError for an option that would do nothing in this mode of a command.
+
+    `taken` are the options that have an effect there, beside those that are always set.
+    """
+    given = {name for name, value in vars(args).items() if value not in (None, False)}
+    names = [f"--{name.replace('_', '-')}" for name in sorted(given - {*taken.split()})]
+    if names:
+        known = ", ".join(f"--{name.replace('_', '-')}" for name in taken.split())
+        raise SamestepError(
+            f"{', '.join(names)} would do nothing with {mode}, which takes {known}; leave it out"
+        )
 
 
 def path(text: str) -> Path:

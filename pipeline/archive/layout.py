@@ -58,6 +58,12 @@ def is_needed(name: str) -> bool:
     return name in single or name.startswith("runs/")
 
 
+def is_noted(name: str) -> bool:
+    """Whether the stage that makes a file notes it; metrics and verdicts are made anew instead."""
+    made_anew = (METRICS_FILE, VERDICTS_FILE)
+    return name == REPORT_FILE or (name not in made_anew and bool(PRODUCT.fullmatch(name)))
+
+
 def products(study: Study) -> list[str]:
     """Files of a finished study besides its records, by their names below results/<study>."""
     claims = bool(study.claims)

@@ -20,7 +20,7 @@ from pipeline.claims.load import files_of, load_claims
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import write_verdicts
 from pipeline.errors import ArchiveError, LaunchError
-from pipeline.files import atomic_path, is_edited
+from pipeline.files import atomic_path, is_made_of
 from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
@@ -75,17 +75,20 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
 
 
 def _own(results: Path, name: str) -> Path:
-    """A file of the results; raises ArchiveError where it was edited, or a symlink leads away."""
+    """A file of the results; raises ArchiveError where a symlink leads away, or it is no product.
+
+    A product is what a stage has made of the metrics that are there, and was not edited since.
+    """
     path = results / name
     if path.resolve() != results.resolve() / name:
         raise ArchiveError(
             f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
             "from elsewhere; put the file itself in its place"
         )
-    if is_edited(path):
+    if layout.is_noted(name) and not is_made_of(path, results / layout.METRICS_FILE):
         raise ArchiveError(
-            f"{path} is not what a stage has made, but was changed since; remove it and run "
-            "`make paper`"
+            f"{path} is not what a stage has made of these metrics, but was changed or copied "
+            "since; remove it and run `make paper`"
         )
     return path
 
@@ -113,11 +116,19 @@ def _check_finished(
             f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`, or pack "
             "its records alone with --partial"
         )
+    check_made(study, results)
+
+
+def check_made(study: Study, results: Path) -> None:
+    """Raise ArchiveError unless metrics and verdicts are those of the records.
+
+    RecordError where a record is missing or unfit.
+    """
     with TemporaryDirectory() as folder:
         anew = Path(folder)
         made_anew = build(study, results / "runs")
         table.write(made_anew, anew / layout.METRICS_FILE)
-        if layout.VERDICTS_FILE in made:
+        if study.claims:
             frame = table.read(anew / layout.METRICS_FILE)
             evidence = Evidence(study, frame, bias_of(frame))
             write_verdicts(
@@ -127,10 +138,10 @@ def _check_finished(
             )
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):
             packed = results / path.relative_to(anew)
-            if path.read_bytes() != packed.read_bytes():
+            if not packed.is_file() or path.read_bytes() != packed.read_bytes():
                 raise ArchiveError(
-                    f"{packed} is not what these records and this code give; run `make paper` and "
-                    "pack again"
+                    f"{packed} is not what these records and this code give; remove it and run "
+                    "`make paper`"
                 )
 
 

@@ -37,6 +37,7 @@ _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
 _AGAIN, _RETRAIN = AGAIN["archive"], AGAIN["record"]
 _PACK_AGAIN = "finish the study and pack it again"
+_AS_IT_WAS = f"{_AGAIN}, or give it as `make archive` packed it"
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
             RuntimeError, ValueError)  # fmt: skip
 """Errors of zipfile for bytes that are no sound zip file."""
@@ -182,14 +183,18 @@ def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfil
     """Entries by name; raises ArchiveError unless each is an expected, plain, single file."""
     entries: dict[str, zipfile.ZipInfo] = {}
     if len(opened.infolist()) > layout.MAX_FILES:
-        raise ArchiveError(f"{archive} holds over {layout.MAX_FILES} files; it is not one of ours")
+        raise ArchiveError(f"{archive} holds over {layout.MAX_FILES} files; {_AS_IT_WAS}")
     for entry in opened.infolist():
         name = entry.orig_filename
         kind = stat.S_IFMT(entry.external_attr >> 16)
         if not layout.EXPECTED.fullmatch(name):
-            raise ArchiveError(f"{archive} holds {name[:80]!r}, which no archive of a study does")
+            raise ArchiveError(
+                f"{archive} holds {name[:80]!r}, which no archive of a study does; {_AS_IT_WAS}"
+            )
         if kind not in (0, stat.S_IFREG) or entry.flag_bits & _ENCRYPTED:
-            raise ArchiveError(f"{archive}: {name} is a link, a device or encrypted, not a file")
+            raise ArchiveError(
+                f"{archive}: {name} is a link, a device or encrypted, not a file; {_AS_IT_WAS}"
+            )
         if name in entries:
             raise ArchiveError(f"{archive} holds {name} twice; {_AGAIN}")
         entries[name] = entry
@@ -197,7 +202,7 @@ def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfil
     if total > layout.MAX_BYTES:
         raise ArchiveError(
             f"{archive} unpacks to {total / 2**30:.1f} GiB, over the {layout.MAX_BYTES >> 30} GiB "
-            "of an archive; it is not one of ours"
+            f"of an archive; {_AS_IT_WAS}"
         )
     return entries
 
@@ -207,7 +212,7 @@ def _checksums(
 ) -> dict[str, str]:
     """Name -> SHA-256 of all files but the sums; raises ArchiveError where they do not match."""
     if layout.SUMS_FILE not in entries:
-        raise ArchiveError(f"{archive} lacks {layout.SUMS_FILE}; it is not an archive of a study")
+        raise ArchiveError(f"{archive} lacks {layout.SUMS_FILE}; {_AS_IT_WAS}")
     if entries[layout.SUMS_FILE].file_size > MAX_MADE_BYTES:
         raise ArchiveError(f"{archive}: its {layout.SUMS_FILE} is too large; {_AGAIN}")
     text = opened.read(entries[layout.SUMS_FILE]).decode("utf-8")

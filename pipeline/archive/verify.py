@@ -24,6 +24,15 @@ def verify(results: Path) -> int:
     sums = results / layout.SUMS_FILE
     fix = "give a folder that `python -m pipeline unpack` made"
     listed = parse_sums(read_text(sums, "", ArchiveError, fix, MAX_MADE_BYTES), str(sums))
+    # What it is rebuilt from has to be the archive's too.
+    given = {name: total for name, total in listed.items() if layout.is_needed(name)}
+    if changed := differing(given, results):
+        print(
+            f"{len(changed)} files that came from the archive were changed or removed since: "
+            f"{shown(changed)}; run `make paper FROM=archive.zip` again",
+            file=sys.stderr,
+        )
+        return 1
     made = layout.products(load_study(results / layout.STUDY_FILE))
     if missing := [name for name in made if name not in listed]:
         print(

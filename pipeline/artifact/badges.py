@@ -14,6 +14,9 @@ from typing import Any
 
 import yaml
 
+from pipeline.documents import read_text
+from pipeline.errors import SamestepError
+
 # An identifier's form, and prefixes that stand for one: 10.5072 is the test prefix of DataCite.
 _DOI = re.compile(r"10\.\d{4,9}/\S+", re.ASCII)
 _PLACEHOLDER = re.compile(r"10\.(0000|1234|5072|5555|9999)/|x{3,}|0{5,}|placeholder|todo", re.I)
@@ -72,10 +75,14 @@ def checks(root: Path, numbers: Mapping[str, Any], commits: Sequence[str]) -> li
 
 def _deposited(path: Path) -> tuple[bool, str]:
     """A verdict on the identifier in CITATION.cff, with its grounds."""
-    cited = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    stated = [cited.get("doi"), *(
-        one.get("value") for one in cited.get("identifiers", []) if one.get("type") == "doi"
-    )]  # fmt: skip
+    try:
+        cited = yaml.safe_load(read_text(path, "", SamestepError)) if path.is_file() else {}
+        stated = [cited.get("doi"), *(
+            one.get("value") for one in cited.get("identifiers", []) if one.get("type") == "doi"
+        )]  # fmt: skip
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise SamestepError(f"{path} is no citation file ({reason}); correct it") from None
     named = [str(text) for text in stated if text]
     real = [text for text in named if _DOI.search(text) and not _PLACEHOLDER.search(text)]
     if real:

@@ -11,11 +11,11 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline import schemas
+from pipeline.archive.pack import check_made
 from pipeline.artifact import badges, sbom
 from pipeline.claims.write import outcome, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table
-from pipeline.metrics.collect import collect_every
 from pipeline.metrics.select import pick, seconds_of_runs
 from pipeline.paper.appendix import duration, size
 from pipeline.paper.numbers import collect
@@ -36,8 +36,8 @@ def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
             f"{results} holds no metrics/metrics.parquet; run the study with make paper first"
         )
     study = load_study(results / "study.json")
-    # A study of which a record is missing is not complete, whatever its table says.
-    collect_every(study, results / "runs")
+    # Of a record that is missing or other than when the table was made, that says nothing.
+    check_made(study, results)
     frame = table.read(metrics, study.name)
     verdicts: list[dict[str, Any]] = []
     if (path := results / "claims" / "verdicts.json").is_file():

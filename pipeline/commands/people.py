@@ -292,7 +292,7 @@ def artifact(args: argparse.Namespace) -> int:
 
 
 @enter(
-    option("--results", type=options.folder, default=Path("results"), help="results"),
+    option("--results", type=options.folder, help="results"),
     option("--out", type=options.new_file, help="page to write, and a CSV; results/index.html"),
     option("--list", action="store_true", help="print the studies on claims that run here"),
 )
@@ -304,10 +304,12 @@ def index(args: argparse.Namespace) -> int:
     from pipeline.page import index
 
     if args.list:
+        options.check_mode(args, "--list", "list")
         print("\n".join(index.studies_here()))
         return 0
-    out = args.out or args.results / "index.html"
-    counts = index.counts(index.write(args.results, out))
+    results = args.results or Path("results")
+    out = args.out or results / "index.html"
+    counts = index.counts(index.write(results, out))
     print(f"{out}: {', '.join(f'{number} {word}' for word, number in counts.items() if number)}")
     return 0
 
@@ -329,12 +331,12 @@ def archive(args: argparse.Namespace) -> int:
     from pipeline.archive.pack import contents, write_zip
     from pipeline.errors import ArchiveError
     from pipeline.files import sha256_of_file
-    from pipeline.study.load import results_folder
+    from pipeline.study.load import load_study, results_folder
 
     results = args.results or results_folder(args.study)
-    out = args.out or Path("archives", f"{results.name}.zip")
     if not (results / STUDY_FILE).is_file():
         raise ArchiveError(f"there is no {results / STUDY_FILE}; run the study with make paper")
+    out = args.out or Path("archives", f"{load_study(results / STUDY_FILE).name}.zip")
     parts = contents(results, partial=args.partial is not None)
     write_zip(parts, out)
     size = out.stat().st_size / 1e6

@@ -90,16 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs, or a ranking of layouts."""
     if args.model is not None:
-        _refuse(args, ("auto", "calibration"), "--study")
         return _ranking(args)
-    _refuse(args, ("nodes", "gpus_per_node", "batch"), "--model")
     limit = None if args.device_memory is None else parse_size(args.device_memory)
     if args.device:
         limit = DEVICES[args.device] * GIBIBYTE
     if args.auto:
         return _auto(args, limit)
-    _refuse(args, ("link", "precision"), "--model or --auto")
-    _refuse(args, ("calibration",), "--auto")
+    options.check_mode(args, "--study", "study device device_memory")
     study = load_study(args.study)
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
@@ -118,16 +115,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse(args: argparse.Namespace, names: Sequence[str], owner: str) -> None:
-    """Raise StudyError for an option that would do nothing."""
-    for name in names:
-        if getattr(args, name) not in (None, False):
-            option = f"--{name.replace('_', '-')}"
-            raise StudyError(f"{option} belongs to {owner}; leave it out, or give {owner}")
-
-
 def _ranking(args: argparse.Namespace) -> int:
     """Print layouts of a model on a cluster that is not here, by predicted step time."""
+    taken = "model device nodes gpus_per_node link batch precision"
+    options.check_mode(args, "--model", taken)
     nodes = args.nodes or 1
     if args.device is None or (nodes > 1 and args.link is None):
         missing = "--device" if args.device is None else "--link"
@@ -145,19 +136,23 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
     """Print the layouts of a study by predicted step time, and the first as a cell."""
     study = load_study(args.study)
     nodes, ranks = max(study.cluster.nodes), study.cluster.ranks_per_node
+    on_cpus = study.cluster.device == "cpu"
+    taken = "calibration device_memory" if on_cpus else "device link"
+    mode = f"--auto and a study on {'CPUs' if on_cpus else 'GPUs'}"
+    options.check_mode(args, mode, f"study auto precision {taken}")
     calibration, link = None, gigabits(args.link) if args.link else 0.0
-    if study.cluster.device == "cpu":
-        if args.calibration is None or args.device:
+    if on_cpus:
+        if args.calibration is None:
             raise StudyError(
                 f"study {study.name} runs on CPUs: --auto needs --calibration FILE, which "
-                "`calibrate` writes, and no --device"
+                "`calibrate` writes"
             )
-        calibration = Calibration.read(args.calibration)
+        calibration = Calibration.read(args.calibration, study)
         limit = limit or psutil.virtual_memory().total // nodes
-    elif args.device is None or args.calibration or (nodes > 1 and not link):
+    elif args.device is None or (nodes > 1 and not link):
         raise StudyError(
             f"study {study.name} runs on GPUs: --auto needs --device and of several nodes --link, "
-            "as --device a100-80 --link 200gbit, and no --calibration"
+            "as --device a100-80 --link 200gbit"
         )
     room = (limit or 0) / GIBIBYTE
     cluster = Cluster(args.device or "cpu", room, nodes, ranks, link)

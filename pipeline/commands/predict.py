@@ -80,16 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict a file of points or a study, or score the model; returns the exit status."""
-    of_study = ("calibration", "metrics", "device", "link", "nodes", "weak")
-    if args.study is None and (given := [name for name in of_study if getattr(args, name)]):
-        raise PredictionError(f"--{given[0]} goes with --study; leave it out, or give it")
     if args.study is not None:
         return _project_study(args) if args.device else _predict_study(args)
     if args.points is None:
         from pipeline.cost.score import markdown
 
-        if args.out or args.base:
-            raise PredictionError("--out and --base go with --points; leave them out, or give it")
+        options.check_mode(args, "--page" if args.page else "--score", "score page")
         if args.page is None:
             print(markdown())
             return 0
@@ -99,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
         replace_marked(args.page, "errors", markdown())
         draw(args.page.with_suffix(".png"))
         return 0
+    options.check_mode(args, "--points", "points out base")
     if args.out is None:
         raise PredictionError("--points needs --out; name the CSV to write")
     from pipeline.cost import base, points
@@ -121,20 +118,19 @@ def _predict_study(args: argparse.Namespace) -> int:
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
-    if args.link or args.nodes or args.weak:
-        raise PredictionError("--link, --nodes and --weak go with --device; leave them out")
-    if args.base or args.calibration is None:
-        what = (
-            "has no --base"
-            if args.base
-            else "needs --calibration, which `calibrate` writes, or --device"
+    options.check_mode(args, "--study", "study out calibration metrics")
+    if args.calibration is None:
+        raise PredictionError(
+            "--study needs --calibration, which `calibrate` writes, or --device (docs/planner.md)"
         )
-        raise PredictionError(f"--study {what}; see docs/planner.md")
     study = load_study(args.study)
     path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
-    step_times = records(pick(table.read(path), "cell", "step_seconds")) if path.is_file() else []
+    step_times = []
+    if path.is_file():
+        step_times = records(pick(table.read(path, study.name), "cell", "step_seconds"))
     measured = {(row["cell"], int(row["nodes"])): row["value"] for row in step_times}
-    rows = here.predict_study(expand(study), here.Calibration.read(args.calibration), measured)
+    calibration = here.Calibration.read(args.calibration, study)
+    rows = here.predict_study(expand(study), calibration, measured)
     print("\n".join(here.shown(rows)))
     if args.out:
         points.write(rows, args.out)
@@ -148,8 +144,7 @@ def _project_study(args: argparse.Namespace) -> int:
     from pipeline.planner.ranking import Cluster, gigabits
     from pipeline.study.load import load_study
 
-    if args.base or args.calibration or args.metrics:
-        raise PredictionError("--device goes without --base, --calibration and --metrics")
+    options.check_mode(args, "--device", "study out device link nodes weak")
     counts = args.nodes or [2**power for power in range(MOST_NODES.bit_length())]
     if max(counts) > 1 and args.link is None:
         raise PredictionError("--device needs --link for several nodes; give it, as 200gbit")

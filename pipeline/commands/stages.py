@@ -164,7 +164,8 @@ def figure(args: argparse.Namespace) -> int:
     from pipeline.files import note_made
 
     draw_all(args.names, args.metrics, args.out)
-    note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
+    made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
+    note_made(made, args.metrics)
     return 0
 
 
@@ -189,7 +190,8 @@ def table(args: argparse.Namespace) -> int:
     letters = short_names(frame)
     for name in args.names:
         write_table(name, frame, args.out, letters)
-    note_made(path for name in args.names for path in args.out.glob(f"{name}.*"))
+    made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
+    note_made(made, args.metrics)
     return 0
 
 
@@ -277,7 +279,7 @@ def paper(args: argparse.Namespace) -> int:
     write_text(generated / export.PRINTED, printable_markdown(text, frame))
     export.write_pdf(generated, args.out / "paper.pdf", stored["date"])
     export.write_latex(generated, args.out / "paper.tex", args.figures)
-    note_made(args.out.glob("paper.*"))
+    note_made(args.out.glob("paper.*"), args.metrics)
     return 0
 
 
@@ -310,7 +312,7 @@ def page(args: argparse.Namespace) -> int:
     folders = Folders(args.figures, args.runs, beside)
     text = render(study, table.read(args.metrics, study.name), verdicts, folders)
     write_text(args.out, text)
-    note_made([args.out])
+    note_made([args.out], args.metrics)
     return 0
 
 

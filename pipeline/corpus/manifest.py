@@ -117,7 +117,7 @@ class Manifest:
         """Raise CorpusError for a file with another hash; one that was read before is not again."""
         expected = {shard.file: shard.sha256 for shard in self.shards}
         expected[TOKENIZER_FILE] = self.tokenizer["sha256"]
-        # Size, time of change (ns) and hash of the files that were read.
+        # Size, time and hash of what was read. Copies keep `mtime`, but nobody sets `ctime`.
         read_before, files = {}, dict[str, Any]({MANIFEST_FILE: self.sha256})
         with contextlib.suppress(CorpusError):
             read_before = read_made(folder / VERIFIED_FILE, "", CorpusError, "train")
@@ -126,7 +126,7 @@ class Manifest:
             if not path.is_file():
                 raise CorpusError(f"{path} does not exist; {_AGAIN}")
             state = path.stat()
-            files[name] = [state.st_size, state.st_mtime_ns, sha256]
+            files[name] = [state.st_size, state.st_ctime_ns, sha256]
             if isinstance(read_before, dict) and read_before.get(name) == files[name]:
                 continue
             actual = sha256_of_file(path)

@@ -31,15 +31,34 @@ USABLE = 0.94
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV; raises PredictionError on one without the columns `hardware` and `gpus`."""
+    """Rows of a CSV; raises PredictionError on one without the columns `hardware` and `gpus`.
+
+    So it does where a row has more or fewer values than the header: a comma too many would move
+    every value after it into another column.
+    """
     text = read_text(path, "", PredictionError, max_bytes=MAX_MADE_BYTES)
-    rows = csv.DictReader(io.StringIO(text))
-    if not {"hardware", "gpus"} <= set(rows.fieldnames or ()):
+    lines = csv.reader(io.StringIO(text), strict=True)
+    try:
+        head = next(lines, [])
+        rows = [(lines.line_num, row) for row in lines if row]
+    except csv.Error as error:
         raise PredictionError(
-            f"{path} has no columns hardware and gpus; give a CSV with a header, one "
-            f"configuration a row, of the columns {', '.join(CONFIGURATION)}"
+            f"{path}:{lines.line_num} is not CSV ({error}); correct the line"
+        ) from None
+    if not {"hardware", "gpus"} <= {*head} or len({*head}) < len(head):
+        raise PredictionError(
+            f"{path} has no columns hardware and gpus, or one of them twice; give a CSV with a "
+            f"header, one configuration a row, of the columns {', '.join(CONFIGURATION)}"
         )
-    return [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in rows]
+    for number, row in rows:
+        if len(row) != len(head):
+            raise PredictionError(
+                f"{path}:{number} has {len(row)} values for {len(head)} columns; quote what holds "
+                "a comma"
+            )
+    if not rows:
+        raise PredictionError(f"{path} has no row; give one configuration a row")
+    return [dict(zip(head, row, strict=True)) for _, row in rows]
 
 
 def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:

@@ -50,12 +50,13 @@ MATTERS = re.compile(
     r"((OMP|GOMP|KMP|MKL|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|NPY|NUMPY|TBB|DNNL|ONEDNN|ATEN|C10|TORCH"
     r"|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|TRITON|GLOO|NCCL|HOROVOD|DS|DEEPSPEED|UCX|FI|I_MPI|OMPI"
     r"|OPAL|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|MALLOC|TCMALLOC|JEMALLOC|LD|GLIBC)_\w+"
-    r"|(CC|CXX|C\w*FLAGS|PYTHON\w+))"
+    r"|(CC|CXX|C\w*FLAGS|PYTHON\w+|BASH_ENV|BASH_FUNC_.+|SHELLOPTS|BASHOPTS))"
 )
-"""Variables that change the speed or the numbers of a rank, or its packages."""
+"""Variables that change the speed or the numbers of a rank, its packages, or a rule's shell."""
 
 _RESERVED = re.compile(
     rf"{'|'.join(THREADS)}|PYTHON\w*|SAMESTEP_\w+|SLURM\w*|TORCHELASTIC_\w+|PATH|HOME"
+    r"|NCCL_DEBUG(_SUBSYS|_FILE)?"
     r"|(LOCAL_|GROUP_|ROLE_|HOROVOD_\w*)?(RANK|WORLD_SIZE|SIZE|NAME)|MASTER_(ADDR|PORT)"
     r"|HOROVOD_(CONTROLLER|CPU_OPERATIONS|FUSION_THRESHOLD|CYCLE_TIME)|DS_ACCELERATOR"
 )
@@ -115,13 +116,14 @@ def _of_stages(name: str) -> bool:
 def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | None:
     """One line on what matters in `environment` and is not `kept`; None where nothing is.
 
-    Of Python's own variables only those with other packages are worth a word.
+    Of Python's own variables only those with other packages are worth a word. Of a shell's none is,
+    since many sites export some.
     """
     names = sorted(
         name
         for name, value in environment.items()
         if MATTERS.fullmatch(name) and kept.get(name) != value
-        if not name.startswith("PYTHON") or name in ("PYTHONPATH", "PYTHONHOME")
+        if not name.startswith(("PYTHON", "BASH", "SHELL")) or name in ("PYTHONPATH", "PYTHONHOME")
     )
     if not names:
         return None
@@ -148,7 +150,12 @@ def begin(more: Mapping[str, str] | None = None) -> None:
 
 
 def clean() -> None:
-    """Take out of this process's environment what the stages that it starts do not take over."""
+    """Take out of this process's environment what the stages that it starts do not take over.
+
+    What a job is told of itself is no matter of who begins a workflow, also from a shell in a job.
+    """
+    for name in (STATED, SENT_AGAIN):
+        os.environ.pop(name, None)
     kept = for_stages(os.environ)
     if note := removed(os.environ, kept):
         print(note, file=sys.stderr)
@@ -156,9 +163,10 @@ def clean() -> None:
     os.environ.update(kept)
 
 
-def reserved(names: Iterable[str]) -> list[str]:
+def reserved(names: Iterable[str], *, over_network: bool) -> list[str]:
     """Those of a study's variables that this project sets itself, so that they had no effect."""
-    return sorted(name for name in names if _RESERVED.fullmatch(name))
+    ours = () if over_network else INTERFACES
+    return sorted(name for name in names if name in ours or _RESERVED.fullmatch(name))
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:

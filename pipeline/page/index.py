@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.predicted import predicted
 from pipeline.claims.types import NOT_TESTABLE, Claim
-from pipeline.claims.write import OUTCOMES, effect_text, outcome, read_verdicts
+from pipeline.claims.write import OUTCOMES, effect_text, outcome, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
 from pipeline.study.load import load_study, shipped_studies
@@ -58,11 +58,24 @@ def rows(results: Path) -> list[dict[str, Any]]:
     for path in sorted(FOLDER.glob("*/claims.yaml")):
         for claim in load_claims(path):
             tested = known.get((claim.document, claim.id), [])
+            own = [(study, one) for study, one in tested if _is_on(one, claim)]
             best = min(
-                tested, key=lambda of: (order[outcome(of[1])], -len(of[1]["runs"])), default=None
+                own, key=lambda of: (order[outcome(of[1])], -len(of[1]["runs"])), default=None
             )
-            found.append(_row(claim, *(best or ("", None))))
+            row = _row(claim, *(best or ("", None)))
+            if tested and not own:
+                row["why"] = f"{tested[0][0]} tested another version of this claim; run it again"
+            found.append(row)
     return found
+
+
+def _is_on(one: Mapping[str, Any], claim: Claim) -> bool:
+    """Whether a verdict is on the claim as it stands now, and not as it was when that was made."""
+    claimed = one["claimed"] and one["claimed"]["text"]
+    asked = question(claim)
+    return (one["sentence"], one.get("question") or asked, claimed) == (
+        claim.sentence, asked, claim.region and str(claim.region),
+    )  # fmt: skip
 
 
 def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -97,6 +110,11 @@ def counts(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 def write(results: Path, out: Path) -> list[dict[str, Any]]:
     """Write the page to `out` and the same rows beside it as CSV; returns the rows."""
+    table_file = out.with_suffix(".csv")
+    if table_file == out:
+        raise StudyError(
+            f"--out {out} is the page, beside which its CSV lies; give a name in .html"
+        )
     found = rows(results)
     here = Path(__file__).parent
     environment = Environment(
@@ -119,5 +137,5 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
     table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     table.writeheader()
     table.writerows(found)
-    write_text(out.with_suffix(".csv"), text.getvalue())
+    write_text(table_file, text.getvalue())
     return found

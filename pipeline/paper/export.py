@@ -149,7 +149,9 @@ def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> N
         done = subprocess.run(
             command,
             cwd=source.parent,
-            env=os.environ | {"LC_ALL": "C.UTF-8"},  # names of files may hold any letter
+            # Names of files may hold any letter, and a person's own templates, citation style and
+            # abbreviations lie below HOME or XDG_DATA_HOME.
+            env={"LC_ALL": "C.UTF-8", "HOME": str(SOURCES)},
             capture_output=True,
             encoding="utf-8",
             errors="replace",

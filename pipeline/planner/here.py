@@ -18,13 +18,16 @@ from pipeline.cost.constants import content
 from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import exposed
 from pipeline.errors import StudyError
+from pipeline.machine.facts import hardware
 from pipeline.parallel.wire import ANSWERED, SEND, Sends
 from pipeline.planner.memory import MEBIBYTE, predict_sent
 from pipeline.planner.memory import predict as predict_memory
-from pipeline.planner.operators import Counted, Operator, work_of
+from pipeline.planner.operators import Counted, Operator, most_threads, work_of
 from pipeline.planner.tables import align
 from pipeline.resolved import ResolvedRun, resolve
+from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 
 BAND = "unknown inner"
 """Band of the published points for an implementation without constants of its own."""
@@ -39,9 +42,32 @@ class Calibration:
     memory_rate: float
 
     @classmethod
-    def read(cls, path: Path) -> Calibration:
-        """That of a validated file; raises RecordError."""
+    def read(cls, path: Path, study: Study) -> Calibration:
+        """That of a file which this machine has made for the links and threads of a study.
+
+        Raises RecordError for another file, StudyError for one of another machine or other links.
+        """
         content = schemas.read(path, "calibration", "python -m pipeline calibrate")
+        # A link's name says nothing: another study may call other cables so.
+        links = {link.name: link.to_dict() for link in study.cluster.links}
+        machine = hardware()
+        now = {
+            "links": links,
+            "cores_per_node": study.cluster.cores_per_node,
+            "threads": most_threads(expand(study), machine["num_cores"]),
+            **{name: machine[name] for name in ("cpu_model", "num_cores")},
+        }
+        found = {
+            "links": {link: content["links"].get(link) for link in links},
+            **{name: content[name] for name in ("cores_per_node", "threads")},
+            **{name: content["hardware"].get(name) for name in ("cpu_model", "num_cores")},
+        }
+        for name, value in found.items():
+            if value != now[name]:
+                raise StudyError(
+                    f"{path} was measured with {name} {value}, study {study.name} has {now[name]} "
+                    "here; run `python -m pipeline calibrate` for this study on this machine"
+                )
         times: dict[tuple[str | None, int, str], list[tuple[int, float]]] = {}
         for one in content["collectives"]:
             key = one["link"], one["ranks"], one["kind"]

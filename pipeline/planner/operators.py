@@ -105,3 +105,8 @@ def of_study(runs: Iterable[RunSpec]) -> list[Operator]:
         except StudyError:
             continue
     return sorted(needed)
+
+
+def most_threads(runs: Iterable[RunSpec], num_cores: int) -> int:
+    """Threads with which operators are timed: the most that a rank of any run has."""
+    return max(resolve(run).threads_on(num_cores) for run in runs)

@@ -332,8 +332,17 @@ def _check_objective(spec: RunSpec) -> None:
             f"not train {model.architecture or model.family}; use masked for classes "
             "named ...ForMaskedLM and causal for all others"
         )
-    if objective is not None and objective.mask_token >= model.vocab_size:
+    if objective is None:
+        return
+    if objective.mask_token >= model.vocab_size:
         raise StudyError(
             f"{spec.run_id}: objective.mask_token {objective.mask_token} is not below "
             f"model.vocab_size {model.vocab_size}; lower it or raise model.vocab_size"
+        )
+    hidden = objective.share * spec.global_batch_tokens
+    if hidden < 1:
+        raise StudyError(
+            f"{spec.run_id}: objective.share {objective.share:g} hides {hidden:.2g} of the "
+            f"{spec.global_batch_tokens} tokens of a step, so most steps would train on nothing; "
+            "raise it"
         )

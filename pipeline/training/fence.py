@@ -38,8 +38,11 @@ def lost(folder: Path, token: str) -> str | None:
 
 
 def holds(folder: Path, token: str) -> bool:
-    """True where no later launch has claimed `folder`; False also when the folder is gone."""
+    """True where no later launch has claimed `folder`; False also when the folder is gone.
+
+    Raises OSError where that cannot be read, which says nothing of another start.
+    """
     try:
         return (folder / FILE).read_text(encoding="utf-8") == token
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import strategies
-from pipeline.documents import read_lines, read_made
+from pipeline.documents import parse, read_lines, read_made
 from pipeline.errors import MissingError, RecordError, StudyError, UnsupportedError
 from pipeline.records.record import RUN_FILE, STEPS_FILE
 from pipeline.study.expansion import cells_of
@@ -189,18 +189,22 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
             if line["timed"]:
                 slowest[line["step"]] = max(line["seconds"], slowest.get(line["step"], 0.0))
         seconds = statistics.median(slowest.values()) if timed else None
-    except (RecordError, StudyError, KeyError, TypeError, ValueError):
+        return Ended(spec, status, start, end, seconds, run.get("reason"))
+    except (RecordError, StudyError, LookupError, AttributeError, TypeError, ValueError):
         return None
-    return Ended(spec, status, start, end, seconds, run["reason"])
 
 
 def _is_damaged(file: Path) -> bool:
-    """Whether a record is there and is no JSON, or is of steps that are not there any more."""
+    """Whether a record is there and is no JSON, or is of steps that are not there any more.
+
+    Raises OSError where it cannot be read, which says nothing of what it holds.
+    """
     if not file.is_file():
         return False
+    content = file.read_bytes()
     try:
-        run = read_made(file, "", RecordError, "snakemake")
-    except RecordError:
+        run = parse(content.decode(), str(file), RecordError)
+    except (RecordError, UnicodeDecodeError):
         return True
     steps = file.with_name(STEPS_FILE)
     is_ok = isinstance(run, dict) and run.get("status") == "ok"

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from pipeline.archive.layout import METRICS_FILE
+from pipeline.machine.facts import hardware
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.study import Study
 from tests.fake_records import a_verdict
@@ -20,7 +21,7 @@ from tests.hostile.mutants import Mutant, mutants, number_keys, sample
 from tests.unit.archive.conftest import finished_study
 
 ROOT = Path(__file__).parents[2]
-MOST = 80
+MOST = 74
 """Of the hundreds of mutants of a document, which take a minute each time."""
 
 SCHEMAS = (*ROOT.glob("pipeline/schemas/*.json"), *ROOT.glob("workflow/schemas/*.yaml"))
@@ -192,6 +193,32 @@ def _compare(laid: Laid, path: Path, out: Path) -> tuple[str | Path, ...]:
     return ("compare", path.parents[4], laid.results)
 
 
+CALIBRATION: dict[str, Any] = {
+    "version": 2, "study": "smoke", "measured_at": "2026-01-01T00:00:00+00:00", "threads": 1,
+    "git_commit": None, "cores_per_node": 1, "links": {"1gbit": {"name": "1gbit",
+    "rate_mbits": 1000, "delay_us": 0}}, "host_seconds": 1e-5, "memory_bytes_per_second": 1e10,
+    "operators": [
+        {"kind": kind, "dtype": "float32", "sizes": [64, 64, 64], "seconds": 1e-4}
+        for kind in ("product", "attention", "layer_norm", "gelu", "add", "cross_entropy",
+                     "embedding", "update")
+    ],
+    "collectives": [
+        {"link": "1gbit", "ranks": ranks, "kind": kind, "bytes": size, "seconds": 1e-9 * size}
+        for kind in ("all_reduce", "reduce_scatter", "all_gather", "send")
+        for ranks in (2, 4) for size in (1024, 1 << 20)
+    ],
+}  # fmt: skip
+"""Of the study `smoke`, but for the machine."""
+
+
+def _calibration(laid: Laid) -> Any:
+    """Of the laid study, which has one rank on the loopback."""
+    cores = hardware()["num_cores"]
+    machine = {"cpu_model": hardware()["cpu_model"], "num_cores": cores}
+    here = {"hardware": machine, "links": {}, "cores_per_node": None, "threads": cores}
+    return CALIBRATION | here | {"collectives": []}
+
+
 RUN = "given/runs/single/n1/r0"
 
 DOCUMENTS: dict[str, Entry] = {
@@ -252,5 +279,11 @@ DOCUMENTS: dict[str, Entry] = {
             "claims", "--study", laid.study, "--metrics", "none", "--claims", path, "--out", out,
         ),
         depth=5,
+    ),
+    "calibration": Entry(
+        "calibration.json",
+        "calibration.json",
+        _calibration,
+        lambda laid, path, out: ("predict", "--study", laid.study, "--calibration", path),
     ),
 }  # fmt: skip

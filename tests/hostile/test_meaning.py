@@ -104,6 +104,22 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
         _tokeniser("https://example.com/a", "0" * 40), "no name of a tokeniser",
     ),
     "a folder without a tokeniser": (_tokeniser(".", None), "tokenizer.json"),
+    "an interface that a loopback has not": (
+        {"environment": {"GLOO_SOCKET_IFNAME": "eth0"}}, "environment has GLOO_SOCKET_IFNAME",
+    ),
+    "a log that NCCL keeps for the record": (
+        {"environment": {"NCCL_DEBUG": "WARN"}}, "environment has NCCL_DEBUG",
+    ),
+    "a threads' number beside its key": (
+        {"environment": {"OMP_NUM_THREADS": "2"}}, "environment has OMP_NUM_THREADS",
+    ),
+    "masks for a model of the next token": (
+        {"objective": {"kind": "masked", "mask_token": 3}}, "does not train gpt2",
+    ),
+    "LAMB in DeepSpeed": (
+        {"optimiser": {"name": "lamb"}} | cell(0, strategy="deepspeed"), "lamb",
+    ),
+    "rows under none": ({"model": {"pad_vocab_to": 1}}, "pad_vocab_to"),
     "the length of a schedule that has none": (
         {"optimiser": {"schedule": "constant", "schedule_steps": 9}}, "schedule_steps",
     ),
@@ -202,7 +218,7 @@ PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
 def num_inputs() -> int:
     """How many there are."""
     products = sum(len(commands) for _, commands, _ in PRODUCTS.values())
-    return len(STUDIES) + len(FORMS) + len(RECORDS) + len(CHAINS) + products + 4
+    return len(STUDIES) + len(FORMS) + len(RECORDS) + len(CHAINS) + products
 
 
 @pytest.fixture
@@ -306,11 +322,6 @@ def test_products_that_are_not_of_their_study(laid: Laid, here: Path, name: str)
 def test_results_that_are_held_against_themselves(laid: Laid, here: Path) -> None:
     (here / "again").symlink_to(laid.results)
     assert "both" in refusal(here, "compare", laid.results, "again")
-
-
-@pytest.mark.parametrize("option", [("--nodes", "2"), ("--precision", "bf16"), ("--batch", "8")])
-def test_an_option_that_would_do_nothing(laid: Laid, here: Path, option: tuple[str, ...]) -> None:
-    assert "belongs to --model" in refusal(here, "plan", "--study", laid.study, *option)
 
 
 def test_an_error_shows_a_long_value_by_its_ends(here: Path) -> None:

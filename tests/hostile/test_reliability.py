@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile import test_claims, test_corpus, test_meaning
+from tests.hostile import test_claims, test_corpus, test_foreign, test_meaning
 from tests.hostile.entries import DOCUMENTS, lay
 from tests.hostile.mutants import BAD_BYTES
 from tests.hostile.test_options import FILES, inputs, overwritten, twice
@@ -128,7 +128,8 @@ def page(folder: Path) -> str:
     num_twice, num_written = len([*twice()]), len([*overwritten()])
     meanings = test_meaning.num_inputs() + test_claims.num_inputs()
     total += options.total() + num_twice + num_written + 4 * (len(FILES) + 4)
-    total += meanings + test_corpus.num_inputs()
+    foreign = test_foreign.num_inputs()
+    total += meanings + test_corpus.num_inputs() + foreign
     lines = [
         *rows,
         "",
@@ -137,7 +138,9 @@ def page(folder: Path) -> str:
         f"read one; {num_twice} options given twice, and {num_written} outputs that name what the "
         f"command reads; {meanings} studies, claims, numbers of YAML, records and products whose "
         "parts are right by themselves and do not fit together; "
-        f"{test_corpus.num_inputs()} texts, tokenisers and folders of them. "
+        f"{test_corpus.num_inputs()} texts, tokenisers and folders of them; {foreign} archives, "
+        "results, calibrations and points that were copied, edited or packed again or are of "
+        "another study or machine, and options without an effect. "
         f"Together {total} inputs.",
     ]
     return HEAD + "\n".join(lines) + "\n" + faults() + "\n" + ELSEWHERE

@@ -133,6 +133,7 @@ READERS = {
     "pipeline.parallel.counted": "what torch's recorder holds of this process",
     "pipeline.planner.sizes": "a file of the package",
     "pipeline.watch.follow": "the log of the workflow that it started",
+    "pipeline.watch.state": "records, where an error of reading is none of what they hold",
     "pipeline.training.checkpoint": "checkpoints of this run",
     "pipeline.training.fence": "the token of this launch",
     "pipeline.training.shard_files": "pieces of checkpoints of this run",

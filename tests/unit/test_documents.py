@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.documents import MAX_BYTES, read_document
-from pipeline.errors import StudyError
+from pipeline.documents import MAX_BYTES, read_document, read_lines
+from pipeline.errors import RecordError, StudyError
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
@@ -114,3 +114,11 @@ def test_a_study_that_passes_as_yaml_passes_as_the_json_that_is_made_of_it(tmp_p
     assert written.stat().st_size < MAX_BYTES < made.stat().st_size
     for path in (written, made):
         assert read_document(path, "study file", StudyError) == paths
+
+
+def test_a_line_as_long_as_a_stage_may_write_it_is_read(tmp_path: Path) -> None:
+    """A profiled step of a pipeline has a part for each micro-batch."""
+    passes = [["forward", 0, number, 0.000123456] for number in range(4000)]
+    (tmp_path / "steps.jsonl").write_text(json.dumps({"passes": passes}) + "\n")
+    [(_, line)] = read_lines(tmp_path / "steps.jsonl", "", RecordError)
+    assert line["passes"] == passes

@@ -15,12 +15,12 @@ from typing import Any
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate import collectives, operators
 from pipeline.machine.facts import hardware, provenance
-from pipeline.planner.operators import of_study
+from pipeline.planner.operators import most_threads, of_study, work_of
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 
-VERSION = 1
+VERSION = 2
 SECONDS = 24.0
 """Of measuring, of which `SHARE` goes to operators."""
 SHARE = 0.5
@@ -38,8 +38,10 @@ def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> di
             f"{study.cluster.network}; calibrate measures emulated nodes or the loopback of one "
             "machine of CPUs: take `predict --points` or `plan --model` for GPUs"
         )
-    wanted = of_study(runs)
-    threads = max(resolve(run).threads_on(len(cores)) for run in runs)
+    if not (wanted := of_study(runs)):
+        # Each of them is refused; the first says why.
+        work_of(resolve(runs[0]))
+    threads = most_threads(runs, len(cores))
     # First what forks: this process has no torch yet, and its threads would not survive.
     sent = collectives.measured(runs, cores, seconds * (1 - SHARE))
     rounds = operators.measured(wanted, cores, threads, seconds * SHARE)
@@ -51,6 +53,8 @@ def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> di
         "hardware": hardware(),
         "git_commit": provenance()["git_commit"],
         "threads": threads,
+        "cores_per_node": study.cluster.cores_per_node,
+        "links": {link.name: link.to_dict() for link in study.cluster.links},
         "host_seconds": statistics.median(one["host_seconds"] for one in rounds),
         "memory_bytes_per_second": statistics.median(one["memory"] for one in rounds),
         "operators": [

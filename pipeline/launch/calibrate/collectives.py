@@ -76,6 +76,7 @@ def _inside(
 ) -> list[dict[str, Any]]:
     """Do the work of a rank in the network and on the cores of its node."""
     if nodes is None:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         return work()
     nodes.enter(0, node)
     os.environ["GLOO_SOCKET_IFNAME"] = links.INTERFACE

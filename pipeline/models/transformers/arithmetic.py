@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StudyError
+from pipeline.errors import SamestepError, StudyError
 from pipeline.files import write_text
 from pipeline.models import FP32, INT64, AxisCuts, Formats
 from pipeline.study.spec import ModelSpec
@@ -106,7 +106,9 @@ def _counted(model: str) -> dict[str, Any]:
     """Facts of a model, given as JSON; raises StudyError where transformers refuses it."""
     versions = [FACTS, *(version(name) for name in ("transformers", "torch"))]
     key = hashlib.sha256(json.dumps([model, *versions]).encode()).hexdigest()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    # A user without an entry may have no home.
+    home = os.environ.get("HOME") or Path(__file__).parents[3]
+    base = os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache")
     file = Path(os.environ.get("SAMESTEP_CACHE") or Path(base, "samestep"), "models", f"{key}.json")
     try:
         facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -115,7 +117,7 @@ def _counted(model: str) -> dict[str, Any]:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, json.dumps(facts))
-        except OSError:
+        except (OSError, SamestepError):
             pass  # counted again by the next process
     return facts
 

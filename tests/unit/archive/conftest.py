@@ -13,10 +13,11 @@ from pipeline.archive.layout import (
     MANIFEST_FILE,
     METRICS_FILE,
     STUDY_FILE,
+    is_noted,
     products,
 )
 from pipeline.archive.pack import contents, write_zip
-from pipeline.files import sha256_of_file, write_text
+from pipeline.files import note_made, sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
@@ -49,6 +50,8 @@ def finished_study(results: Path, **changes: Any) -> Path:
         write_text(results / name, f"stand-in for {name}\n")
     made = build(Study.of(study), results / "runs")
     table.write(made, results / METRICS_FILE)
+    noted = (results / name for name in products(Study.of(study)) if is_noted(name))
+    note_made(noted, results / METRICS_FILE)
     return results
 
 

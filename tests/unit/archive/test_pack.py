@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.archive.layout import EXPECTED, products
+from pipeline.archive.layout import EXPECTED, METRICS_FILE, products
 from pipeline.archive.pack import contents, write_zip
 from pipeline.archive.unpack import check_records, extract
 from pipeline.errors import ArchiveError, RecordError
+from pipeline.files import note_made
 from pipeline.study.study import Study
 from tests.unit.archive.conftest import finished_study
 
@@ -89,6 +90,7 @@ def test_a_partial_archive_holds_the_records_that_are_there_and_no_results(resul
 @pytest.mark.parametrize("name", ["report.html", "paper", "tokens/manifest.json", "runs/single"])
 def test_what_a_symlink_leads_to_is_not_packed(results: Path, tmp_path: Path, name: str) -> None:
     (results / "report.html").write_text("page")
+    note_made([results / "report.html"], results / METRICS_FILE)
     elsewhere = Path(shutil.move(results / name, tmp_path / "elsewhere"))
     (results / name).symlink_to(elsewhere)
     with pytest.raises(ArchiveError, match=r"symlink to .*; put the file itself"):

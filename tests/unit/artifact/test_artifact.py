@@ -94,6 +94,7 @@ def test_a_lock_that_pins_nothing_is_refused() -> None:
         ("doi: to come\n", False, "placeholder or none"),
         ("doi: 10.5281/zenodo.7654321\n", True, "was not looked up"),
         ("identifiers: [{type: doi, value: 10.5281/zenodo.7654321}]\n", True, "7654321"),
+        ("date-released: 2026-01-01\ndoi: 10.5281/zenodo.7654321\n", True, "7654321"),
     ],
 )
 def test_a_placeholder_is_no_deposit(
@@ -103,6 +104,17 @@ def test_a_placeholder_is_no_deposit(
     first = badges.checks(tmp_path, numbers, ["a" * 40])[0]
     assert (first.badge, first.met) == ("available", met)
     assert grounds in first.grounds
+
+
+@pytest.mark.parametrize(
+    "cited", ["- a\n", "identifiers: 10.5281/x\n", "a: [\n", "identifiers: {a: 1}\n"]
+)
+def test_a_citation_file_that_is_none_is_named(
+    cited: str, numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "CITATION.cff").write_text(cited)
+    with pytest.raises(SamestepError, match="is no citation file"):
+        badges.checks(tmp_path, numbers, ["a" * 40])
 
 
 def test_what_lacks_for_a_badge_is_named(numbers: dict[str, Any], tmp_path: Path) -> None:

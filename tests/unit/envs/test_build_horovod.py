@@ -330,3 +330,10 @@ def _is_zombie(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def test_a_user_without_a_home_has_a_cache_in_the_checkout(monkeypatch) -> None:
+    for name in ("SAMESTEP_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    checkout = Path(horovod_target.__file__).parents[1]
+    assert horovod_target.cache_folder() == checkout / ".cache" / "samestep"

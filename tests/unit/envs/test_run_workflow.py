@@ -104,3 +104,8 @@ def test_a_user_without_a_name_or_a_folder_for_caches_gets_both(
     done = run(tmp_path, snakemake='echo "$USER" "$XDG_CACHE_HOME"')
     assert done.stdout == f"user54321 {tmp_path}/.snakemake/cache\n"
     assert "note: /dev/null/.cache/snakemake cannot be written; caches go to" in done.stderr
+
+
+def test_rules_run_in_a_shell_that_reads_nothing_first(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("BASH_ENV", "conda.sh")
+    assert "[]" in run(tmp_path, snakemake='echo "[${BASH_ENV-}]"').stdout

@@ -106,3 +106,17 @@ def test_horovod_is_compiled_while_pip_goes_on_and_not_for_an_archive(
     monkeypatch.setenv("FROM", "archive.zip")
     assert set_up(checkout).returncode == 0
     assert "build_horovod" not in (checkout / "calls").read_text()
+
+
+def test_packages_go_into_this_environment_whatever_the_shell_tells_pip(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = checkout / ".venv/bin/python"
+    told = r"env | sed -n 's/^\(PIP_[TUDI].*\)=1$/\1/p'"
+    python.write_text(f'#!/bin/sh\n[ "$3" != install ] || {told} >>{checkout}/calls\n')
+    names = ("PIP_TARGET", "PIP_USER", "PIP_DRY_RUN", "PIP_INDEX_URL")
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    set_up(checkout)
+    seen = (checkout / "calls").read_text().split()
+    assert "PIP_INDEX_URL" in seen and not {*names[:3]} & {*seen}

@@ -55,8 +55,11 @@ def test_the_record_has_what_a_rank_had_but_not_its_place() -> None:
 
 
 def test_variables_that_the_project_sets_are_no_study_s() -> None:
-    names = ["OMP_NUM_THREADS", "RANK", "HOROVOD_CYCLE_TIME", "PYTHONPATH", "SLURM_JOB_ID"]
-    assert inherited.reserved([*names, "OMP_PROC_BIND", "NCCL_DEBUG"]) == sorted(names)
+    names = "NCCL_DEBUG OMP_NUM_THREADS RANK HOROVOD_CYCLE_TIME PYTHONPATH SLURM_JOB_ID".split()
+    given = [*names, "OMP_PROC_BIND", "NCCL_ALGO", *inherited.INTERFACES]
+    assert inherited.reserved(given, over_network=True) == sorted(names)
+    alone = inherited.reserved(given, over_network=False)
+    assert alone == sorted([*names, *inherited.INTERFACES])
 
 
 def test_a_stage_starts_again_without_what_its_python_would_read(tmp_path: Path) -> None:
@@ -79,3 +82,18 @@ def test_a_stage_starts_again_without_what_its_python_would_read(tmp_path: Path)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
     assert done.stderr.count("note: not taken over") == 1
     assert "LD_PRELOAD, PYTHONPATH;" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["BASH_ENV", "BASH_FUNC_python%%", "SHELLOPTS"])
+def test_a_shell_that_a_person_sets_up_is_no_rule_s(name) -> None:
+    """A site's modules export these, so that no word is due."""
+    kept = inherited.for_stages({name: "x", "PATH": "/bin"})
+    assert name not in kept and inherited.removed({name: "x"}, kept) is None
+
+
+def test_who_begins_a_workflow_is_no_job_and_states_nothing(monkeypatch) -> None:
+    marks = {inherited.SENT_AGAIN: "yes", inherited.STATED: "OMP_PROC_BIND", "OMP_PROC_BIND": "1"}
+    monkeypatch.setattr(os, "environ", {**marks, inherited.STOP: "/stop", "PATH": "/bin"})
+    inherited.clean()
+    assert not marks.keys() & os.environ.keys()
+    assert os.environ[inherited.STOP] == "/stop"

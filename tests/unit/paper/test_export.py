@@ -78,3 +78,18 @@ def test_pandoc_takes_any_letter_of_a_path_in_any_locale(tmp_path: Path, monkeyp
     (sources / "a.md").write_text("A text.\n")
     export._pandoc(sources / "a.md", sources / "a.html", [], images="svg")
     assert "A text." in (sources / "a.html").read_text()
+
+
+def test_a_person_s_own_pandoc_changes_nothing(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.md").write_text("After [@bai2022] by Mr. Bai.\n")
+    made = []
+    for name in ("none", "own"):
+        own = tmp_path / name / "pandoc"
+        own.mkdir(parents=True)
+        if name == "own":
+            (own / "abbreviations").write_text("by\n")
+            (own / "default.csl").write_text("<style/>")
+        monkeypatch.setenv("XDG_DATA_HOME", str(own.parent))
+        export._pandoc(tmp_path / "a.md", tmp_path / f"{name}.tex", ["--to=latex"], images="pdf")
+        made.append((tmp_path / f"{name}.tex").read_text())
+    assert "Mr.~Bai" in made[0] and made[0] == made[1]

@@ -74,7 +74,7 @@ def test_gpus_are_ranked_by_the_model(capsys) -> None:
     [
         ("--study smoke --auto", "--auto needs --calibration FILE"),
         ("--study bai2022 --auto", "--auto needs --device and of several nodes --link"),
-        ("--model 1.3B --auto", "--auto belongs to --study"),
+        ("--model 1.3B --auto --device a100-80", "--auto would do nothing with --model"),
     ],
 )
 def test_what_is_missing_is_named(words, error, capsys) -> None:

@@ -1,9 +1,11 @@
 """Only the latest launch of a run leaves results."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,17 @@ def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
 
 def test_a_folder_that_is_gone_belongs_to_nobody(tmp_path) -> None:
     assert not fence.holds(tmp_path / "gone", "token")
+
+
+def test_a_folder_that_cannot_be_read_belongs_to_no_later_launch(tmp_path, monkeypatch) -> None:
+    token = fence.claim(tmp_path)
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(OSError, match="Stale"):
+        fence.lost(tmp_path, token)
 
 
 @pytest.mark.parametrize(("token", "leaves"), [(None, True), ("an older one", False)])

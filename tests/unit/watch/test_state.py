@@ -4,9 +4,12 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -81,14 +84,15 @@ def test_runs_appear_as_their_records_do(watched: Watched) -> None:
 
 
 def test_a_record_of_another_training_or_a_damaged_one_has_not_ended(watched: Watched) -> None:
-    one, other, third = files(watched)[:3]
+    one, other, third, fourth = files(watched)[:4]
     run = json.loads(one.read_text())
     run["spec"]["seed"] += 1
     one.write_text(json.dumps(run))
     other.write_text("{")
     third.write_text('{"spec": 7}')
+    fourth.write_text(json.dumps({**json.loads(fourth.read_text()), "started_at": 7}))
     watched.update()
-    assert len(watched.ended) == len(watched.planned) - 3
+    assert len(watched.ended) == len(watched.planned) - 4
 
 
 def test_the_product_that_is_out_of_date_is_named(watched: Watched) -> None:
@@ -157,3 +161,23 @@ def test_watch_ends_when_all_runs_have_ended(watched, tmp_path, monkeypatch, cap
     (tmp_path / "tiny.json").write_text(json.dumps(STUDY))
     assert main(["watch", "--study", "tiny.json"]) == 0
     assert "median step time in ms" in capsys.readouterr().out
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """The limit of open files is reached: every call that opens one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_record_that_cannot_be_read_now_is_not_a_damaged_one(watched: Watched) -> None:
+    before = files(watched)
+    with no_more_files():
+        watched.update()
+        with pytest.raises(OSError, match="Too many open files"):
+            watched.set_aside()
+    assert files(watched) == before

@@ -102,8 +102,8 @@ def test_gpus_and_other_machines_are_refused() -> None:
     ("words", "error"),
     [
         ("--study smoke", "--study needs --calibration"),
-        ("--score --calibration FILE", "--calibration goes with --study"),
-        ("--study smoke --calibration FILE --base", "--study has no --base"),
+        ("--score --calibration FILE", "--calibration would do nothing with --score"),
+        ("--study smoke --calibration FILE --base", "--base would do nothing with --study"),
     ],
 )
 def test_what_is_missing_is_named(words, error, calibrated, capsys) -> None:

@@ -1,0 +1,639 @@
+"""Files and shells of somebody else: copied, edited and packed again, of another study or machine.
+
+`test_documents.py` changes one value of a document; here each file is right by itself and is not
+what its name, its folder or its neighbours say. What would be a wrong number is refused, and what
+is the same content under another name is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.archive.layout import SUMS_FILE
+from pipeline.archive.pack import contents, write_zip
+from pipeline.claims.load import load_claims
+from pipeline.claims.write import question
+from pipeline.corpus.manifest import Manifest
+from pipeline.errors import SamestepError
+from pipeline.machine.facts import hardware
+from pipeline.study.load import load_study
+from pipeline.watch.show import matrix
+from pipeline.watch.state import Watched
+from tests.fake_records import a_verdict
+from tests.hostile.entries import CALIBRATION, MOST, ROOT, Laid
+from tests.hostile.entry import call
+from tests.hostile.mutants import mutants, sample
+from tests.unit.archive.conftest import finished_study
+
+pytestmark = pytest.mark.slow
+
+RUN, OTHER_RUN = "runs/single/n1/r0", "runs/dps/n1/r0"
+Members = dict[str, bytes]
+Prepare = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done in a folder with `r` (results), `other` (of another study) and `z.zip` (of `r`).
+
+    `words` stand in what the command says; `status` is its exit status.
+    """
+
+    kind: str
+    prepare: Prepare
+    command: str
+    words: str
+    status: int = 2
+
+
+def packed(edit: Callable[[Members], object], *, summed: bool = True) -> Prepare:
+    """Pack the archive again with other members, by default with the sums that they have."""
+
+    def prepare(here: Path) -> None:
+        with zipfile.ZipFile(here / "z.zip") as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        edit(members)
+        if summed:
+            members[SUMS_FILE] = _sums(members)
+        with zipfile.ZipFile(here / "z.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+
+    return prepare
+
+
+def _sums(members: Members) -> bytes:
+    lines = (
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+        for name, content in members.items()
+        if name != SUMS_FILE and not name.endswith("/")
+    )
+    return "".join(lines).encode()
+
+
+def _moved(members: Members, prefix: str) -> None:
+    whole = {f"{prefix}{name}": content for name, content in members.items()}
+    members.clear()
+    members.update(whole)
+
+
+def _json(members: Members, name: str, **changes: Any) -> None:
+    members[name] = json.dumps(json.loads(members[name]) | changes).encode()
+
+
+def _swap(members: Members) -> None:
+    for name in ("run.json", "steps.jsonl", "spec.json"):
+        one, other = f"{RUN}/{name}", f"{OTHER_RUN}/{name}"
+        members[one], members[other] = members[other], members[one]
+
+
+def _bytes(edit: Callable[[bytes], bytes]) -> Prepare:
+    return lambda here: (here / "z.zip").write_bytes(edit((here / "z.zip").read_bytes()))
+
+
+def _methods(method: int) -> Prepare:
+    def prepare(here: Path) -> None:
+        with zipfile.ZipFile(here / "z.zip") as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(here / "z.zip", "w", method) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+
+    return prepare
+
+
+def _stated_huge(content: bytes) -> bytes:
+    """Of the first member a size of almost 4 GiB stands in the directory."""
+    at = content.index(b"PK\x01\x02")
+    return content[: at + 24] + struct.pack("<I", 2**32 - 2) + content[at + 28 :]
+
+
+def _other_loss(members: Members) -> None:
+    name = f"{RUN}/steps.jsonl"
+    members[name] = re.sub(rb'"loss": \d', b'"loss": 1', members[name], count=1)
+
+
+def _cut_study(members: Members) -> None:
+    study = json.loads(members["study.json"])
+    _json(members, "study.json", cells=study["cells"][:1])
+
+
+UNPACK = "unpack --archive z.zip --into out"
+ARCHIVES: dict[str, tuple[Prepare, str, int]] = {
+    "below a folder of its own": (packed(lambda m: _moved(m, "fake/")), "fetch the archive", 2),
+    "with entries of folders": (
+        packed(lambda m: m.update({"runs/": b"", "tokens/": b""})), "fetch the archive", 2,
+    ),
+    "with what macOS adds": (
+        packed(lambda m: m.update({"__MACOSX/._run.json": b"\0"})), "fetch the archive", 2,
+    ),
+    "with a member in capitals": (
+        packed(lambda m: m.update({"STUDY.JSON": m["study.json"]})), "fetch the archive", 2,
+    ),
+    "with a run in capitals": (
+        packed(lambda m: m.update({RUN.upper() + "/run.json": b"{}"})), "fetch the archive", 2,
+    ),
+    "with a letter that looks alike": (
+        packed(lambda m: m.update({"stud\u0443.json": b"{}"})), "fetch the archive", 2,
+    ),
+    "with a path that leaves": (
+        packed(lambda m: m.update({"runs/../../x": b""})), "fetch the archive", 2,
+    ),
+    "with an absolute path": (packed(lambda m: m.update({"/etc/x": b""})), "fetch the", 2),
+    "without sums": (packed(lambda m: m.pop(SUMS_FILE), summed=False), "fetch the archive", 2),
+    "with empty sums": (packed(lambda m: m.update({SUMS_FILE: b""}), summed=False), "fetch", 2),
+    "with sums in capitals": (
+        packed(lambda m: m.update({SUMS_FILE: m[SUMS_FILE].upper()}), summed=False), "fetch", 2,
+    ),
+    "with sums in Latin-1": (
+        packed(lambda m: m.update({SUMS_FILE: b"\xfc"}), summed=False), "fetch", 2,
+    ),
+    "with sums that name themselves": (
+        packed(
+            lambda m: m.update({SUMS_FILE: m[SUMS_FILE] + b"0" * 64 + b"  SHA256SUMS\n"}),
+            summed=False,
+        ), "fetch", 2,
+    ),
+    "with a step edited": (
+        packed(lambda m: m.update({f"{RUN}/steps.jsonl": m[f"{RUN}/steps.jsonl"][:-20] + b"\n"})),
+        "fetch", 2,
+    ),
+    "with a loss edited": (
+        packed(_other_loss), "fetch", 2,
+    ),
+    "with two runs exchanged": (packed(_swap), "fetch the archive", 2),
+    "with a run less": (packed(lambda m: m.pop(f"{RUN}/run.json")), "fetch the archive", 2),
+    "with steps less": (packed(lambda m: m.pop(f"{RUN}/steps.jsonl")), "fetch the archive", 2),
+    "with a study of fewer cells": (packed(_cut_study), "fetch the archive", 2),
+    "with a study of other steps": (
+        packed(lambda m: _json(m, "study.json", timeout_seconds=1, seeds=[7])), "fetch", 2,
+    ),
+    "with other numbers of runs": (
+        packed(lambda m: _json(m, "archive.json", num_runs=1, num_recorded=1)), "fetch", 2,
+    ),
+    "with the name of another": (
+        packed(lambda m: _json(m, "archive.json", study="other")), "fetch the archive", 2,
+    ),
+    "with another manifest": (
+        packed(lambda m: _json(m, "tokens/manifest.json", num_documents=2)), "fetch", 2,
+    ),
+    "with a spec of another run": (
+        packed(lambda m: m.update({f"{RUN}/spec.json": m[f"{OTHER_RUN}/spec.json"]})), "fetch", 2,
+    ),
+    "with a record of zeros": (
+        packed(lambda m: m.update({f"{RUN}/run.json": bytes(80 << 20)})), "fetch the archive", 2,
+    ),
+    "of a stated 4 GiB": (_bytes(_stated_huge), "fetch the archive", 2),
+    "of no members": (packed(lambda m: m.clear(), summed=False), "fetch the archive", 2),
+    "cut before its directory": (_bytes(lambda b: b[: len(b) // 2]), "fetch the archive", 2),
+    "behind other bytes": (_bytes(lambda b: b"#!/bin/sh\n" + b), "", 0),
+    "packed by bzip2": (_methods(zipfile.ZIP_BZIP2), "", 0),
+    "packed by LZMA": (_methods(zipfile.ZIP_LZMA), "", 0),
+    "not compressed": (_methods(zipfile.ZIP_STORED), "", 0),
+    "of more figures": (packed(lambda m: m.update({"figures/more.svg": b"<svg/>"})), "", 0),
+}  # fmt: skip
+"""An archive, what is said of it, and the exit status."""
+
+
+def _edit(name: str, *, noted: bool = True) -> Prepare:
+    def prepare(here: Path) -> None:
+        path = here / "r" / name
+        path.write_bytes(path.read_bytes() + b" ")
+        if not noted:
+            (path.parent / ".made.json").unlink()
+
+    return prepare
+
+
+def _other_metrics(here: Path) -> None:
+    """A record is another, and metrics were made of it, but no figure."""
+    for name in (RUN, "metrics"):
+        shutil.rmtree(here / "r" / name)
+        shutil.copytree(here / "slower" / name, here / "r" / name)
+
+
+def _no_dots(here: Path) -> None:
+    """As `cp r/figures/*` copies."""
+    for path in (here / "r").rglob(".*"):
+        path.unlink()
+
+
+def _link(name: str) -> Prepare:
+    def prepare(here: Path) -> None:
+        (here / "r" / name).rename(here / "elsewhere")
+        (here / "r" / name).symlink_to(here / "elsewhere")
+
+    return prepare
+
+
+def _copied(source: str, target: str) -> Prepare:
+    def prepare(here: Path) -> None:
+        if (here / target).is_dir():
+            shutil.rmtree(here / target)
+        copy = shutil.copytree if (here / source).is_dir() else shutil.copy
+        copy(here / source, here / target)
+
+    return prepare
+
+
+def _rebuilt(*then: Prepare) -> Prepare:
+    """The archive, unpacked, and the products that it states beside its records."""
+
+    def prepare(here: Path) -> None:
+        assert call(here, *UNPACK.split())[0] == 0
+        for name in ("metrics", "figures", "tables", "paper"):
+            shutil.copytree(here / "r" / name, here / "out/fake" / name)
+        for change in then:
+            change(here)
+
+    return prepare
+
+
+def _rewritten(name: str, edit: Callable[[str], str]) -> Prepare:
+    return lambda here: (here / name).write_text(edit((here / name).read_text()))
+
+
+def _nothing(here: Path) -> None:
+    pass
+
+
+PACK = "archive --results r --out new.zip"
+VERIFY = "verify --results out/fake"
+CITED = "CITATION.cff"
+
+RESULTS: dict[str, Case] = {
+    "an edited figure": Case("H", _edit("figures/step_time.svg"), PACK, "made of these metrics"),
+    "an edited figure whose note is gone": Case(
+        "H", _edit("figures/step_time.svg", noted=False), PACK, "made of these metrics"
+    ),
+    "an edited paper": Case("H", _edit("paper/paper.tex"), PACK, "made of these metrics"),
+    "a copy without names in dots": Case("D", _no_dots, PACK, "made of these metrics"),
+    "figures of other metrics": Case("D", _other_metrics, PACK, "made of these metrics"),
+    "metrics of another study": Case(
+        "D", _copied("other/metrics", "r/metrics"), PACK, "is not what these records"
+    ),
+    "runs behind a symlink": Case("H", _link("runs"), PACK, "symlink"),
+    "a record behind a symlink": Case("H", _link(f"{RUN}/run.json"), PACK, "symlink"),
+    "the results behind a symlink": Case(
+        "D", lambda here: (here / "s").symlink_to("r"), "archive --results s --out new.zip", "", 0
+    ),
+    "tokens of another study": Case(
+        "D", _rewritten("r/tokens/manifest.json", lambda t: t.replace('"num_documents": 1',
+        '"num_documents": 2')), PACK, "manifest",
+    ),
+    "results moved to another name": Case(
+        "D", lambda here: (here / "r").rename(here / "mine"),
+        "archive --results mine --out new.zip", "", 0,
+    ),
+    "an artifact of other records": Case(
+        "D", _copied(f"slower/{RUN}", f"r/{RUN}"), "artifact --results r --out a",
+        "is not what these records",
+    ),
+    "an artifact without a record": Case(
+        "H", lambda here: (here / "r" / RUN / "run.json").unlink(),
+        "artifact --results r --out a", "does not exist",
+    ),
+    "a rebuild that is whole": Case("H", _rebuilt(), VERIFY, "", 0),
+    "a rebuild of edited records": Case(
+        "D", _rebuilt(_rewritten(f"out/fake/{OTHER_RUN}/run.json",
+        lambda t: t.replace("no CUDA device", "no device"))), VERIFY, "were changed", 1,
+    ),
+    "a rebuild of an edited study": Case(
+        "D", _rebuilt(_rewritten("out/fake/study.json", lambda t: t.replace('"repeats": 1',
+        '"repeats":  1'))), VERIFY, "were changed", 1,
+    ),
+    "a rebuild of an edited figure": Case(
+        "H", _rebuilt(_rewritten("out/fake/figures/step_time.svg", str.upper)), VERIFY,
+        "differ from the archive", 1,
+    ),
+    "a rebuild without a table": Case(
+        "H", _rebuilt(lambda here: (here / "out/fake/tables/status.md").unlink()), VERIFY,
+        "differ from the archive", 1,
+    ),
+    "a rebuild with empty sums": Case(
+        "H", _rebuilt(lambda here: (here / "out/fake" / SUMS_FILE).write_text("")), VERIFY,
+        "no checksum", 1,
+    ),
+    "a rebuild that is none": Case("H", _nothing, "verify --results r", "`python -m pipeline unp"),
+    "results held against a copy": Case(
+        "D", _copied("r", "copy"), "compare r copy --out c", "", 0
+    ),
+    "results of one run renamed": Case(
+        "D", lambda here: (here / "r/runs/single").rename(here / "r/runs/single (copy)"),
+        "compare r other", "bring it to the folder",
+    ),
+    "results whose run was exchanged": Case(
+        "D", _copied(f"r/{OTHER_RUN}", f"r/{RUN}"), "compare r other", "bring it to the folder"
+    ),
+    "metrics of records of another study": Case(
+        "D", _copied("r/runs", "other/runs"),
+        "metrics --study other/study.json --runs other/runs --out m.parquet", "another version",
+    ),
+    "claims on metrics of another study": Case(
+        "D", _nothing, "claims --study r/study.json --metrics other/metrics/metrics.parquet "
+        "--claims CLAIMS --out v.json", "is of study 'other'",
+    ),
+    "a page of metrics of another study": Case(
+        "D", _nothing, "page --study r/study.json --metrics other/metrics/metrics.parquet "
+        "--figures r/figures --tables r/tables --runs r/runs --out p.html", "is of study 'other'",
+    ),
+}  # fmt: skip
+"""Folders of results of somebody else, or of oneself after some copying."""
+
+
+GIGABIT = CALIBRATION["links"]["1gbit"]
+
+
+def _calibrated(**changes: Any) -> Prepare:
+    """A calibration of this machine for `smoke`, but for the changes."""
+
+    def prepare(here: Path) -> None:
+        content = CALIBRATION | {"hardware": hardware()} | changes
+        (here / "c.json").write_text(json.dumps(content))
+
+    return prepare
+
+
+def _points(edit: Callable[[list[str]], Iterable[str]]) -> Prepare:
+    """Two of the published points, but for the changes of their lines."""
+    lines = (ROOT / "pipeline/reference/points/torchtitan.csv").read_text().splitlines()[:3]
+    return lambda here: (here / "p.csv").write_text("\n".join(edit(lines)) + "\n")
+
+
+def _verdict(results: Path, study: str, *, folder: str = "", **changes: Any) -> None:
+    """A verdict on a shipped claim, as the study made it."""
+    claim = load_claims(ROOT / "workflow/config/bai2022/claims.yaml")[0]
+    [one] = a_verdict()["verdicts"]
+    own = {
+        "id": claim.id, "publication": claim.document, "sentence": claim.sentence,
+        "question": question(claim), "runs": [f"{study}/a/n1/r0"],
+        "claimed": claim.region and one["claimed"] | {"text": str(claim.region)},
+    }  # fmt: skip
+    path = results / (folder or study) / "claims/verdicts.json"
+    path.parent.mkdir(parents=True)
+    content = a_verdict() | {"study": study, "verdicts": [one | own | changes]}
+    path.write_text(json.dumps(content))
+
+
+PREDICT = "predict --study smoke --calibration c.json"
+POINTS = "predict --points p.csv --out o.csv"
+PREDICTED: dict[str, Case] = {
+    "a calibration of this study here": Case("D", _calibrated(), PREDICT, "", 0),
+    "a calibration of a faster link of that name": Case(
+        "D", _calibrated(links={"1gbit": GIGABIT | {"rate_mbits": 9000}}), PREDICT,
+        "measured with links",
+    ),
+    "a calibration of other links": Case(
+        "D", _calibrated(links={"slow": {"name": "slow", "rate_mbits": 9}}), PREDICT, "links"
+    ),
+    "a calibration of wider nodes": Case(
+        "D", _calibrated(cores_per_node=4), PREDICT, "measured with cores_per_node 4"
+    ),
+    "a calibration with more threads": Case(
+        "D", _calibrated(threads=8), PREDICT, "measured with threads 8"
+    ),
+    "a calibration of another processor": Case(
+        "D", _calibrated(hardware=hardware() | {"cpu_model": "Z80"}), PREDICT, "cpu_model Z80"
+    ),
+    "a calibration of more cores": Case(
+        "D", _calibrated(hardware=hardware() | {"num_cores": 999}), PREDICT, "num_cores 999"
+    ),
+    "a layout by another processor": Case(
+        "D", _calibrated(hardware=hardware() | {"cpu_model": "Z80"}),
+        "plan --study smoke --auto --calibration c.json", "cpu_model Z80",
+    ),
+    "beside metrics of another study": Case(
+        "D", _calibrated(), f"{PREDICT} --metrics other/metrics/metrics.parquet",
+        "is of study 'other'",
+    ),
+    "beside metrics that are none": Case(
+        "H", _calibrated(), f"{PREDICT} --metrics c.json", "is not Parquet"
+    ),
+    "by a study for a calibration": Case("H", _copied("r/study.json", "c.json"), PREDICT, "c.json"),
+    "points that are right": Case("H", _points(lambda p: p), POINTS, "", 0),
+    "points with a comma more": Case(
+        "H", _points(lambda p: [p[0], p[1].replace("8b,", "8b,,"), p[2]]), POINTS, "p.csv:2 has"
+    ),
+    "points that are cut": Case(
+        "H", _points(lambda p: [*p[:2], p[2][:90]]), POINTS, "p.csv:3 has"
+    ),
+    "points with a column twice": Case(
+        "H", _points(lambda p: [f"{p[0]},gpus", *(f"{one},99" for one in p[1:])]), POINTS, "twice"
+    ),
+    "points with an open quote": Case(
+        "H", _points(lambda p: [p[0], f'"{p[1]}', p[2]]), POINTS, "is not CSV"
+    ),
+    "points with a huge field": Case(
+        "H", _points(lambda p: [p[0], "x" * 200_000 + p[1]]), POINTS, "is not CSV"
+    ),
+    "points with semicolons": Case(
+        "H", _points(lambda p: [one.replace(",", ";") for one in p]), POINTS, "no columns hardware"
+    ),
+    "points in UTF-16": Case(
+        "H", lambda here: (here / "p.csv").write_bytes("hardware,gpus\n".encode("utf-16")), POINTS,
+        "not UTF-8",
+    ),
+    "points of no row": Case("H", _points(lambda p: p[:1]), POINTS, "has no row"),
+    "points of nothing": Case("H", _points(lambda p: []), POINTS, "no columns hardware"),
+    "a page of claims": Case("D", lambda here: _verdict(here / "x", "smoke"),
+        "index --results x --out i.html", "", 0),
+    "a page of a copied study": Case(
+        "D", lambda here: _verdict(here / "x", "smoke", folder="copy"),
+        "index --results x --out i.html", "is of study 'smoke', not of 'copy'",
+    ),
+    "a page in the place of its table": Case(
+        "H", lambda here: _verdict(here / "x", "smoke"), "index --results x --out i.csv",
+        "its CSV lies",
+    ),
+    "a page of no study": Case("H", _nothing, "index --results r", "make studies"),
+}  # fmt: skip
+"""Predictions, layouts and the page of all claims, from files of somebody else."""
+
+NO_EFFECT = (
+    "plan --study smoke --auto --calibration c.json --link 1gbit",
+    "plan --study smoke --auto --calibration c.json --nodes 2",
+    "plan --study smoke --auto --calibration c.json --batch 8",
+    "plan --study smoke --auto --calibration c.json --gpus-per-node 2",
+    "plan --study smoke --auto --calibration c.json --devices 2",
+    "plan --study smoke --auto --calibration c.json --device a100-80",
+    "plan --study bai2022 --auto --device v100-16 --link 100gbit --calibration c.json",
+    "plan --study bai2022 --auto --device v100-16 --link 100gbit --nodes 2",
+    "plan --study smoke --calibration c.json",
+    "plan --study smoke --nodes 2",
+    "plan --study smoke --precision bf16",
+    "plan --model 1.3B --device a100-80 --auto",
+    "plan --model 1.3B --device a100-80 --calibration c.json",
+    "plan --model 1.3B --device a100-80 --size 350M",
+    "plan --model 1.3B --device a100-80 --recompute",
+    "plan --model-sizes --link 1gbit",
+    "plan --model-sizes --auto",
+    "predict --study smoke --calibration c.json --base",
+    "predict --points p.csv --out o.csv --calibration c.json",
+    "predict --points p.csv --out o.csv --metrics c.json",
+    "predict --score --out o.csv",
+    "predict --score --base",
+    "predict --score --calibration c.json",
+    "index --list --results r",
+    "index --list --out i.html",
+)
+"""An option that would do nothing beside the others."""
+
+TABLES = {"results": RESULTS, "predicted": PREDICTED}
+
+
+def num_inputs() -> int:
+    """How many there are."""
+    return len(ARCHIVES) + sum(map(len, TABLES.values())) + len(NO_EFFECT) + len(SHARDS)
+
+
+@pytest.fixture(scope="module")
+def good(laid: Laid, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results, those of another study and of slower runs, and an archive."""
+    folder = tmp_path_factory.mktemp("foreign")
+    work = json.loads(laid.study.read_text())["workload"]
+    shutil.copytree(laid.results, folder / "r")
+    finished_study(folder / "other", study="other", workload=work)
+    shutil.copytree(laid.results, folder / "slower")
+    _make_slower(folder / "slower")
+    write_zip(contents(folder / "r", partial=False), folder / "z.zip")
+    return folder
+
+
+def _make_slower(results: Path) -> None:
+    from pipeline.metrics import table
+    from pipeline.metrics.build import build
+    from pipeline.study.study import Study
+    from tests.fake_records import edit_record
+
+    def more_memory(run: dict[str, Any]) -> None:
+        run["ranks"][0]["peak_memory_bytes"] += 4096
+
+    edit_record(results / RUN, more_memory)
+    study = Study.of(json.loads((results / "study.json").read_text()))
+    table.write(build(study, results / "runs"), results / "metrics/metrics.parquet")
+
+
+@pytest.fixture
+def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    shutil.copytree(good, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _of(here: Path, prepare: Prepare, command: str) -> tuple[int, str]:
+    """Exit status and words of a command after the preparation; the folder is as it was then."""
+    prepare(here)
+    claims = str(ROOT / "workflow/config/bai2022/claims.yaml")
+    return call(here, *command.replace("CLAIMS", claims).split())
+
+
+def _report(found: Iterable[tuple[str, int, str, int, str]]) -> None:
+    wrong = [
+        f"{name} -> {status}: {said}"
+        for name, status, said, wanted, words in found
+        if status != wanted or words not in said
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_archives_that_were_packed_again(here: Path, name: str) -> None:
+    prepare, words, wanted = ARCHIVES[name]
+    status, said = _of(here, prepare, UNPACK)
+    _report([(name, status, said, wanted, words)])
+
+
+@pytest.mark.parametrize(("table", "name"), [(t, name) for t in TABLES for name in TABLES[t]])
+def test_files_of_another_study_or_machine(here: Path, table: str, name: str) -> None:
+    case = TABLES[table][name]
+    status, said = _of(here, case.prepare, case.command)
+    _report([(name, status, said, case.status, case.words)])
+
+
+def test_options_that_would_do_nothing(here: Path) -> None:
+    _calibrated()(here)
+    _points(lambda p: p)(here)
+    _report((one, *call(here, *one.split()), 2, "would do nothing") for one in NO_EFFECT)
+
+
+def test_a_verdict_on_another_version_of_a_claim_is_none(here: Path) -> None:
+    _verdict(here / "x", "smoke", sentence="Something else.")
+    assert call(here, *"index --results x --out i.html".split())[0] == 0
+    assert "another version of this claim" in (here / "i.csv").read_text()
+
+
+def test_an_archive_has_the_name_of_its_study_wherever_that_lies(here: Path, monkeypatch) -> None:
+    monkeypatch.chdir(here / "r")
+    assert call(here, "archive", "--results", ".")[0] == 0
+    assert [path.name for path in (here / "r/archives").iterdir()] == ["fake.zip"]
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+
+
+def _keeping_time(change: Callable[[Path], None]) -> Callable[[Path], None]:
+    """As `cp -p` and `rsync -t` do."""
+
+    def changed(path: Path) -> None:
+        state = path.stat()
+        change(path)
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+    return changed
+
+
+def _replaced(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copy2(path, copy)
+    _keeping_time(_flip)(copy)
+    copy.replace(path)
+
+
+SHARDS: dict[str, Callable[[Path], None]] = {
+    "a token changed": _flip,
+    "a token changed, the time kept": _keeping_time(_flip),
+    "a shard replaced by one of that size and time": _replaced,
+}
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_tokens_that_were_read_before(small_tokens: Path, tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(small_tokens, tmp_path / "tokens"))
+    shard = folder / Manifest.load(folder, verify=True).shards[0].file
+    SHARDS[name](shard)
+    with pytest.raises(SamestepError, match="has SHA-256"):
+        Manifest.load(folder, verify=True)
+
+
+def test_tokens_that_were_copied_are_the_same(small_tokens: Path, tmp_path: Path) -> None:
+    first = Path(shutil.copytree(small_tokens, tmp_path / "first"))
+    Manifest.load(first, verify=True)
+    assert Manifest.load(shutil.copytree(first, tmp_path / "second"), verify=True)
+
+
+def test_a_study_is_watched_whatever_its_records_hold(laid: Laid, here: Path) -> None:
+    study = load_study(laid.study)
+    record = here / "r" / RUN / "run.json"
+    good = json.loads(record.read_text())
+    for mutant in sample(mutants(good, set()), MOST):
+        record.write_text(json.dumps(mutant.content))
+        watched = Watched(study, here / "r")
+        watched.update()
+        matrix(watched)
+        watched.take_back()
