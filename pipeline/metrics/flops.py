@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.metrics.statistics import Floats, Interval, values_interval
 from pipeline.metrics.table import interval_row, row
-from pipeline.models import recomputed_flops_per_token
+from pipeline.models import family
 from pipeline.records import RunRecord
 
 NAMES = ("model_flops_utilisation", "hardware_flops_utilisation")
@@ -46,7 +46,8 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
     if peak is None:
         return None
     spec, of_model = record.spec, float(record.run["model"]["flops_per_token"])
-    again = recomputed_flops_per_token(spec.model) if spec.workload.recompute else 0.0
+    sizes = family(spec.model)
+    again = sizes.recomputed_flops_per_token(spec.model) if spec.workload.recompute else 0.0
     rate = tokens_per_second / (peak * len(record.run["ranks"]))
     return of_model * rate, (of_model + again) * rate
 

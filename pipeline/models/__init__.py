@@ -3,17 +3,11 @@
 Each parameter gets its initial values in place and whole, by `torch.nn.init`, after it has been
 assigned: ranks that cut the weights repeat these writes, see `deferred.py`.
 
-A family's `model.py` has `build(spec) -> nn.Module`, whose `forward(inputs, targets)` returns the
-mean loss and whose `blocks` are the layers that repeat; given weights of the targets as a third
-argument, it returns the weighted sum. Its `arithmetic.py`, without torch, has
-`num_parameters(model)`, `layer_parameters(model)`, `product_weights(model)`,
-`flops_per_token(model)`, `end_parameters(model)`, `activation_bytes(model, sequences, formats)` and
-`logit_bytes(model, sequences)`, for recomputation `recomputed_flops_per_token(model)`,
-`input_bytes(model, sequences, formats)` and `block_bytes(model, sequences, formats)`, and
-`parameter_shapes(model)`; for annotations, `boundary_shapes(model)`. A model with `tensor_cuts` may
-be cut over a tensor axis, and its arithmetic has `axis_cuts(model)`; one with `stage_cuts` into
-stages of a pipeline. With `operators(model, sequences, ranks)` its steps can be predicted from
-what `calibrate` has measured.
+A family's `arithmetic.py` is a `Family`. Its `build` makes an `nn.Module` whose
+`forward(inputs, targets)` returns the mean loss and whose `blocks` are the layers that repeat;
+given weights of the targets as a third argument, it returns the weighted sum. `loss(logits,
+targets)`, or with weights, is the end of it. `tensor_cuts` says how a tensor axis cuts the model,
+`stage_cuts` and `stage(layers, is_first=, is_last=)` how a pipeline does.
 """
 
 from __future__ import annotations
@@ -21,69 +15,125 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
 from pipeline.errors import StudyError
 from pipeline.study.spec import ModelSpec
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def arithmetic(model: ModelSpec) -> ModuleType:
-    """The sizes of the model's family; raises StudyError for an unknown one."""
-    return family_module(model.family, "arithmetic")
+FOLDER = Path(__file__).parent
+
+
+@runtime_checkable
+class Family(Protocol):
+    """Sizes of a family's models, without torch, and how one is built.
+
+    What a model has not raises StudyError with the reason.
+    """
+
+    def label(self, model: ModelSpec) -> tuple[str, str]:
+        """The model's name in a paper, and the key of its source in the bibliography."""
+
+    def build(self, model: ModelSpec) -> nn.Module:
+        """A fresh model from torch's current random state."""
+
+    def num_parameters(self, model: ModelSpec) -> int:
+        """Trainable parameters, those that two layers share counted once."""
+
+    def parameter_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
+        """Shape of every parameter by its name, tied ones once."""
+
+    def boundary_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int | None, ...]]:
+        """Shape of every module's output by its name; None is the number of sequences."""
+
+    def layer_parameters(self, model: ModelSpec) -> int:
+        """Parameters of one of the layers that repeat."""
+
+    def ends(self, model: ModelSpec) -> Ends:
+        """Parameters outside of the layers that repeat; StudyError where it has no stages."""
+
+    def axis_cuts(self, model: ModelSpec) -> AxisCuts:
+        """Numbers for a tensor axis; StudyError where it cannot be cut."""
+
+    def product_weights(self, model: ModelSpec) -> int:
+        """Weights that are used in matrix products; the output layer counts once."""
+
+    def flops_per_token(self, model: ModelSpec) -> float:
+        """Model FLOPs of one forward and backward pass, per token."""
+
+    def recomputed_flops_per_token(self, model: ModelSpec) -> float:
+        """FLOPs per token that recomputation adds to `flops_per_token`: no model FLOPs."""
+
+    def activation_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+        """What a forward pass over `sequences` keeps for the backward pass, the loss left out."""
+
+    def block_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+        """What one block keeps of it."""
+
+    def input_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+        """What is kept instead of `activation_bytes` where blocks are recomputed."""
+
+    def logit_bytes(self, model: ModelSpec, sequences: int) -> int:
+        """The loss at its peak."""
+
+    def operators(
+        self, model: ModelSpec, sequences: int, ranks: int
+    ) -> tuple[Counts, Counts, Counts]:
+        """Operators of the embedding, of one block, and of the output layer with the loss.
+
+        Of a micro-batch on one of `ranks` tensor ranks; with them `calibrate` predicts a step.
+        """
+
+
+def family(model: ModelSpec) -> Family:
+    """The model's family; raises StudyError for an unknown one."""
+    name = model.family
+    if not name.isidentifier() or not (FOLDER / name / "arithmetic.py").is_file():
+        known = sorted(path.parent.name for path in FOLDER.glob("*/arithmetic.py"))
+        raise StudyError(
+            f"model family {name[:80]!r} has no folder in pipeline/models; use one of "
+            + ", ".join(known)
+        )
+    return cast(Family, importlib.import_module(f"{__name__}.{name}.arithmetic"))
 
 
 def num_parameters(model: ModelSpec) -> int:
     """Trainable parameters, those that two layers share counted once."""
-    return int(arithmetic(model).num_parameters(model))
-
-
-def layer_parameters(model: ModelSpec) -> int:
-    """Parameters of one of the layers that repeat."""
-    return int(arithmetic(model).layer_parameters(model))
-
-
-def end_parameters(model: ModelSpec) -> tuple[int, int]:
-    """Parameters before the layers that repeat, and after them; a shared one is in both."""
-    before, after = arithmetic(model).end_parameters(model)
-    return int(before), int(after)
-
-
-def product_weights(model: ModelSpec) -> int:
-    """Weights that are used in matrix products; the output layer counts once."""
-    return int(arithmetic(model).product_weights(model))
+    return family(model).num_parameters(model)
 
 
 def axis_cuts(model: ModelSpec) -> AxisCuts:
     """Numbers of a model to be cut over a tensor axis; StudyError where it cannot be cut."""
-    found: AxisCuts = arithmetic(model).axis_cuts(model)
-    return found
+    return family(model).axis_cuts(model)
 
 
 def flops_per_token(model: ModelSpec) -> float:
     """Model FLOPs of one forward and backward pass, per token."""
-    return float(arithmetic(model).flops_per_token(model))
-
-
-def recomputed_flops_per_token(model: ModelSpec) -> float:
-    """FLOPs per token that recomputation adds to `flops_per_token`: no model FLOPs."""
-    return float(arithmetic(model).recomputed_flops_per_token(model))
+    return family(model).flops_per_token(model)
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
     """Shape of every parameter and of every module's output; None is the number of sequences."""
-    sizes = arithmetic(model)
+    sizes = family(model)
     return {**sizes.parameter_shapes(model), **sizes.boundary_shapes(model)}
 
 
-def family_module(family: str, part: str) -> ModuleType:
-    """A file of a family's folder; raises StudyError where there is none."""
-    try:
-        return importlib.import_module(f"{__name__}.{family}.{part}")
-    except ModuleNotFoundError:
-        raise StudyError(
-            f"model family {family!r} has no file pipeline/models/{family}/{part}.py; "
-            "add it or fix model.family"
-        ) from None
+class Ends(NamedTuple):
+    """Numbers of parameters outside of the layers that repeat, or of those among them that are cut.
+
+    `shared` ones, of a tied embedding, are `before` the layers and `after` them.
+    """
+
+    before: int
+    after: int
+    shared: int
+
+    def held(self, first: bool, last: bool) -> int:
+        """Those of a rank with the `first` stage of a model, the `last`, both or none."""
+        return self.before * first + self.after * last - self.shared * (first and last)
 
 
 @dataclass(frozen=True)
@@ -111,13 +161,15 @@ class TensorCuts:
 class AxisCuts:
     """Numbers of a model that may be cut over a tensor axis.
 
-    `parameters` are cut; gradients of `partial` others are added up. A block has `entries` inputs
+    `parameters` are cut, `ends` of them outside of the blocks; gradients of `partial` others are
+    added up. A block has `entries` inputs
     of column cuts and `exits` outputs of row cuts, of which a recomputation repeats `again`.
     `heads` are what the axis must divide, by the key of the model that sets it: what, how many.
     `sequences`: may be cut too.
     """
 
     parameters: int
+    ends: Ends
     partial: int
     entries: int
     exits: int
@@ -130,10 +182,11 @@ class AxisCuts:
 class StageCuts:
     """How a model may be cut into consecutive stages, between any two of its `blocks`.
 
-    `before` are the modules that its `embed(ids)` uses to make the input of the first block,
-    `after` those that its `head(x)` uses to make logits of the output of the last one. The model's
-    `loss(logits, targets)` uses none; `width` is the last dim of what blocks hand on, whose first
-    two are those of the ids and whose type is that of the weights.
+    `before` are the modules that make the input of the first block of ids, `after` those that make
+    logits of the output of the last one, by name. The model's `stage(layers, is_first=, is_last=)`
+    is the pass through some of its layers: of ids in the first stage, to logits in the last one.
+    `width` is the last dim of what blocks hand on, whose first two are those of the ids and whose
+    type is that of the weights.
     """
 
     before: tuple[str, ...]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from pipeline.models import family_module
+from pipeline.models import family
 from pipeline.study.spec import ModelSpec
 
 
@@ -16,8 +16,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     """A fresh model on the CPU; the same seed gives the same weights on every rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = family_module(spec.family, "model").build(spec)
-    return model
+        return family(spec).build(spec)
 
 
 def compile_blocks(model: nn.Module) -> None:

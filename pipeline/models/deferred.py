@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.errors import StudyError
-from pipeline.models import family_module
+from pipeline.models import family
 from pipeline.study.spec import ModelSpec
 
 OVERWRITES = ("normal_", "uniform_", "zero_", "fill_")
@@ -101,7 +101,7 @@ def deferred_model(spec: ModelSpec, seed: int) -> tuple[nn.Module, Initial]:
     hook = register_module_parameter_registration_hook(notes.register)
     try:
         with notes, _Asked(notes):
-            model: nn.Module = family_module(spec.family, "model").build(spec)
+            model = family(spec).build(spec)
     finally:
         hook.remove()
     names, rows = dict[int, str](), dict[str, int]()

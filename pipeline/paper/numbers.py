@@ -31,6 +31,7 @@ from pipeline.metrics.select import (
     records,
     speedup_name,
 )
+from pipeline.models import family
 from pipeline.paper.appendix import appendix
 from pipeline.paper.claim_facts import claim_facts
 from pipeline.paper.emulation_facts import emulation_facts
@@ -62,6 +63,7 @@ def collect(
     `manifest` is that of the token shards.
     """
     runs, counts = table[table["level"] == "run"], run_counts(table)
+    label, source = family(study.model).label(study.model)
     # The day on which the last run ended: the one date that the records themselves fix.
     day = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])[:10]
     year, month, number = map(int, day.split("-"))
@@ -71,9 +73,8 @@ def collect(
         "model": {
             **{key: _plain(value) for key, value in vars(study.model).items()
                if key != "vocab_size"},
-            # A class of transformers, or our own GPT-2; with its source in the bibliography.
-            "family": study.model.architecture or "GPT-2",
-            "source": "wolf2020" if study.model.architecture else "radford2019",
+            "family": label,
+            "source": source,
             "vocabulary": f"{study.model.vocab_size:,}",
         },
         "optimiser": _optimiser(study),

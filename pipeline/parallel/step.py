@@ -107,10 +107,11 @@ class Stepper:
         """Weight of the global batch over its ranks. Collective.
 
         Means over the ranks, of sums divided by it, are means over the global batch, wherever in it
-        the weights are. Where nothing has a weight the sums are zero, and one is as good.
+        the weights are. Ranks of the same sequences count alike. Where nothing has a weight the
+        sums are zero, and one is as good.
         """
         weight = torch.stack([weights.sum() for _, _, weights in microbatches]).sum()
-        return self.mean(weight).clamp(min=1 / self.data_parallel)
+        return self.group.mean(weight).clamp(min=1 / self.data_parallel)
 
     def reduced(self) -> None:
         """Reduce; what the precision does afterwards prepares the update."""

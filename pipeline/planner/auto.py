@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline import strategies
+from pipeline import models, strategies
 from pipeline.cost.job import Job
 from pipeline.cost.predict import Prediction
 from pipeline.errors import StudyError, UnsupportedError
@@ -26,9 +26,9 @@ def choose(
 ) -> list[Ranked]:
     """The cells that fit, as `rank` has them; without a calibration by the model of GPUs.
 
-    Raises StudyError where none fits, or the model's family is not known to the cost model.
+    Raises StudyError where none fits, or the model's operators are not known.
     """
-    check_family(study)
+    models.family(study.model).operators(study.model, 1, 1)  # raises where it states none
 
     def predicted(job: Job, cell: Mapping[str, Any]) -> Prediction | None:
         assert calibration is not None

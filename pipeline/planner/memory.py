@@ -90,7 +90,7 @@ class Memory:
 
 def predict(spec: RunSpec, rank: int = 0) -> Memory:
     """The parts of one rank."""
-    sizes = models.arithmetic(spec.model)
+    sizes = models.family(spec.model)
     count = sizes.num_parameters(spec.model)
     weight = weight_bytes(spec)
     masters = FP32 * count if weight < FP32 else 0

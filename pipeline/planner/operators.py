@@ -63,11 +63,11 @@ class Work:
 def work_of(run: ResolvedRun) -> Work:
     """The operators of a run; raises StudyError for a family that does not state its own."""
     spec, axes = run.spec, dict(run.layout.axes)
-    sizes = models.arithmetic(spec.model)
-    if not hasattr(sizes, "operators") or spec.objective or spec.compile:
+    sizes = models.family(spec.model)
+    if spec.objective or spec.compile:
         raise StudyError(
-            f"{spec.run_id}: steps of compiled blocks, of other objectives than causal and of "
-            f"family {spec.model.family!r} are not predicted; only gpt2 states its operators"
+            f"{spec.run_id}: steps of compiled blocks and of other objectives than causal are not "
+            "predicted"
         )
     if spec.precision not in PRODUCT_FORMATS:
         raise StudyError(f"{spec.run_id}: precision {spec.precision} is not timed on a CPU")

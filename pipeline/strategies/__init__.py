@@ -105,12 +105,6 @@ def check(runs: Iterable[RunSpec]) -> None:
     """Raise StudyError for a run whose strategy, options or world do not go together."""
     for run in runs:
         strategy = load(run.strategy, run.options)
-        if strategy.cuts and not hasattr(models.arithmetic(run.model), strategy.cuts):
-            whole = [name for name in names() if not load(name, {}).cuts]
-            raise StudyError(
-                f"{run.run_id}: strategy {run.strategy} cuts the model itself, and family "
-                f"{run.model.family} does not say where; use one of {', '.join(whole)}"
-            )
         if run.objective is not None and not strategy.weighs:
             raise StudyError(
                 f"{run.run_id}: strategy {run.strategy} averages over all tokens alike, and "

@@ -110,10 +110,6 @@ class Strategy(ABC):
     Parity holds such a cell against one without them, in a band of its own.
     """
 
-    cuts: ClassVar[str] = ""
-    """Function of a family's arithmetic without which it cannot cut a model; empty where it needs
-    no more than any model has."""
-
     precisions: ClassVar[tuple[str, ...]] = ()
     """Precisions that it can train in; none named means all. The others are `unsupported`."""
 

@@ -31,7 +31,6 @@ class Hybrid(Pipelined):
     parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
     """
 
-    cuts = "end_parameters"
     variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
@@ -125,17 +124,19 @@ class Hybrid(Pipelined):
         With sequence parallelism stages send parts of sequences, and a rank all-reduces along the
         tensor axis the gradients of what its stages hold uncut: another number on each stage.
         """
-        part, model = self._part(spec, layout, rank), spec.model
+        part, cuts = self._part(spec, layout, rank), models.axis_cuts(spec.model)
         tokens = spec.global_batch_tokens // layout.data_parallel
         payload = part.all_reduced(spec, tokens)
-        each = gradients / models.num_parameters(model)
+        each = gradients / models.num_parameters(spec.model)
         uncut, cut = part.parameters(spec)
         own = each * (uncut + cut / self.tensor)
-        tied = each * model.vocab_rows * model.width / self.tensor
+        tied = each * cuts.ends.shared / self.tensor
         formula = f"{part.blocks(spec)} A, first stage: + A, last stage: + A + 12 T"
         if part.sequence:
             payload += each * uncut
             formula = formula.replace("A,", "A + R,", 1)
+        else:
+            payload += each * cuts.partial * part.layers / spec.model.num_layers
         gathered = own * FP32 / each if self.zero_stage else 0.0
         data = layout.data_parallel if self.zero_stage else 1
         reduced = own if data > 1 else 2 * own

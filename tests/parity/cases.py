@@ -60,6 +60,14 @@ PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
 """Trained in bf16 too, the latter also in micro-batches."""
+CUT: dict[str, tuple[str, ...]] = {
+    "tensor": tuple(name for name in ARCHITECTURES if name.startswith(PLANNED)),
+    "pipeline_parallel": tuple(ARCHITECTURES),
+    "hybrid": (*NARROW, "Qwen3ForCausalLM"),
+}
+"""Classes that strategies which cut layers train."""
+UNTRIED = ("annotated", "deepspeed")
+"""Strategies that train none."""
 MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
 """Of a class that fills gaps: so few that ranks and micro-batches have unequal numbers, or none."""
 WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
@@ -123,6 +131,7 @@ MUTATIONS = (
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
     *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
+    ("pipeline_parallel", "means_of_pieces"),
     ("tensor", "heads_alone"),
     ("annotated", "part_ratio"),
     ("sharded", "part_ratio"),
@@ -232,7 +241,8 @@ class Case:
             rows = 128 if self.padded else None
             return replace(MODEL, num_layers=self.num_layers, pad_vocab_to=rows)
         config = ARCHITECTURES[self.architecture]
-        return replace(MODEL, family="transformers", architecture=self.architecture, config=config)
+        shape = replace(MODEL, num_layers=self.num_layers, architecture=self.architecture)
+        return replace(shape, family="transformers", config=config)
 
     @property
     def profiled(self) -> bool:
@@ -284,24 +294,46 @@ def cases_of(strategy: str, world: int) -> list[Case]:
 def model_cases(strategy: str, world: int) -> list[Case]:
     """Each class of transformers on two ranks in fp32; `NARROW` with every setting, in bf16 too.
 
-    Where layers are cut, those with a plan, in micro-batches, where what is sent is counted;
-    `NARROW` also recomputed, and over a data axis besides.
+    Where layers are cut see `cut_cases`.
     """
-    cuts = strategies.load(strategy, {}).cuts
-    able = cuts in ("", "axis_cuts") and strategy != "deepspeed"
-    if able and cuts and world == 4:
-        return [Case(strategy, accumulation=2, variant=1, architecture=name) for name in NARROW]
-    if not able or world != 2:
+    if strategy in CUT:
+        return cut_cases(strategy, world)
+    if strategy in UNTRIED or world != 2:
         return []
-    again = [Case(strategy, accumulation=4, recompute=True, architecture=name) for name in NARROW]
-    return again * bool(cuts) + [
+    return [
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
-        for variant in (variants_of(strategy, world) if not cuts and name in NARROW else (0,))
+        for variant in (variants_of(strategy, world) if name in NARROW else (0,))
         for precision in (("fp32",) if variant or name not in NARROW else ("fp32", "bf16"))
-        for pieces in ((1, 4) if name in NARROW[1:] else (4,) if cuts else (1,))
-        if not cuts or name.startswith(PLANNED)
+        for pieces in ((1, 4) if name in NARROW[1:] else (1,))
     ]
+
+
+def cut_cases(strategy: str, world: int) -> list[Case]:
+    """Each class with a plan, those of `PLANNED` in micro-batches, where what is sent is counted.
+
+    `NARROW` also in bf16, recomputed, under every schedule of a pipeline, and with a second axis.
+    """
+    bert = Case(strategy, resume=True, architecture=NARROW[1])
+    if world == 4:
+        variant = int(mutated_world(strategy) == 2)
+        names = CUT[strategy] if not variant else NARROW
+        found = [Case(strategy, "fp32", 2, variant=variant, architecture=name) for name in names]
+        return found + [bert] * (not variant)
+    if world != 2 or mutated_world(strategy) != 2:
+        return []
+    found = [
+        Case(strategy, accumulation=4 if name.startswith(PLANNED) else 1, architecture=name)
+        for name in CUT[strategy]
+    ]
+    for case in (one for one in list(found) if one.architecture in NARROW):
+        found += [replace(case, recompute=True), replace(case, precision="bf16")]
+        if has_pipeline(strategy, world, 0):
+            layers = {
+                v: case_of(strategy, world, v).num_layers for v in variants_of(strategy, world)
+            }
+            found += [replace(case, variant=v, num_layers=n) for v, n in layers.items() if v]
+    return [*found, bert] if has_pipeline(strategy, world, 0) else found
 
 
 def together(world: int) -> list[Case]:
@@ -451,7 +483,7 @@ def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
     world, found = mutated_world(strategy), []
     for mutation in [name for s, name in MUTATIONS if s == strategy]:
-        if mutation in MISCOUNTED:
+        if mutation in MISCOUNTED or (strategy, mutation) == ("pipeline_parallel", "untied"):
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
         elif mutation == "heads_alone":  # norms of heads, of which each rank has some
             case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")

@@ -335,14 +335,18 @@ def own_weight(self: Stepper, microbatches: Any) -> torch.Tensor:
         return real_weight(self, microbatches)
 
 
-def means_of_pieces(self: Stepper, microbatches: Any) -> torch.Tensor:
+def means_of_pieces(real: Any) -> Any:
     """A mean of means: each micro-batch counts as much as any other."""
-    total = sum(weights.sum() for *_, weights in microbatches) / len(microbatches)
-    even = [
-        (ids, targets, weights * total / weights.sum().clamp(min=1))
-        for ids, targets, weights in microbatches
-    ]
-    return real_passes(self, even)
+
+    def accumulate(self: Stepper, microbatches: Any) -> torch.Tensor:
+        total = sum(weights.sum() for *_, weights in microbatches) / len(microbatches)
+        even = [
+            (ids, targets, weights * total / weights.sum().clamp(min=1))
+            for ids, targets, weights in microbatches
+        ]
+        return real(self, even)
+
+    return accumulate
 
 
 def held_but_for(cut_by: Any) -> Any:
@@ -360,7 +364,7 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
     )
 
 
-real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
+real_weight = Stepper.mean_weight
 real_masks = Masked.__call__
 real_leave = tensor._Leave.forward
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
@@ -388,7 +392,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_average": {ROWS + "ring_reduce_scatter": lambda whole, group: own_piece(whole, group)},
     "stale_rows": {ROWS + "ShardedOptimiser.publish": lambda self: None},
     "own_weight": {P + "step.Stepper.mean_weight": own_weight},
-    "means_of_pieces": {P + "step.Stepper.accumulate": means_of_pieces},
+    "means_of_pieces": {
+        P + "step.Stepper.accumulate": means_of_pieces(Stepper.accumulate),
+        STAGES + "step.PipelineStepper.accumulate": means_of_pieces(PipelineStepper.accumulate),
+    },
     "own_masks": {
         "pipeline.corpus.objectives.Masked.__call__": lambda self, windows, seed, step, start: (
             real_masks(self, windows, seed, step, 0)

@@ -199,10 +199,14 @@ MODELS = [(s, w, case) for s, w in launches() if w > 1 for case in model_cases(s
     ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in MODELS]
 )
 def test_a_model_of_transformers_takes_the_same_steps(launched, strategy, world, case) -> None:
-    """Where layers are cut, what is sent is counted too."""
-    assert_same_training(launched(strategy, world), launched("single", 1), case)
-    if case.profiled and strategies.load(strategy, {}).cuts:
-        assert_sends_what_it_says(launched(strategy, world), case, world)
+    """Where layers are cut, what is sent is counted too, and a checkpoint has no layout."""
+    runs, single = launched(strategy, world), launched("single", 1)
+    assert_same_training(runs, single, case)
+    if case.profiled and strategy in cases.CUT:
+        assert_sends_what_it_says(runs, case, world)
+    if case.resume:
+        reference = replace(case.reference(), resume=True)
+        assert_same_tensors(runs.checkpoint(case), single.checkpoint(reference))
 
 
 def assert_same_training(runs: Runs, single: Runs, case: Case) -> None:

@@ -8,9 +8,25 @@ to what the hooks count.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from pipeline.models import FP32, INT64, AxisCuts, Counts, Formats
+from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats
 from pipeline.study.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from pipeline.models.gpt2.model import Gpt2
+
+
+def label(model: ModelSpec) -> tuple[str, str]:
+    """The report on it."""
+    return "GPT-2", "radford2019"
+
+
+def build(model: ModelSpec) -> Gpt2:
+    """A fresh model from torch's current random state."""
+    from pipeline.models.gpt2.model import Gpt2
+
+    return Gpt2(model)
 
 
 def num_parameters(model: ModelSpec) -> int:
@@ -24,10 +40,10 @@ def layer_parameters(model: ModelSpec) -> int:
     return 12 * model.width**2 + 13 * model.width
 
 
-def end_parameters(model: ModelSpec) -> tuple[int, int]:
+def ends(model: ModelSpec) -> Ends:
     """Both embeddings; the last layer norm and the output layer, which shares its weight."""
     tokens = model.vocab_rows * model.width
-    return tokens + model.context * model.width, tokens + 2 * model.width
+    return Ends(tokens + model.context * model.width, tokens + 2 * model.width, tokens)
 
 
 def flops_per_token(model: ModelSpec) -> float:
@@ -58,8 +74,10 @@ def product_weights(model: ModelSpec) -> int:
 
 def axis_cuts(model: ModelSpec) -> AxisCuts:
     """What a tensor axis cuts: the weights of products, and the biases of column cuts (7 w)."""
+    tokens = model.vocab_rows * model.width
     return AxisCuts(
         parameters=product_weights(model) + 7 * model.num_layers * model.width,
+        ends=Ends(tokens, tokens, tokens),
         partial=0,
         entries=2,
         exits=2,

@@ -155,18 +155,21 @@ class Gpt2(nn.Module):
             logits = logits.masked_fill(columns >= self.spec.vocab_size, lowest)
         return self.cross_entropy(logits, targets.flatten())
 
+    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[[Tensor], Tensor]:
+        """The pass through some of the layers, with embedding or output layer at the ends."""
+
+        def run(x: Tensor) -> Tensor:
+            x = self.embed(x) if is_first else x
+            for layer in layers:
+                x = self.h[layer](x)
+            return self.head(x) if is_last else x
+
+        return run
+
     def logits(self, inputs: Tensor) -> Tensor:
         """Token ids (batch, context) -> logits (batch, context, vocab_rows)."""
-        x = self.embed(inputs)
-        for block in self.h:
-            x = block(x)
-        return self.head(x)
+        return self.stage(range(len(self.h)), is_first=True, is_last=True)(inputs)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
         return self.loss(self.logits(inputs), targets)
-
-
-def build(spec: ModelSpec) -> Gpt2:
-    """A fresh model from torch's current random state."""
-    return Gpt2(spec)

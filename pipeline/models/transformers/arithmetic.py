@@ -16,15 +16,30 @@ from functools import lru_cache
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import SamestepError, StudyError
 from pipeline.files import write_text
-from pipeline.models import FP32, INT64, AxisCuts, Formats
+from pipeline.models import FP32, INT64, AxisCuts, Ends, Formats
 from pipeline.study.spec import ModelSpec
 
-FACTS = 2
+if TYPE_CHECKING:
+    from pipeline.models.transformers.model import LanguageModel
+
+FACTS = 3
 """Version of what `facts` prints."""
+
+
+def label(model: ModelSpec) -> tuple[str, str]:
+    """The class, and the library that it comes from."""
+    return str(model.architecture), "wolf2020"
+
+
+def build(model: ModelSpec) -> LanguageModel:
+    """A fresh model from torch's current random state."""
+    from pipeline.models.transformers.model import LanguageModel
+
+    return LanguageModel(model)
 
 
 def num_parameters(model: ModelSpec) -> int:
@@ -78,17 +93,42 @@ def logit_bytes(model: ModelSpec, sequences: int) -> int:
     return tokens * (3 * FP32 * model.vocab_size + 2 * INT64)
 
 
+def ends(model: ModelSpec) -> Ends:
+    """Those that the class's pipeline plan names; raises StudyError where it has none."""
+    return Ends(*_followed(model, "ends"))
+
+
 def axis_cuts(model: ModelSpec) -> AxisCuts:
     """Numbers for a tensor axis; raises StudyError where the class has no plan that we follow."""
-    found = _facts(model)["cuts"]
+    found = _followed(model, "cuts")
+    return AxisCuts(**found | {"ends": Ends(*found["ends"])})
+
+
+def _followed(model: ModelSpec, plan: str) -> Any:
+    found = _facts(model)[plan]
     if isinstance(found, str):
         raise StudyError(f"{found}; use a strategy that cuts no layers, such as sharded")
-    return AxisCuts(**found)
+    return found
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter by its name, tied ones once."""
     return {name: tuple(shape) for name, shape in _facts(model)["parameters"].items()}
+
+
+def boundary_shapes(model: ModelSpec) -> NoReturn:
+    """None are known."""
+    raise StudyError(
+        f"the shapes of what modules of {model.architecture} give are not known, so none can be "
+        "annotated; use another strategy"
+    )
+
+
+def operators(model: ModelSpec, sequences: int, ranks: int) -> NoReturn:
+    """None are known."""
+    raise StudyError(
+        f"the operators of {model.architecture} are not known, so its steps are not predicted"
+    )
 
 
 def _kept(model: ModelSpec, formats: Formats, part: str) -> int:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.errors import StudyError
@@ -52,8 +53,45 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             "forward_flops": sum(counts.values()),
             "product_weights": products // (2 * spec.context),
             "kept_bytes": kept,
+            "ends": _ends(model, ids),
             "cuts": _cuts(model, spec, ids),
         }
+
+
+def _ends(model: LanguageModel, ids: Tensor) -> list[int] | str:
+    """Fields of `Ends`, or why the model has no stages.
+
+    Blocks must hand on hidden states alone: gradients of anything else would stay on their stage.
+    """
+    try:
+        cuts = model.stage_cuts
+    except StudyError as error:
+        return str(error)
+    handed: list[Any] = []
+    strange = [""]
+
+    def enter(block: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        states, *others = *given, *named.values()
+        if any(one.requires_grad for one in tree_leaves(others) if isinstance(one, Tensor)):
+            strange[0] = "get more than hidden states"
+        if handed and states is not handed[-1]:
+            strange[0] = "do not get what those before them give"
+
+    hooks = [block.register_forward_pre_hook(enter, with_kwargs=True) for block in model.blocks]
+    hooks += [
+        block.register_forward_hook(lambda _, __, given: handed.append(given))
+        for block in model.blocks
+    ]
+    model.logits(ids)
+    for hook in hooks:
+        hook.remove()
+    if strange[0]:
+        return f"the layers of {type(model.model).__name__} {strange[0]}, so no stage is cut"
+    before, after = (
+        {p for name in names for p in model.get_submodule(name).parameters()}
+        for names in (cuts.before, cuts.after)
+    )
+    return [sum(p.numel() for p in some) for some in (before, after, before & after)]
 
 
 def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] | str:
@@ -69,6 +107,7 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
     )
     parts = {named[name].weight for name in (*columns, *rows, cuts.embedding, cuts.head)}
     parts |= {named[name].bias for name in (*columns, cuts.head)} - {None}
+    embedding, head = ({*named[name].parameters()} for name in (cuts.embedding, cuts.head))
     heads = {"num_heads": ("attention heads", spec.num_heads)}
     groups = getattr(model.model.config, "num_key_value_heads", None) or spec.num_heads
     if groups != spec.num_heads:
@@ -86,6 +125,7 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
     exits = len(rows) // spec.num_layers
     return {
         "parameters": sum(p.numel() for p in parts),
+        "ends": [sum(p.numel() for p in some) for some in (embedding, head, embedding & head)],
         "partial": sum(p.numel() for name in partial for p in named[name].parameters()),
         "entries": len({name.rpartition(".")[0] for name in columns}) // spec.num_layers,
         "exits": exits,

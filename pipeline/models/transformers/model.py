@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from pipeline.errors import StudyError
-from pipeline.models import TensorCuts
+from pipeline.models import StageCuts, TensorCuts
 from pipeline.study.spec import ModelSpec
 
 _OFFSET_NORMS = ("Gemma", "Qwen3Next")
@@ -41,6 +41,18 @@ _PLANS = {
 }
 """Ours, of classes that have none."""
 
+_STAGES = {
+    "GPT2LMHeadModel": ("wte", "wpe", "h", "ln_f"),
+    "OPTForCausalLM": (
+        "decoder.embed_tokens",
+        "decoder.embed_positions",
+        "decoder.layers",
+        "decoder.final_layer_norm",
+    ),
+    "BertForMaskedLM": ("embeddings", "encoder.layer"),
+}
+"""Our pipeline plans of classes that have none: the parts below the head, in their order."""
+
 
 class LanguageModel(nn.Module):
     """A model of transformers with the loss over given targets."""
@@ -48,6 +60,7 @@ class LanguageModel(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         kind, config = resolve(spec)
+        self.width = spec.width
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
         # Weights are initialised below, each whole and in place, as `deferred` repeats it.
         with no_init_weights():
@@ -100,6 +113,64 @@ class LanguageModel(nn.Module):
             dict.fromkeys(columns, 1), rows, names[table], names[head], partial=partial
         )
 
+    @property
+    def stage_cuts(self) -> StageCuts:
+        """The class's own `base_model_pp_plan`, or ours; StudyError where there is none to follow.
+
+        What is outside of the model below the head comes after it.
+        """
+        own, base = type(self.model).__name__, self.model.base_model
+        plan = _STAGES.get(own) or getattr(self.model.config, "base_model_pp_plan", None)
+        if not plan:
+            raise StudyError(f"{own} has no pipeline plan (base_model_pp_plan), so no stage is cut")
+        modules = dict(self.named_modules())
+        named = [f"model.{self.model.base_model_prefix}.{name}" for name in plan]
+        parts = [name for name in named if name in modules]
+        place = next((n for n, name in enumerate(parts) if modules[name] is self.blocks), None)
+        if place is None:
+            raise StudyError(f"the pipeline plan of {own} does not name its layers")
+        heads = [f"model.{n}" for n, part in self.model.named_children() if part is not base]
+        cuts = StageCuts(tuple(parts[:place]), (*parts[place + 1 :], *heads))
+        covered = {p for name in (*parts, *heads) for p in modules[name].parameters()}
+        for name, parameter in self.named_parameters():
+            if parameter not in covered:
+                raise StudyError(f"the pipeline plan of {own} leaves out {name}")
+        return cuts
+
+    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[[Tensor], Tensor]:
+        """The pass through some of the layers, by the class's own code around them.
+
+        So it makes positions and masks itself, by the shape of what it gets. What it makes of that
+        before the first of these layers, and after the last, counts at the ends alone.
+        """
+        if is_first and is_last:
+            return self.logits
+        before, after = _Others(), _Others()
+        chosen = nn.ModuleList(
+            before if n < layers.start else after if n >= layers.stop else block
+            for n, block in enumerate(self.blocks)
+        )
+        path = next(name for name, part in self.named_modules() if part is self.blocks)
+        parent, _, name = path.rpartition(".")
+        owner = self.get_submodule(parent)
+
+        def run(x: Tensor) -> Tensor:
+            before.given = x
+            given = {"input_ids" if is_first else "inputs_embeds": x, "use_cache": False}
+            setattr(owner, name, chosen)
+            try:
+                if is_last:
+                    logits: Tensor = self.model(**given).logits
+                    return logits
+                self.model.base_model(**given)
+                assert after.given is not None
+                return after.given
+            finally:
+                setattr(owner, name, self.blocks)
+                before.given = after.given = None
+
+        return run
+
     def _initialise(self, std: float) -> None:
         """Normal(0, std) for matrices, zeros for biases, and norms that scale by one."""
         for module in self.model.modules():
@@ -123,13 +194,31 @@ class LanguageModel(nn.Module):
         logits: Tensor = self.model(input_ids=inputs, use_cache=False).logits
         return logits
 
-    def forward(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Cross-entropy in nats, a scalar in fp32; ids and weights are (batch, context).
+    def loss(self, logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Cross-entropy in nats, a scalar in fp32; targets and weights are (batch, context).
 
         The mean over the tokens, or with weights the weighted sum, which others divide.
         """
-        logits, labels = self.logits(inputs).flatten(0, 1).float(), targets.flatten()
+        logits, labels = logits.flatten(0, 1).float(), targets.flatten()
         return self.cross_entropy(logits, labels, None if weights is None else weights.flatten())
+
+    def forward(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The `loss` of token ids (batch, context)."""
+        return self.loss(self.logits(inputs), targets, weights)
+
+
+class _Others(nn.Module):
+    """In place of the layers of other stages: hands hidden states on, or those `given` instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
+        """(batch, context, width) -> same shape."""
+        if self.given is None:
+            self.given = hidden_states
+        return self.given
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -206,8 +295,3 @@ def _check_names(known: Any, spec: ModelSpec) -> None:
                 f"model.config.{name} is set by num_layers, width, num_heads, context and "
                 "vocab_size of the study's model; leave it out of config"
             )
-
-
-def build(spec: ModelSpec) -> LanguageModel:
-    """A fresh model from torch's current random state."""
-    return LanguageModel(spec)

@@ -26,7 +26,6 @@ class Annotated(Strategy):
     or null, by names or patterns. Sequences are cut over the axis `data`.
     """
 
-    cuts = "boundary_shapes"
     modules = (
         "torch.distributed.tensor",
         "torch.distributed.tensor.experimental",
@@ -64,7 +63,7 @@ class Annotated(Strategy):
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of the annotated parameters; activations count whole, as no axis cuts them all."""
-        shapes = models.arithmetic(spec.model).parameter_shapes(spec.model)
+        shapes = models.family(spec.model).parameter_shapes(spec.model)
         sizes = dict(layout.axes)
         chosen = resolve(self.annotations, layout.axes, models.tensor_shapes(spec.model))
         counts = {name: float(math.prod(shape)) for name, shape in shapes.items()}

@@ -119,7 +119,7 @@ class Deepspeed(Strategy):
             return along(layout, DATA, formula, 2 * pieces * gradients + weights)
         if models.num_parameters(spec.model) > LIVE:
             return ()
-        shapes = models.arithmetic(spec.model).parameter_shapes(spec.model).values()
+        shapes = models.family(spec.model).parameter_shapes(spec.model).values()
         large = FP32 * sum(n for n in map(math.prod, shapes) if n > PERSISTENT)
         rounds, factor = (2, "2 ") if layout.backend == "gloo" else (1, "")
         return along(

@@ -80,6 +80,7 @@ class Pipelined(Strategy):
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, sequences and schedule do not fit together."""
         self.schedule_of(spec, self.layout(spec.world))
+        models.family(spec.model).ends(spec.model)  # raises where it has no stages
         if spec.compile and self.schedule == "zero_bubble":
             raise StudyError(
                 f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
@@ -97,11 +98,10 @@ class Pipelined(Strategy):
         schedule = self.schedule_of(spec, layout)
         stages = schedule.stages
         layers, is_first, is_last = stages.held_by(place)
-        before, after = models.end_parameters(spec.model)
-        own = layers * models.layer_parameters(spec.model)
-        own += before * is_first + after * is_last
-        count = models.num_parameters(spec.model)
-        share = min(1.0, own / count)
+        sizes = models.family(spec.model)
+        own = layers * sizes.layer_parameters(spec.model)
+        own += sizes.ends(spec.model).held(is_first, is_last)
+        share = own / models.num_parameters(spec.model)
         cut = schedule.microbatches // spec.workload.accumulation_steps
         flight = schedule.in_flight(place)
         activations = flight * layers / (stages.chunks * spec.model.num_layers * cut)
@@ -124,7 +124,7 @@ class Pipelined(Strategy):
 
     def _products(self, spec: RunSpec, layers: int, is_last: bool) -> float:
         """Share of the weights of products: those of the layers, and of the output layer."""
-        model, products = spec.model, models.product_weights(spec.model)
+        model, products = spec.model, models.family(spec.model).product_weights(spec.model)
         head = model.vocab_rows * model.width
         return (layers * (products - head) / model.num_layers + head * is_last) / products
 
@@ -140,10 +140,11 @@ class Pipelined(Strategy):
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Activations to the next stage, their gradients to the one before; sums of gradients."""
-        tied = spec.model.vocab_rows * spec.model.width / models.num_parameters(spec.model)
+        tied = models.family(spec.model).ends(spec.model).shared
+        tied_share = tied / models.num_parameters(spec.model)
         share = self.footprint(spec, layout, rank, gradients).weight_share
         return (
-            *self.sends_between_stages(spec, layout, rank, tied * gradients),
+            *self.sends_between_stages(spec, layout, rank, tied_share * gradients),
             *along(layout, DATA, "2(n-1)/n G", 2 * share * gradients),
         )
 
@@ -152,7 +153,7 @@ class Pipelined(Strategy):
     ) -> tuple[Sends, ...]:
         """Bytes that a rank sends along the pipeline; nothing where it has one rank alone.
 
-        The first and the last rank add up the gradients of the tied embedding, `tied` bytes.
+        The first and the last rank add up the gradients of a tied embedding, `tied` bytes.
         `parts`: ranks over which sequences are cut, each of which sends its own tokens.
         """
         place = layout.coordinate(rank)[PIPELINE]
@@ -168,8 +169,9 @@ class Pipelined(Strategy):
         if len(ends) > 1 and place in ends:
             sent += int(tied)
         between = "A" if parts == 1 else f"A/{parts}"
-        ends_send = "first and last rank: G of the tied embedding"
-        formula = f"{between} for each neighbouring stage, {ends_send}"
+        formula = f"{between} for each neighbouring stage"
+        if tied:
+            formula += ", first and last rank: G of the tied embedding"
         if stages.ranks < 2:
             return ()
         # The tied embedding's gradients are counted in the size of the others.
@@ -181,7 +183,6 @@ class Pipelined(Strategy):
 class PipelineParallel(Pipelined):
     """`ranks`: size of the pipeline axis, 0 for all ranks; the rest are data-parallel."""
 
-    cuts = "end_parameters"
     variants = (
         {"ranks": 2, "schedule": "gpipe"},
         {"ranks": 2, "schedule": "interleaved"},

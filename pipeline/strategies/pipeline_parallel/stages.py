@@ -6,7 +6,7 @@ copy is its owner: it alone is counted in the norm and saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +42,12 @@ class StagedModel:
     def __init__(self, model: nn.Module, stages: Stages, rank: int) -> None:
         any_model: Any = model
         self.model, self.stages, self.rank = any_model, stages, rank
-        cuts, blocks = any_model.stage_cuts, any_model.blocks
+        self.cuts, blocks = any_model.stage_cuts, any_model.blocks
         first, last = stages.rank_of(0), stages.rank_of(stages.count - 1)
-        before, after = (_parameters(any_model, names) for names in (cuts.before, cuts.after))
+        before, after = (
+            [p for name in names for p in model.get_submodule(name).parameters()]
+            for names in (self.cuts.before, self.cuts.after)
+        )
         place = {id(p): last for p in after} | {id(p): first for p in before}
         for stage in range(stages.count):
             for layer in stages.layers_of(stage):
@@ -61,17 +64,27 @@ class StagedModel:
 
     def _free(self, kept: set[int]) -> None:
         """Drop what this rank runs nothing of; a module whose weights are kept anyway stays."""
-        cuts, blocks = self.model.stage_cuts, self.model.blocks
+        blocks = self.model.blocks
         own = {layer for s in self.stages.of_rank(self.rank) for layer in self.stages.layers_of(s)}
         for layer in set(range(len(blocks))) - own:
-            blocks[layer] = nn.Identity()
-        for name in (*cuts.before, *cuts.after):
-            if not {id(p) for p in getattr(self.model, name).parameters()} <= kept:
-                setattr(self.model, name, nn.Identity())
+            blocks[layer] = Absent()
+        for end in (*self.cuts.before, *self.cuts.after):
+            # Inner ones first: a tied weight may lie in one of several, whose name it keeps.
+            inside = list(self.model.get_submodule(end).named_modules(prefix=end))
+            for name, module in reversed(inside):
+                if not {id(p) for p in module.parameters(recurse=False)} <= kept:
+                    self.model.set_submodule(name, Absent())
 
     def stage(self, number: int, autocast: Callable[[], AbstractContextManager[Any]]) -> Stage:
         """One of this rank's stages as a module."""
-        return Stage(self.model, self.stages, number, autocast)
+        layers = self.stages.layers_of(number)
+        is_first, is_last = number == 0, number == self.stages.count - 1
+        ends = (*self.cuts.before * is_first, *self.cuts.after * is_last)
+        return Stage(
+            [*(self.model.blocks[n] for n in layers), *map(self.model.get_submodule, ends)],
+            self.model.stage(layers, is_first=is_first, is_last=is_last),
+            autocast,
+        )
 
     def owned(self, name: str) -> bool:
         """True where this rank holds a parameter, and is the one that counts and saves it."""
@@ -104,34 +117,29 @@ class Stage(nn.Module):
 
     def __init__(
         self,
-        model: Any,
-        stages: Stages,
-        number: int,
+        parts: Iterable[nn.Module],
+        run: Callable[[Tensor], Tensor],
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         super().__init__()
-        is_first, is_last = number == 0, number == stages.count - 1
-        self.layers = nn.ModuleList(model.blocks[layer] for layer in stages.layers_of(number))
-        names = [*(model.stage_cuts.before if is_first else ())]
-        names += model.stage_cuts.after if is_last else ()
-        self.ends = nn.ModuleList(getattr(model, name) for name in names)
-        # bound methods: the whole model must not become a part of its stage
-        self.embed = model.embed if is_first else None
-        self.head = model.head if is_last else None
-        self.autocast = autocast
+        # What has its weights. The whole model must not become a part of its stage.
+        self.parts, self.run, self.autocast = nn.ModuleList(parts), run, autocast
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layers of this stage for one micro-batch, with embedding or head at the ends."""
+        """The pass of one micro-batch."""
         with self.autocast():
-            if self.embed is not None:
-                x = self.embed(x)
-            for layer in self.layers:
-                x = layer(x)
-            return x if self.head is None else self.head(x)
+            return self.run(x)
 
 
-def _parameters(model: Any, names: tuple[str, ...]) -> list[Tensor]:
-    return [p for name in names for p in getattr(model, name).parameters()]
+class Absent(nn.Module):
+    """In place of a module of another stage: hands hidden states on, and makes nothing of ids.
+
+    A model that runs its own code on every stage calls it, where its output counts for nothing.
+    """
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        """(sequences, context, width) -> same; (sequences, context) -> zero."""
+        return x if x.dim() > 2 else torch.zeros((), device=x.device)
 
 
 def _whole_shape(parameter: Tensor) -> tuple[int, ...]:

@@ -119,16 +119,20 @@ class PipelineStepper(Stepper):
             self._names |= {rows: self._names[p] for p, rows in self.sharded.rows.items()}
         self._runner: Any = None
         self._scale = self._total = torch.zeros((), device=self.device)
+        self._whole: Tensor | int = 1
+        """Number of micro-batches, or weight, that the loss of one is divided by."""
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
         if self._runner is None:
             self._runner = self._make_schedule(microbatches)
-        inputs, targets = (torch.cat(list(part)) for part in zip(*microbatches, strict=True))
+        inputs, *targets = (torch.cat(list(part)) for part in zip(*microbatches, strict=True))
+        if len(targets) > 1:
+            self._whole = self.mean_weight(microbatches)
         numbers = self.staged.stages.of_rank(self.staged.rank)
         given = (inputs,) if 0 in numbers else ()
-        wanted = targets if self.staged.stages.count - 1 in numbers else None
+        wanted = together(targets) if self.staged.stages.count - 1 in numbers else None
         self._total = torch.zeros((), device=self.device)
         one = torch.ones((), device=self.device)
         with self.precision.scaled(one, self.optimiser, last=True) as scale:
@@ -148,10 +152,11 @@ class PipelineStepper(Stepper):
         size = sequences * given // count
         made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
         any_model: Any = self.model
+        self._whole = count
 
         def loss(logits: Tensor, targets: Tensor) -> Tensor:
             with self.waits.not_while(FORWARD), self.precision.autocast():
-                share = any_model.loss(logits, targets) / count
+                share = any_model.loss(logits, *apart(targets)) / self._whole
             self._total += share.detach()
             scaled: Tensor = share * self._scale
             return scaled
@@ -234,6 +239,22 @@ class PipelineStepper(Stepper):
         """The last stage's loss, as a mean over the data axis. Collective, outside of the clock."""
         dist.all_reduce(part)
         return part / (self.data_parallel * (1 if self.cut_over is None else self.cut_over.size))
+
+
+def together(targets: list[Tensor]) -> Tensor:
+    """Targets (sequences, context), with their weights as (sequences, 2, context) in float64.
+
+    torch's schedule cuts one tensor into micro-batches, and that format has both to the bit.
+    """
+    return targets[0] if len(targets) == 1 else torch.stack([t.double() for t in targets], dim=1)
+
+
+def apart(targets: Tensor) -> tuple[Tensor, ...]:
+    """What `together` has put together."""
+    if targets.dim() == 2:
+        return (targets,)
+    ids, weights = targets.unbind(1)
+    return ids.long(), weights.float()
 
 
 def average(gradients: Iterable[Tensor], group: dist.ProcessGroup) -> None:

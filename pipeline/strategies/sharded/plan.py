@@ -110,7 +110,7 @@ class Sharded(Strategy):
                 gathered_bytes=2 * rows + (bucket + 2 * gradients if heap else 0),
             )
         each = gradients // models.num_parameters(spec.model)
-        block = each * models.layer_parameters(spec.model)
+        block = each * models.family(spec.model).layer_parameters(spec.model)
         rest = gradients - spec.model.num_layers * block
         whole = gradients if self.stage == 2 else rest + min(2, spec.model.num_layers) * block
         # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
@@ -134,7 +134,8 @@ class Sharded(Strategy):
         """
         pieces = spec.workload.accumulation_steps
         each = gradients // models.num_parameters(spec.model)
-        blocks = each * spec.model.num_layers * models.layer_parameters(spec.model)
+        layer = models.family(spec.model).layer_parameters(spec.model)
+        blocks = each * spec.model.num_layers * layer
         weights = each * models.num_parameters(spec.model)
         if self.stage == 1:
             buckets = max(1.0, gradients / BUCKET_BYTES)

@@ -35,18 +35,12 @@ class Part:
     sequence: bool
 
     def parameters(self, spec: RunSpec) -> tuple[float, float]:
-        """Of these layers what a tensor axis leaves whole, and what it cuts.
-
-        An embedding that both ends share counts once, also where one alone is here.
-        """
-        model = spec.model
-        before, after = models.end_parameters(model)
-        tied = model.vocab_rows * model.width
-        cut = self.layers * (models.axis_cuts(model).parameters - tied) / model.num_layers
-        cut += tied * (self.is_first or self.is_last)
-        held = self.layers * models.layer_parameters(model)
-        held += before * self.is_first + after * self.is_last
-        held -= tied * (self.is_first and self.is_last)
+        """Of these layers what a tensor axis leaves whole, and what it cuts."""
+        model, sizes = spec.model, models.family(spec.model)
+        cuts, ends = sizes.axis_cuts(model), (self.is_first, self.is_last)
+        cut = self.layers * (cuts.parameters - cuts.ends.held(True, True)) / model.num_layers
+        cut += cuts.ends.held(*ends)
+        held = self.layers * sizes.layer_parameters(model) + sizes.ends(model).held(*ends)
         return held - cut, cut
 
     def all_reduced(self, spec: RunSpec, tokens: float) -> float:
@@ -118,7 +112,6 @@ class Tensor(Strategy):
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
     """
 
-    cuts = "axis_cuts"
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
     variants = (
         {"ranks": 2},

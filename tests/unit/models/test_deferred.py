@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.models import deferred
+from pipeline.models import build, deferred
 from pipeline.models.build import build_model
 from pipeline.models.deferred import deferred_model
 from pipeline.study.spec import ModelSpec
@@ -89,9 +88,8 @@ def family(monkeypatch: Any, kind: type[nn.Module]) -> None:
     class Family:
         build = staticmethod(lambda spec: kind())
 
-    for module in (deferred, models):
-        monkeypatch.setattr(module, "family_module", lambda *_: Family)
-    monkeypatch.setattr("pipeline.models.build.family_module", lambda *_: Family)
+    for module in (deferred, build):
+        monkeypatch.setattr(module, "family", lambda _: Family)
 
 
 def test_weights_that_are_changed_after_they_were_drawn(monkeypatch) -> None:

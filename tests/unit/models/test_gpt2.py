@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.models import flops_per_token, num_parameters, tensor_shapes
+from pipeline.models import Family, flops_per_token, num_parameters, tensor_shapes
 from pipeline.models.build import build_model
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.study.spec import ModelSpec
@@ -116,8 +117,14 @@ def test_flops_per_token_are_those_of_narayanan_2021_without_recomputation() -> 
     assert published == pytest.approx(4 * layers * per_layer + 3 * 2 * width * vocabulary)
 
 
-def test_unknown_family_names_the_file_to_add() -> None:
-    with pytest.raises(StudyError, match=r"pipeline/models/llama/model\.py"):
+def test_both_families_have_all_that_a_family_has() -> None:
+    names = sorted(path.parent.name for path in models.FOLDER.glob("*/arithmetic.py"))
+    assert names == ["gpt2", "transformers"]
+    assert all(isinstance(models.family(replace(SPEC, family=name)), Family) for name in names)
+
+
+def test_an_unknown_family_is_refused_with_those_there_are() -> None:
+    with pytest.raises(StudyError, match=r"pipeline/models; use one of gpt2, transformers$"):
         build_model(ModelSpec("llama", 1, 8, 1, 4, 8), seed=0)
 
 

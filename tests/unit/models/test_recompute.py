@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.models import flops_per_token, recomputed_flops_per_token
+from pipeline.models import family, flops_per_token
 from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.study.spec import ModelSpec
 
@@ -74,5 +74,5 @@ def test_what_is_recomputed_is_what_torch_counts() -> None:
         counted.append(counter.get_total_flops())
     attention = 4.0 * MODEL.num_layers * MODEL.width * MODEL.context
     assert counted[0] == IDS.numel() * (flops_per_token(MODEL) - 3 * attention)
-    more = recomputed_flops_per_token(MODEL) - attention
+    more = family(MODEL).recomputed_flops_per_token(MODEL) - attention
     assert counted[1] - counted[0] == IDS.numel() * more

@@ -54,8 +54,9 @@ def test_auto_is_no_strategy_but_a_choice() -> None:
 
 
 def test_another_family_is_refused() -> None:
-    model = {**MECHANISMS.to_dict()["model"], "family": "transformers"}
-    with pytest.raises(StudyError, match="layouts of gpt2 alone"):
+    changes = {"family": "transformers", "architecture": "LlamaForCausalLM"}
+    model = MECHANISMS.to_dict()["model"] | changes
+    with pytest.raises(StudyError, match="operators of LlamaForCausalLM are not known"):
         choose(MECHANISMS.but(model=model), CLUSTER, "fp32", None)
 
 

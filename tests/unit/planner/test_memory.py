@@ -32,7 +32,7 @@ SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab
 MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
 PADDED = replace(SMALL, vocab_size=1000, pad_vocab_to=128)
 TOLERANCE = 0.02
-SIZES = models.arithmetic(SMALL)
+SIZES = models.family(SMALL)
 
 
 def run_of(study: str, cell: str, nodes: int) -> RunSpec:

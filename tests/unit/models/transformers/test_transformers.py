@@ -20,12 +20,12 @@ from pipeline.models import FP32, HALF, Formats
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.models.deferred import deferred_model
 from pipeline.models.gpt2 import arithmetic as formulas
-from pipeline.models.transformers import arithmetic
+from pipeline.models.transformers import arithmetic, facts
 from pipeline.study.expansion import expand
 from pipeline.study.spec import ModelSpec, ObjectiveSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study
-from tests.parity.cases import ARCHITECTURES, PLANNED, Case
+from tests.parity.cases import CUT, Case
 
 GPT2 = ModelSpec("transformers", 2, 32, 4, 16, 302, "GPT2LMHeadModel")
 LLAMA = replace(
@@ -47,7 +47,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_sizes_that_torch_counts_are_those_of_the_formulas_for_gpt2() -> None:
-    for name in ("num_parameters", "layer_parameters", "product_weights", "flops_per_token"):
+    alike = ("num_parameters", "layer_parameters", "product_weights", "flops_per_token", "ends")
+    for name in alike:
         assert getattr(arithmetic, name)(GPT2) == getattr(formulas, name)(OWN), name
     assert sorted(arithmetic.parameter_shapes(GPT2).values()) == sorted(
         shape[::-1]
@@ -82,7 +83,11 @@ def test_sizes_of_bert_are_those_of_its_layers() -> None:
     width, wide, context, vocab = BERT.width, 48, BERT.context, BERT.vocab_size
     block = 4 * width**2 + 2 * width * wide
     products = 2 * block + width**2 + width * vocab
-    assert models.product_weights(BERT) == products
+    assert arithmetic.product_weights(BERT) == products
+    words = vocab * width
+    before, head = words + (context + 2 + 2) * width, words + vocab + width**2 + 3 * width
+    assert models.family(BERT).ends(BERT) == (before, head, words)
+    assert models.axis_cuts(BERT).ends == (words, words + vocab, words)
     assert models.flops_per_token(BERT) == 6 * products + 3 * 2 * 4 * context * width
     assert models.num_parameters(BERT) == sum(p.numel() for p in build_model(BERT, 0).parameters())
 
@@ -153,13 +158,34 @@ def test_what_the_other_process_refuses_is_said_in_this_one() -> None:
         models.num_parameters(replace(LLAMA, architecture="Lama"))
 
 
-def test_a_strategy_that_cuts_the_model_itself_says_which_do_not() -> None:
-    study = make_study(repeats=1, study="tiny")
-    study["model"] |= {"family": "transformers", "architecture": "GPT2LMHeadModel"}
-    cell = {"name": "b", "label": "B", "strategy": "pipeline_parallel", "precision": "fp32"}
-    study["cells"] = [*study["cells"][:1], cell]
-    with pytest.raises(StudyError, match=r"cuts the model itself.*use one of ddp, "):
-        strategies.check(expand(Study.of(study)))
+@pytest.mark.parametrize(
+    ("strategy", "architecture", "reason"),
+    [
+        ("pipeline_parallel", "BloomForCausalLM", "BloomForCausalLM has no pipeline plan"),
+        ("hybrid", "GPT2LMHeadModel", "GPT2LMHeadModel has no tensor plan"),
+        ("annotated", "GPT2LMHeadModel", "so none can be annotated"),
+    ],
+)
+def test_a_strategy_that_cannot_cut_a_class_says_why(strategy, architecture, reason) -> None:
+    model = replace(GPT2, architecture=architecture)
+    with pytest.raises(StudyError, match=reason):
+        strategies.check(
+            [replace(Case(strategy).spec(4 if strategy == "hybrid" else 2), model=model)]
+        )
+
+
+def test_layers_that_get_more_than_hidden_states_are_no_stages(monkeypatch) -> None:
+    """What reaches a block past the one before it would have no gradient on its own stage."""
+    model: Any = build_model(LLAMA, 0)
+    ids = torch.zeros((1, 16), dtype=torch.int64)
+    assert facts._ends(model, ids) == list(models.family(LLAMA).ends(LLAMA))
+    rotary = model.model.model.rotary_emb
+
+    def trained(*given: Any, real: Any = rotary.forward, **named: Any) -> list[torch.Tensor]:
+        return [one.requires_grad_() for one in real(*given, **named)]
+
+    monkeypatch.setattr(rotary, "forward", trained)
+    assert "get more than hidden states" in facts._ends(model, ids)
 
 
 def test_a_strategy_that_takes_no_weights_refuses_the_masked_objective() -> None:
@@ -222,8 +248,8 @@ def test_a_class_that_a_tensor_axis_cannot_cut_says_why(name, config, reason) ->
         assert model.tensor_cuts is None
 
 
-def test_the_documents_name_the_classes_that_a_tensor_axis_cuts() -> None:
+@pytest.mark.parametrize("strategy", ["tensor", "pipeline_parallel"])
+def test_the_documents_name_the_classes_that_are_cut(strategy) -> None:
     text = Path("docs/models.md").read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith("| `tensor` "))
-    planned = [name for name in ARCHITECTURES if name.startswith(PLANNED)]
-    assert sorted(re.findall(r"`(\w+For\w+)`", row)) == sorted(planned)
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{strategy}` "))
+    assert sorted(re.findall(r"`(\w+(?:For|LMHead)\w+)`", row)) == sorted(CUT[strategy])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,24 +14,61 @@ from pipeline.models.build import build_model
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import StagedModel
 from pipeline.study.spec import ModelSpec
+from tests.parity.cases import ARCHITECTURES
 
 SPEC = ModelSpec("gpt2", num_layers=5, width=16, num_heads=2, context=8, vocab_size=30)
 
 
-def staged(ranks: int, chunks: int = 1) -> list[StagedModel]:
-    stages = Stages(ranks, chunks, SPEC.num_layers)
-    return [StagedModel(build_model(SPEC, 3), stages, rank) for rank in range(ranks)]
+MORE: dict[str, dict[str, Any]] = {
+    "GraniteForCausalLM": {"intermediate_size": 16, "num_key_value_heads": 2,
+                           "embedding_multiplier": 3.0, "logits_scaling": 2.0},
+    "Gemma2ForCausalLM": {"intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 8},
+}  # fmt: skip
+"""Classes whose code scales embeddings or logits outside of all modules."""
+
+
+def staged(ranks: int, chunks: int = 1, spec: ModelSpec = SPEC) -> list[StagedModel]:
+    stages = Stages(ranks, chunks, spec.num_layers)
+    return [StagedModel(build_model(spec, 3), stages, rank) for rank in range(ranks)]
+
+
+def loss_of(parts: list[StagedModel], count: int, ids: torch.Tensor) -> torch.Tensor:
+    """Of all stages one after the other."""
+    x = ids
+    for number in range(count):
+        x = parts[number % len(parts)].stage(number, nullcontext)(x)
+    loss: torch.Tensor = parts[-1].model.loss(x, ids)
+    return loss
 
 
 @pytest.mark.parametrize(("ranks", "chunks"), [(1, 1), (3, 1), (2, 2), (1, 3)])
 def test_stages_one_after_the_other_are_the_model(ranks, chunks) -> None:
-    parts, whole = staged(ranks, chunks), build_model(SPEC, 3)
     ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
-    x = ids
-    for number in range(ranks * chunks):
-        x = parts[number % ranks].stage(number, nullcontext)(x)
-    loss = parts[-1].model.loss(x, ids)
-    assert torch.equal(loss, whole(ids, ids))
+    loss = loss_of(staged(ranks, chunks), ranks * chunks, ids)
+    assert torch.equal(loss, build_model(SPEC, 3)(ids, ids))
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, *MORE])
+def test_stages_of_a_model_of_transformers_are_the_model(name) -> None:
+    """Bits of the loss, gradients of every parameter, and all names of the whole model."""
+    config = (ARCHITECTURES | MORE)[name]
+    spec = replace(SPEC, family="transformers", width=32, architecture=name, config=config)
+    ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
+    parts, whole = staged(2, 2, spec), build_model(spec, 3)
+    loss, expected = loss_of(parts, 4, ids), whole(ids, ids)
+    assert torch.equal(loss, expected)
+    for one in (loss, expected):
+        one.backward()
+    found: dict[str, torch.Tensor] = {}
+    for part in parts:
+        for key, parameter in part.model.named_parameters():
+            assert key in part.entries
+            gradient = parameter.grad
+            assert gradient is not None, key
+            found[key] = found[key] + gradient if key in found else gradient
+    assert found.keys() == dict(whole.named_parameters()).keys()
+    for key, parameter in whole.named_parameters():
+        torch.testing.assert_close(found[key], parameter.grad, msg=key)
 
 
 def test_every_parameter_has_one_owner_and_the_tied_one_a_copy() -> None:
