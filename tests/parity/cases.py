@@ -28,20 +28,25 @@ OVERFLOW_STEP = 4
 WORLDS = (1, 2, 4)
 WIDE = 8
 """Ranks of the launch of all strategies, and of three axes of two ranks each."""
-MATRIX = [(name, pieces) for name in ("fp32", "bf16", "amp_o1") for pieces in (1, 4)]
+MATRIX = [(name, pieces) for name in ("fp32", "bf16", "bf16_masters") for pieces in (1, 4)]
+MATRIX += [("bf16_reduced", 4)]
 """Precisions and accumulations that every setting is trained in, on every number of ranks."""
+MASTERS = "bf16_masters"
+"""Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
+TIED_NARROW = (("sharded", 0), ("sharded", 2))
+"""But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
 TOGETHER = "together"
 """In place of a strategy: what all run in one launch, see `together`."""
 BRIEF_STEPS, BRIEF_BATCH = 3, 32
 """Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
-PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
-"""`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
-DEEP = ("fp32", "bf16", "fp16", "amp_o1")
+PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2", "bf16_masters", "apex_o2")
+"""`apex_o2` meets a stand-in for Apex, see `apex_standin`; amp_o1 has the bits of bf16 here."""
+DEEP = ("fp32", "bf16", "fp16", "bf16_masters")
 """In which deeper models are trained too."""
-VARIED = ("fp32", "fp16")
+VARIED = ("fp32", "fp16", "bf16_masters")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
-RESUMED = ("fp32", "fp16", "amp_o2", "apex_o2")
+RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=8, context=16, vocab_size=302)
 """Eight ranks divide its heads; three, four and eight do not divide its vocabulary."""
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -60,7 +65,7 @@ configuration's defaults."""
 PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
-"""Trained in bf16 too, the latter also in micro-batches."""
+"""Trained in bf16_masters too, the latter also in micro-batches."""
 MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
 """Of a class that fills gaps: so few that ranks and micro-batches have unequal numbers, or none."""
 WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
@@ -124,6 +129,8 @@ MUTATIONS = (
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
     *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
+    *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
+    *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
     ("tensor", "heads_alone"),
     ("annotated", "part_ratio"),
     ("sharded", "part_ratio"),
@@ -133,6 +140,9 @@ MUTATIONS = (
     ("hybrid", "rows_ratio"),
     ("pipeline_parallel", "stage_ratio"),
 )
+NARROWED = ("narrow_reduction", "narrow_masters")
+"""Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
+the weights that they are masters of."""
 RATIOS = ("part_ratio", "rows_ratio", "cut_ratio", "stage_ratio")
 """Mutations that show with LAMB: its norms are of a shard, of rows, of a tensor rank's part, or of
 all that a stage holds."""
@@ -144,6 +154,7 @@ SEEN = "padding_seen"
 """The loss sees the columns that pad the vocabulary, in every strategy."""
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
+    | {("hybrid", "narrow_reduction"): 1, ("sharded", "narrow_reduction"): 1}
     | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
     | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add", "part_ratio")}
     | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
@@ -238,7 +249,8 @@ class Case:
     @property
     def profiled(self) -> bool:
         """Whether it counts what it sends; that changes no bit of the training."""
-        return self.precision == "fp32" and self.accumulation > 1 and self.strategy != "single"
+        counted = self.precision in ("fp32", "bf16_masters", "bf16_reduced")
+        return counted and self.accumulation > 1 and self.strategy != "single"
 
     @property
     def weights_wanted(self) -> bool:
@@ -249,11 +261,16 @@ class Case:
         disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
         return self.precision == "fp32" and self.mutation is None and not disturbed
 
-    def reference(self) -> Case:
-        """The same work on a single device."""
+    def reference(self, world: int) -> Case:
+        """The same work on a single device; in MASTERS in the same micro-batches."""
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
-        plain = replace(plain, padded=False)
-        return replace(plain, strategy=REFERENCE, recompute=False)
+        plain = replace(plain, padded=False, strategy=REFERENCE, recompute=False)
+        if self.precision != MASTERS:
+            return plain
+        spec, strategy = self.spec(world), strategies.load(self.strategy, self.options)
+        layout = strategy.layout(spec.world)
+        pieces = layout.data_parallel * strategy.pieces(spec, layout)
+        return replace(plain, accumulation=pieces)
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON types."""
@@ -279,21 +296,24 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         deep = [replace(case, num_layers=LAYERS[1]) for case in found]
         found += [c for c in deep if c.precision in DEEP and c.accumulation != 2]
         brief = [case for name in strategies.names() for case in brief_cases(name, 2)]
-        found += [case for case in references(brief) if case not in found]
+        found += references(brief, 2)
+        for name, w in [(s, w) for s in strategies.names() for w in WORLDS if s != REFERENCE]:
+            masters = [case for case in longer_cases(name, w) if case.precision == MASTERS]
+            found += references(masters, w)
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     return list(dict.fromkeys(found))
 
 
 def model_cases(strategy: str, world: int) -> list[Case]:
-    """Each class of transformers on two ranks, in fp32 with every setting; `NARROW` in bf16 too.
+    """Each class of transformers on two ranks, in fp32 with every setting; `NARROW` not alone so.
 
     Where layers are cut, those with a plan, also in micro-batches, where what is sent is counted;
     `NARROW` also recomputed, and over a data axis besides.
     """
     if strategy == REFERENCE:
         others = [name for name in strategies.names() if name != REFERENCE]
-        return references([case for s in others for w in (2, 4) for case in model_cases(s, w)])
+        return [c for s in others for w in (2, 4) for c in references(model_cases(s, w), w)]
     cuts = strategies.load(strategy, {}).cuts
     able = cuts in ("", "axis_cuts") and strategy != "deepspeed"
     if able and cuts and world == 4:
@@ -305,7 +325,7 @@ def model_cases(strategy: str, world: int) -> list[Case]:
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
         for variant in (variants_of(strategy, world) if not cuts else (0,))
-        for precision in (("fp32",) if variant or name not in NARROW else ("fp32", "bf16"))
+        for precision in (("fp32",) if variant or name not in NARROW else ("fp32", MASTERS))
         for pieces in ((1, 4) if cuts or name in NARROW[1:] else (1,))
         if not cuts or name.startswith(PLANNED)
     ]
@@ -317,7 +337,7 @@ def together(world: int) -> list[Case]:
     Brief cases on 4 and 8 ranks, longer ones on 8; on one rank, what these are held against.
     """
     if world == 1:
-        return references(together(4) + together(WIDE))
+        return list(dict.fromkeys(c for w in (4, WIDE) for c in references(together(w), w)))
     brief = [case for name in wide_strategies() for case in brief_cases(name, world)]
     if world < WIDE:
         return brief
@@ -368,12 +388,13 @@ def decay_cases(strategy: str, world: int) -> list[Case]:
     """
     if strategy == REFERENCE:
         others = [name for name in strategies.names() if name != REFERENCE]
-        return references([case for s in others for case in decay_cases(s, mutated_world(s))])
+        worlds = {name: mutated_world(name) for name in others}
+        return [c for s, w in worlds.items() for c in references(decay_cases(s, w), w)]
     if world != mutated_world(strategy):
         return []
     found = [case_of(strategy, world, v, decay=True) for v in variants_of(strategy, world)]
-    if "amp_o2" in precisions_of(strategy, 0):
-        found.append(case_of(strategy, world, 0, "amp_o2", decay=True))
+    if MASTERS in precisions_of(strategy, 0):
+        found.append(case_of(strategy, world, 0, MASTERS, decay=True))
     found += [replace(case, decay=False, lamb=True) for case in found]
     found.append(case_of(strategy, world, lamb=True, resume=True))
     return [case for case in found if fits(case, world)]
@@ -386,10 +407,10 @@ def padded_cases(strategy: str, world: int) -> list[Case]:
     return [case_of(strategy, world, v, padded=True) for v in variants_of(strategy, world)]
 
 
-def references(cases: list[Case]) -> list[Case]:
+def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
-    wanted = [case.reference() for case in cases]
-    wanted += [replace(case.reference(), resume=True) for case in cases if case.resume]
+    wanted = [case.reference(world) for case in cases]
+    wanted += [replace(case.reference(world), resume=True) for case in cases if case.resume]
     return list(dict.fromkeys(wanted))
 
 
@@ -470,7 +491,10 @@ def mutants(strategy: str) -> list[Case]:
         else:
             variant = VARIANT_OF.get((strategy, mutation), 0)
             again, lamb = mutation in RECOMPUTED, mutation in RATIOS
-            case = case_of(strategy, world, variant, mutation=mutation, recompute=again, lamb=lamb)
+            precision = MASTERS if mutation in NARROWED else "fp32"
+            case = case_of(
+                strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb
+            )
         found.append(case)
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
     wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
