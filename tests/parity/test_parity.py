@@ -310,7 +310,7 @@ def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, 
         (s, w, v, p)
         for s, w, v in [("single", 1, 0), *PLACES]
         for p in precisions_of(s, v)
-        if p in cases.RESUMED
+        if cases.is_resumed(v, p)
     ],
 )
 def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, precision) -> None:
