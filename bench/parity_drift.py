@@ -50,7 +50,7 @@ GLOBAL_BATCH = 8
 PIECES = 2
 OVER_WIRE = "fp32 over a float16 wire"
 SEEDS = (20220613, 20220614, 20220615)
-PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2")
+PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2", "bf16_masters")
 AT_STEPS = (1, 10, 20, 50, 100)
 LONG, LONG_SEEDS = ("fp32", "bf16"), SEEDS[:2]
 LONG_AT_STEPS = (*AT_STEPS, 1000, 4000)
@@ -126,7 +126,6 @@ def about() -> dict[str, Any]:
     """The training and its processor."""
     spec = spec_of("fp32", SEEDS[0], LONG_AT_STEPS[-1])
     return {
-        "processor": cpu_model(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "model": asdict(spec.model),
@@ -154,6 +153,7 @@ def section(
     full = {p: [(one[p, s], one["fp32", s]) for s in seeds] for p in precisions if p != "fp32"}
     others = {p: list(combinations([one[p, s] for s in seeds], 2)) for p in precisions}
     return {
+        "processor": cpu_model(),
         "seeds": list(seeds),
         "at_steps": list(at),
         "order": {name: largest(pairs, at) for name, pairs in order.items()},

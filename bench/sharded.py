@@ -28,6 +28,7 @@ from bench.contestants.setting import OPTIMISER
 from pipeline.files import write_text
 from pipeline.machine.facts import cpu_model
 from pipeline.models.build import build_model
+from pipeline.precision import make_precision
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 from pipeline.study.spec import ModelSpec
 from pipeline.training.optimiser import make_optimiser
@@ -63,13 +64,19 @@ def measure(ranks: int, steps: int) -> dict[str, Any]:
         plain, sharded = build_model(MODEL, 0), build_model(MODEL, 0)
         alone = make_optimiser(OPTIMISER, plain.parameters())
         cut = ShardedOptimiser(
-            sharded.parameters(), partial(make_optimiser, OPTIMISER), dist.group.WORLD
+            sharded.parameters(),
+            partial(make_optimiser, OPTIMISER),
+            dist.group.WORLD,
+            make_precision("fp32", "cpu"),
         )
         cut.param_groups[0]["lr"] = OPTIMISER.learning_rate
         # Gloo's reduce-scatter is a ring of messages here; NCCL's is one call, as this is.
         with one_call():
             pairs = [
-                (timed(plain, alone.step), timed(sharded, lambda: (cut.reduce(), cut.step())))
+                (
+                    timed(plain, alone.step),
+                    timed(sharded, lambda: (cut.reduction.finish(), cut.step())),
+                )
                 for _ in range(steps + 5)
             ][5:]
     finally:

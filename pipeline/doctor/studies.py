@@ -76,6 +76,7 @@ def why_not(spec: RunSpec) -> str | None:
             return reason
     try:
         run.strategy.check()
+        run.strategy.check_precision(spec.precision)
         make_precision(spec.precision, spec.world.device)
     except UnsupportedError as error:
         return str(error)

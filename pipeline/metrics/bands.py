@@ -47,7 +47,7 @@ SAME_BFLOAT16 = Band(
     2e-2,
     "A type of 8 significant bits rounds by up to 0.2 %, and each rank rounds its own partial "
     "gradient before the sum.",
-    ("order/bf16", "order/amp_o2"),
+    ("order/bf16", "order/amp_o2", "order/bf16_masters"),
 )
 SAME_FLOAT16 = Band(
     "float16 against float16",
@@ -72,7 +72,7 @@ BFLOAT16 = Band(
     "Every product is rounded to 8 significant bits, so the gradient itself differs at the first "
     "step; the two trainings then drift apart while following the same curve. On an H100 the norm "
     "of a model of 106 M parameters deviated by 5.4e-2 within 20 steps (study one-gpu).",
-    ("against_fp32/bf16", "against_fp32/amp_o2"),
+    ("against_fp32/bf16", "against_fp32/amp_o2", "against_fp32/bf16_masters"),
 )
 FLOAT16 = Band(
     "float16 against fp32",

@@ -14,7 +14,7 @@ from pipeline.metrics.parity import lossy
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.models import HALF
 from pipeline.parallel.wire import ring
-from pipeline.planner.memory import weight_bytes
+from pipeline.precision.widths import widths
 from pipeline.records import RunRecord
 
 
@@ -43,7 +43,7 @@ def least_step_seconds(group: Group) -> float | None:
     if nodes < 2 or not data_alone or len(rates) < len(group.ok):
         return None
     # Narrow weights have gradients that may travel so, whether or not the strategy does it.
-    each = HALF if lossy(group) else weight_bytes(record.spec)
+    each = HALF if lossy(group) else widths(record.spec.precision).reduced
     sent = ring(2 * record.run["model"]["num_parameters"] * each, nodes)
     return 8 * sent / max(rates)
 

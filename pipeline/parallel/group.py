@@ -15,6 +15,7 @@ from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
 
 from pipeline.errors import LaunchError
+from pipeline.models import FP32
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.mesh import BUCKET_BYTES, Layout
 
@@ -143,14 +144,14 @@ def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
         tensor.copy_(piece.view_as(tensor))
 
 
-def buckets(tensors: Iterable[T]) -> Iterator[list[T]]:
-    """Consecutive tensors that travel together, of BUCKET_BYTES or a little more."""
+def buckets(tensors: Iterable[T], fp32_bytes: float = BUCKET_BYTES) -> Iterator[list[T]]:
+    """Consecutive tensors that travel together, of so many bytes in fp32 or a little more."""
     bucket: list[T] = []
     size = 0
     for tensor in tensors:
         bucket.append(tensor)
-        size += tensor.nbytes
-        if size >= BUCKET_BYTES:
+        size += FP32 * tensor.numel()
+        if size >= fp32_bytes:
             yield bucket
             bucket, size = [], 0
     if bucket:

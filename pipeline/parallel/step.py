@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.faults import NO_FAULTS, Faults
 from pipeline.parallel.group import ALONE, Ranks
+from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.state import capture, restore, weights_sha256
 from pipeline.parallel.types import Batch, Prepared, SavedState, Shards, StepResult
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
@@ -31,7 +32,7 @@ class Stepper:
 
     `group` are all ranks of the layout. Where `forward` is a DistributedDataParallel, micro-batches
     before the last run under its `no_sync`, and what follows the last gradient of that one is
-    communication.
+    communication. A `reduction` runs in the backward pass of the last one, before `reduce`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Stepper:
         forward: Callable[[Tensor, Tensor], Tensor] | None = None,
         reduce: Callable[[], None] = nothing,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
+        reduction: Reduction | None = None,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.model, self.optimiser = parts.model, parts.optimiser
@@ -53,6 +55,10 @@ class Stepper:
         self.reduce, self.accumulating = reduce, accumulating
         self.faults, self.phases = faults, parts.phases
         self.after_gradients: str | None = None
+        self.reduction = reduction
+        if reduction is not None:
+            reduction.overlap()
+            self.accumulating = reduction.held
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -115,6 +121,8 @@ class Stepper:
 
     def reduced(self) -> None:
         """Reduce; what the precision does afterwards prepares the update."""
+        if self.reduction is not None:
+            self.reduction.finish()
         self.reduce()
         self.phases.begin(OPTIMISER)
 

@@ -17,6 +17,7 @@ from pipeline import models
 from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.wire import Sends
+from pipeline.precision.widths import widths
 from pipeline.resolved import resolve
 from pipeline.study.spec import RunSpec
 
@@ -47,7 +48,6 @@ CUDA_BASE = 1024 * MEBIBYTE
 FORMULA_VALUES = 4
 """n of formula 24 with Adam: weight, gradient and two slots."""
 
-_NARROW_WEIGHTS = ("amp_o2", "apex_o2")
 _FULL = ("fp32", "tf32")
 
 
@@ -92,9 +92,11 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     """The parts of one rank."""
     sizes = models.family(spec.model)
     count = sizes.num_parameters(spec.model)
-    weight = weight_bytes(spec)
-    masters = FP32 * count if weight < FP32 else 0
-    gradients = weight * count
+    width = widths(spec.precision)
+    weights, gradients = width.weight * count, width.gradient * count
+    masters = FP32 * count if width.weight < FP32 else 0
+    # Gradients that add up in fp32 are the masters' own.
+    beside = masters if width.gradient < FP32 else 0
     accumulates = spec.workload.accumulation_steps > 1
     run = resolve(spec)
     footprint = run.strategy.footprint(spec, run.layout, rank, gradients)
@@ -102,6 +104,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     held = int(footprint.held_share * held)
     own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
     weights_kept, gradients_kept, slots_kept = own
+    masters_kept = weights_kept if footprint.master_share is None else footprint.master_share
     sequences = sequences_at_once(spec, run.layout)
     kept = formats(spec)
     recompute = spec.workload.recompute
@@ -112,8 +115,8 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
     cpu = spec.world.device == "cpu"
     return Memory(
-        parameters=int(weights_kept * (weight * count + masters)) + footprint.gathered_bytes,
-        gradients=int(gradients_kept * (gradients + masters)),
+        parameters=int(weights_kept * weights + masters_kept * masters) + footprint.gathered_bytes,
+        gradients=int(gradients_kept * (gradients + beside)),
         # torch's O2 drops the masters' gradients before a forward pass; Apex is taken to keep them.
         held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
         optimiser=int(slots_kept * 2 * FP32 * count),
@@ -126,14 +129,10 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     )
 
 
-def weight_bytes(spec: RunSpec) -> int:
-    """Bytes of one weight that the passes use, and of its gradient."""
-    return HALF if spec.precision in _NARROW_WEIGHTS else FP32
-
-
 def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
     """Bytes that a rank sends in a step along each axis, by its strategy's formulas."""
-    run, gradients = resolve(spec), weight_bytes(spec) * models.num_parameters(spec.model)
+    run, each = resolve(spec), widths(spec.precision).reduced
+    gradients = each * models.num_parameters(spec.model)
     return run.strategy.sends(spec, run.layout, rank, gradients)
 
 
@@ -165,12 +164,10 @@ def formats(spec: RunSpec) -> Formats:
 
     Layer norm takes fp32 in CUDA's autocast, also of narrow weights; Apex O2 leaves it narrow.
     """
-    full = spec.precision in _FULL
-    narrow_stream = spec.precision == "apex_o2" or (
-        spec.precision == "amp_o2" and spec.world.device == "cpu"
-    )
+    full, width = spec.precision in _FULL, widths(spec.precision)
+    cpu_s = spec.precision == "amp_o2" and spec.world.device == "cpu"
     return Formats(
         product=FP32 if full else HALF,
-        norm=HALF if narrow_stream else FP32,
-        copies_weights=not full and spec.precision not in _NARROW_WEIGHTS,
+        norm=HALF if cpu_s else width.stream,
+        copies_weights=not full and width.weight == FP32,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import PIPELINE, TENSOR
-from pipeline.planner.memory import weight_bytes
+from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.spec import RunSpec
 
@@ -82,10 +82,10 @@ def work_of(run: ResolvedRun) -> Work:
         work.update(first if stage == 0 else {})
         work.update(last if stage == count - 1 else {})
         stages.append(Counter({_operator(spec, *key): n for key, n in work.items()}))
-    own = run.strategy.footprint(
-        spec, run.layout, 0, weight_bytes(spec) * models.num_parameters(spec.model)
-    )
-    numbers = max(1, round(own.optimiser_share * models.num_parameters(spec.model)))
+    parameters = models.num_parameters(spec.model)
+    gradients = widths(spec.precision).gradient * parameters
+    own = run.strategy.footprint(spec, run.layout, 0, gradients)
+    numbers = max(1, round(own.optimiser_share * parameters))
     tensors = max(1, len(sizes.parameter_shapes(spec.model)) // count)
     update = Counter({Operator("update", "float32", (numbers, tensors)): 1})
     return Work(tuple(stages), update, pieces)

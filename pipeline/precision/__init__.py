@@ -7,7 +7,12 @@
 | fp16 | torch autocast | float16 | float32 | yes |
 | amp_o1 | torch autocast | float16 on CUDA, bfloat16 on a CPU | float32 | where float16 |
 | amp_o2 | torch | as amp_o1 | as compute, with float32 master weights | where float16 |
+| bf16_masters | torch | bfloat16 | bfloat16, with float32 master weights | no |
+| bf16_reduced | torch | bfloat16 | as bf16_masters | no |
 | apex_o1, apex_o2 | NVIDIA Apex `amp` | float16 | float32; O2: float16 with masters | yes |
+
+In bf16_masters a pass is bfloat16 but for its loss, without autocast. Gradients add up and are
+reduced in float32, as by default in Megatron-LM; in bf16_reduced they travel as bfloat16.
 
 Nothing is substituted: a name that cannot run here raises UnsupportedError.
 """

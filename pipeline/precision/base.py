@@ -39,10 +39,21 @@ class Precision(ABC):
     info: PrecisionInfo
 
     narrow_weights: Any = None
-    """The dtype of the weights in the passes, where the optimiser has wider ones (O2 of torch).
+    """The dtype of the weights in the passes, where the optimiser has wider ones (not Apex's).
 
     A strategy that narrows them itself leaves `prepare` out.
     """
+
+    gradients: Any = None
+    """The dtype in which gradients of narrow weights add up; None without such weights."""
+
+    reduced: Any = None
+    """The dtype in which they travel; None for that which they have."""
+
+    @property
+    def wide_gradients(self) -> bool:
+        """True where gradients add up in another type than that of the weights."""
+        return bool(self.gradients != self.narrow_weights)
 
     @abstractmethod
     def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:

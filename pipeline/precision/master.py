@@ -31,23 +31,32 @@ class MasterWeights(Optimizer):
         self.inner: Optimizer = groups[0]["inner_class"](inner_groups, **fused)
 
     @classmethod
-    def narrow(cls, optimiser: Optimizer, dtype: torch.dtype) -> MasterWeights:
-        """Keep fp32 copies of the optimiser's parameters, then cast these in place to `dtype`."""
+    def narrow(
+        cls, optimiser: Optimizer, dtype: torch.dtype, gradients: torch.dtype | None = None
+    ) -> MasterWeights:
+        """Keep fp32 copies of the optimiser's parameters, then cast these in place to `dtype`.
+
+        Gradients add up in the type `gradients`, or in that. A master is cut as its parameter is.
+        """
         groups = []
         for group in optimiser.param_groups:
             masters = [p.detach().clone().requires_grad_() for p in group["params"]]
-            for parameter in group["params"]:
-                parameter.data = parameter.data.to(dtype)
+            for master, parameter in zip(masters, group["params"], strict=True):
+                own = vars(parameter).items()
+                vars(master).update({k: v for k, v in own if k.startswith("samestep_")})
+                narrow(parameter, parameter.detach().to(dtype), gradients or dtype)
             groups.append({**group, "masters": masters, "inner_class": type(optimiser)})
         return cls(groups)
 
     def widen_gradients(self) -> None:
-        """Copy the narrow, reduced gradients and the learning rate to the masters' optimiser."""
+        """Give the masters' optimiser the reduced gradients, widened, and the learning rate."""
         for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner["lr"] = outer["lr"]
         pairs = [(master, p.grad) for master, p in self._pairs() if p.grad is not None]
-        wide = [torch.empty_like(master) for master, _ in pairs]
-        _copy(wide, [gradient for _, gradient in pairs])
+        wide = [gradient for _, gradient in pairs]
+        if any(gradient.dtype != master.dtype for master, gradient in pairs):
+            wide = [torch.empty_like(master) for master, _ in pairs]
+            _copy(wide, [gradient for _, gradient in pairs])
         for (master, _), gradient in zip(pairs, wide, strict=True):
             master.grad = gradient
 
@@ -76,4 +85,20 @@ class MasterWeights(Optimizer):
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:
     """Copy tensors of another type in a few kernels instead of one for each."""
     if to:
-        torch._foreach_copy_(to, source)
+        torch._foreach_copy_(list(map(_part, to)), list(map(_part, source)))
+
+
+def _part(tensor: Tensor) -> Tensor:
+    own: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return own
+
+
+def narrow(parameter: Tensor, values: Tensor, gradients: torch.dtype) -> None:
+    """Give a parameter narrower values; its gradients add up in the type `gradients`."""
+    if hasattr(parameter, "to_local"):  # of a DTensor `data` is not what its operators see
+        swap: Any = torch.utils.swap_tensors
+        swap(parameter, torch.nn.Parameter(values))
+    else:
+        parameter.data = values
+    if gradients != values.dtype:
+        parameter.grad_dtype = gradients

@@ -14,9 +14,12 @@ from pipeline.errors import UnsupportedError
 from pipeline.precision.base import Precision, PrecisionInfo
 from pipeline.precision.master import MasterWeights
 
+WIDE_GRADIENTS = hasattr(torch.Tensor, "grad_dtype")
+"""Whether this torch lets gradients have another type than their weights."""
+
 
 class Native(Precision):
-    """fp32, tf32, bf16, fp16, amp_o1 and amp_o2; see the table in `pipeline.precision`."""
+    """All that are not Apex's; see the table in `pipeline.precision`."""
 
     def __init__(self, name: str, device: str) -> None:
         amp_dtype = torch.float16 if device == "cuda" else torch.bfloat16
@@ -27,11 +30,22 @@ class Native(Precision):
             "fp16": torch.float16,
             "amp_o1": amp_dtype,
             "amp_o2": amp_dtype,
+            "bf16_masters": torch.bfloat16,
+            "bf16_reduced": torch.bfloat16,
         }
         if name == "tf32" and device != "cuda":
             raise UnsupportedError("precision tf32 needs a CUDA device; use fp32 on a CPU")
         self.device, self.dtype = device, dtypes[name]
-        self.narrow_weights = self.dtype if name == "amp_o2" else None
+        masters = name in ("bf16_masters", "bf16_reduced")
+        if masters and not WIDE_GRADIENTS:
+            raise UnsupportedError(
+                f"precision {name} needs Tensor.grad_dtype, which torch {torch.__version__} lacks; "
+                "use the torch of the lock (`make setup`), or precision bf16"
+            )
+        self.narrow_weights = self.dtype if masters or name == "amp_o2" else None
+        self.gradients = torch.float32 if masters else self.narrow_weights
+        self.reduced = self.dtype if name == "bf16_reduced" else None
+        self.casts = self.dtype != torch.float32 and not masters
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         scaled = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device) if scaled else None
@@ -45,18 +59,18 @@ class Native(Precision):
         )
 
     def prepare(self, model: nn.Module, optimiser: Optimizer) -> Optimizer:
-        """O2 narrows the weights in place and keeps fp32 masters in the optimiser."""
+        """Narrow the weights in place and keep fp32 masters in the optimiser, where it says so."""
         narrow = self.narrow_weights
-        return optimiser if narrow is None else MasterWeights.narrow(optimiser, narrow)
+        if narrow is None:
+            return optimiser
+        return MasterWeights.narrow(optimiser, narrow, self.gradients)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """torch's autocast, or nothing where weights and compute share a type (fp32).
+        """torch's autocast, or nothing where weights and compute share a type.
 
-        O2 casts too: it keeps the layer norms' and the loss's reductions in fp32.
+        O2 casts all the same: it keeps the layer norms' and the loss's reductions in fp32.
         """
-        if self.dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device, dtype=self.dtype)
+        return torch.autocast(self.device, dtype=self.dtype) if self.casts else nullcontext()
 
     @contextmanager
     def scaled(self, loss: Tensor, optimiser: Optimizer, *, last: bool) -> Iterator[Tensor]:

@@ -28,6 +28,9 @@ BUSY_TOLERANCE, BUSY_TICKS = 1.1, 0.5
 MODEL_TOLERANCE = 1e-2
 """Relative: another version may count what this one leaves out, such as the last layer norm."""
 
+MASTERS = ("_o2", "_masters", "_reduced")
+"""How precisions with master weights end."""
+
 NARROWEST_BYTES = 2
 """Of a weight: of every precision the narrowest type."""
 
@@ -116,7 +119,7 @@ def precision(record: RunRecord) -> Iterator[str]:
     wrong = {
         "library": (about["library"] == "apex") != name.startswith("apex_"),
         "compute_dtype": (dtype == "float32") != (name == "fp32"),
-        "master_weights": about["master_weights"] and not name.endswith("_o2"),
+        "master_weights": about["master_weights"] and not name.endswith(MASTERS),
         "loss_scaling": about["loss_scaling"] and dtype != "float16",
     }
     for key, is_wrong in wrong.items():

@@ -29,7 +29,8 @@ class Footprint:
 
     `buffer_bytes` are those of its reduction. `holds_gradients`: gradients stay allocated from step
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
-    that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches;
+    that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches,
+    `master_share` of fp32 masters of narrow weights, None for `weight_share`;
     `gathered_bytes` are weights beyond its share while the passes run. Where activations are
     recomputed, `input_share` is kept of the inputs of all blocks, `block_share` of what one block
     keeps while it is recomputed; without recomputation both are of no meaning.
@@ -38,6 +39,7 @@ class Footprint:
     buffer_bytes: int
     holds_gradients: bool = False
     weight_share: float = 1.0
+    master_share: float | None = None
     gradient_share: float = 1.0
     optimiser_share: float = 1.0
     activation_share: float = 1.0
@@ -52,7 +54,7 @@ class Footprint:
 SYMBOLS = {
     "n": "ranks of the axis",
     "G": "bytes of a rank's gradients as they travel",
-    "W": "bytes of the weights that these ranks hold together",
+    "W": "bytes of the weights that these ranks hold together, as the passes have them",
     "B": "bytes of those of the blocks",
     "P": "bytes of those with more than 100,000 numbers",
     "L": "blocks of a rank",
@@ -152,7 +154,7 @@ class Strategy(ABC):
         return Footprint(gradients)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Bytes that `rank` sends in a step along each axis, for gradients of `gradients` bytes.
+        """Bytes that `rank` sends in a step along each axis, for gradients that travel as so many.
 
         One all-reduce of the gradients over the data axis, unless overridden; what it adds up in
         single numbers is left out. Arithmetic: no torch is loaded. Symbols: see `SYMBOLS`.

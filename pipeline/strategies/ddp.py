@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
+from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
 
@@ -40,7 +41,9 @@ class Ddp(Strategy):
         return None if self.empty_cache else super().degrees(spec, layout)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """Gradients are views of DDP's buckets, which stay for the whole run."""
+        """Gradients are views of DDP's buckets, which stay for the whole run; ours do not."""
+        if widths(spec.precision).wide_gradients:
+            return Footprint(int(min(self.bucket_cap_mb * 2**20, gradients)))
         return Footprint(0, holds_gradients=True)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
@@ -53,11 +56,17 @@ class Ddp(Strategy):
         from torch.nn.parallel import DistributedDataParallel
 
         from pipeline.parallel.faults import Faults
-        from pipeline.parallel.group import Group
+        from pipeline.parallel.group import Group, mesh_of
+        from pipeline.parallel.reduction import mean_of
         from pipeline.parallel.step import Stepper
 
-        group = Group.join(parts.layout)
+        group, faults = Group.join(parts.layout), Faults(self.empty_cache)
         prepared = parts.prepare()
+        if parts.precision.wide_gradients:  # torch's buckets have the type of the weights
+            reduction = mean_of(
+                parts, mesh_of(parts.layout).get_group(), self.bucket_cap_mb * 2**20
+            )
+            return Stepper(prepared, group, reduction=reduction, faults=faults)
         wrapped = DistributedDataParallel(
             parts.model,
             # torch's own default has a smaller first bucket, which it has under no other size.
@@ -66,4 +75,4 @@ class Ddp(Strategy):
         )
         # Buffers are constants here, such as the frequencies of rotary positions.
         wrapped.broadcast_buffers = False
-        return Stepper(prepared, group, forward=wrapped, faults=Faults(self.empty_cache))
+        return Stepper(prepared, group, forward=wrapped, faults=faults)

@@ -12,10 +12,10 @@ from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
+from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, along
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
 from pipeline.strategies.pipeline_parallel.schedule import check_name
@@ -104,6 +104,7 @@ class Hybrid(Pipelined):
             gradient_share=weights,
             held_share=weights,
             optimiser_share=weights / data,
+            master_share=weights / data,
             gathered_bytes=int(weights * gradients / data) if self.zero_stage else 0,
             copy_share=stage.copy_share / self.tensor,
             activation_share=stage.activation_share * kept,
@@ -128,17 +129,17 @@ class Hybrid(Pipelined):
         tokens = spec.global_batch_tokens // layout.data_parallel
         payload = part.all_reduced(spec, tokens)
         each = gradients / models.num_parameters(spec.model)
+        data = layout.data_parallel if self.zero_stage else 1
         uncut, cut = part.parameters(spec)
         own = each * (uncut + cut / self.tensor)
         tied = each * cuts.ends.shared / self.tensor
         formula = f"{part.blocks(spec)} A, first stage: + A, last stage: + A + 12 T"
         if part.sequence:
-            payload += each * uncut
+            payload += each * uncut / data
             formula = formula.replace("A,", "A + R,", 1)
         else:
-            payload += each * cuts.partial * part.layers / spec.model.num_layers
-        gathered = own * FP32 / each if self.zero_stage else 0.0
-        data = layout.data_parallel if self.zero_stage else 1
+            payload += each * cuts.partial * part.layers / spec.model.num_layers / data
+        gathered = own * widths(spec.precision).weight / each if self.zero_stage else 0.0
         reduced = own if data > 1 else 2 * own
         stated = "(n-1)/n (G + W)" if self.zero_stage else "2(n-1)/n G"
         cut_in = self.tensor if part.sequence else 1

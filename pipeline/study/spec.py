@@ -14,7 +14,10 @@ from typing import Any
 from pipeline.errors import StudyError
 from pipeline.study.link import LinkSpec
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o1", "apex_o2")
+PRECISIONS = (
+    "fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "bf16_masters", "bf16_reduced", "apex_o1",
+    "apex_o2",
+)  # fmt: skip
 TIMED, PROFILED, REAL_TIME = "timed", "profiled", "in real time"
 WENT = "went: CPU seconds count as they are, which is more accurate (docs/emulation.md)"
 """What became of `yardstick`, for those who still state it."""

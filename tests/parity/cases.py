@@ -28,19 +28,24 @@ OVERFLOW_STEP = 4
 WORLDS = (1, 2, 4)
 WIDE = 8
 """Ranks of the launch of all strategies, and of three axes of two ranks each."""
-MATRIX = [("fp32", 1), ("fp32", 4), ("bf16", 1), ("amp_o1", 4)]
-"""Precisions and micro-batches that every setting is trained in, on every number of ranks; on a CPU
-bf16 and amp_o1 are the same computation."""
+MATRIX = [("fp32", 1), ("fp32", 4), ("bf16_masters", 4), ("bf16_reduced", 4)]
+"""Precisions and micro-batches that every setting is trained in, on every number of ranks."""
+MASTERS = "bf16_masters"
+"""Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
+TIED_NARROW = (("sharded", 0), ("sharded", 2))
+"""But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
 TOGETHER = "together"
 """In place of a strategy: what all run in one launch, see `together`."""
 BRIEF_STEPS, BRIEF_BATCH = 3, 32
 """Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
-PRECISIONS = ("fp32", "bf16", "fp16", "amp_o1", "amp_o2", "apex_o2")
-"""`apex_o2` meets a stand-in for Apex, see `apex_standin`."""
-VARIED = ("fp32", "fp16")
+PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2", "bf16_masters", "apex_o2")
+"""`apex_o2` meets a stand-in for Apex, see `apex_standin`; amp_o1 has the bits of bf16 here."""
+DEEP = ("fp32", "bf16", "fp16", "bf16_masters")
+"""In which deeper models are trained too."""
+VARIED = ("fp32", "fp16", "bf16_masters")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
-RESUMED = ("fp32", "fp16", "amp_o2", "apex_o2")
+RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=8, context=16, vocab_size=302)
 """Eight ranks divide its heads; three, four and eight do not divide its vocabulary."""
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -59,7 +64,7 @@ configuration's defaults."""
 PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
-"""Trained in bf16 too, the latter also in micro-batches."""
+"""Trained in narrow numbers too, the latter also in micro-batches."""
 CUT: dict[str, tuple[str, ...]] = {
     "tensor": tuple(name for name in ARCHITECTURES if name.startswith(PLANNED)),
     "pipeline_parallel": tuple(ARCHITECTURES),
@@ -132,6 +137,8 @@ MUTATIONS = (
     ("hybrid", "uncut_alone"),
     *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
     ("pipeline_parallel", "means_of_pieces"),
+    *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
+    *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
     ("tensor", "heads_alone"),
     ("annotated", "part_ratio"),
     ("sharded", "part_ratio"),
@@ -141,6 +148,9 @@ MUTATIONS = (
     ("hybrid", "rows_ratio"),
     ("pipeline_parallel", "stage_ratio"),
 )
+NARROWED = ("narrow_reduction", "narrow_masters")
+"""Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
+the weights that they are masters of."""
 RATIOS = ("part_ratio", "rows_ratio", "cut_ratio", "stage_ratio")
 """Mutations that show with LAMB: its norms are of a shard, of rows, of a tensor rank's part, or of
 all that a stage holds."""
@@ -152,6 +162,7 @@ SEEN = "padding_seen"
 """The loss sees the columns that pad the vocabulary, in every strategy."""
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
+    | {("hybrid", "narrow_reduction"): 1, ("sharded", "narrow_reduction"): 1}
     | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
     | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add", "part_ratio")}
     | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
@@ -247,7 +258,8 @@ class Case:
     @property
     def profiled(self) -> bool:
         """Whether it counts what it sends; that changes no bit of the training."""
-        return self.precision == "fp32" and self.accumulation > 1 and self.strategy != "single"
+        counted = self.precision in ("fp32", "bf16_masters", "bf16_reduced")
+        return counted and self.accumulation > 1 and self.strategy != "single"
 
     @property
     def weights_wanted(self) -> bool:
@@ -258,11 +270,16 @@ class Case:
         disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
         return self.precision == "fp32" and self.mutation is None and not disturbed
 
-    def reference(self) -> Case:
-        """The same work on a single device."""
+    def reference(self, world: int) -> Case:
+        """The same work on a single device; in MASTERS in the same micro-batches."""
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
-        plain = replace(plain, padded=False)
-        return replace(plain, strategy=REFERENCE, recompute=False)
+        plain = replace(plain, padded=False, strategy=REFERENCE, recompute=False)
+        if self.precision != MASTERS:
+            return plain
+        spec, strategy = self.spec(world), strategies.load(self.strategy, self.options)
+        layout = strategy.layout(spec.world)
+        pieces = layout.data_parallel * strategy.pieces(spec, layout)
+        return replace(plain, accumulation=pieces)
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON types."""
@@ -287,7 +304,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     if strategy == REFERENCE:
         others = [(name, n) for name, n in launches() if name != REFERENCE]
-        found += references([case for other in others for case in cases_of(*other)])
+        found += [one for name, n in others for one in references(cases_of(name, n), n)]
     return list(dict.fromkeys(found))
 
 
@@ -304,7 +321,7 @@ def model_cases(strategy: str, world: int) -> list[Case]:
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
         for variant in (variants_of(strategy, world) if name in NARROW else (0,))
-        for precision in (("fp32",) if variant or name not in NARROW else ("fp32", "bf16"))
+        for precision in (("fp32",) if variant or name not in NARROW else ("fp32", MASTERS))
         for pieces in ((1, 4) if name in NARROW[1:] else (1,))
     ]
 
@@ -342,7 +359,7 @@ def together(world: int) -> list[Case]:
     Brief cases on 4 and 8 ranks, longer ones on 8; on one rank, what these are held against.
     """
     if world == 1:
-        return references(together(4) + together(WIDE))
+        return list(dict.fromkeys(c for w in (4, WIDE) for c in references(together(w), w)))
     brief = [case for name in wide_strategies() for case in brief_cases(name, world)]
     if world < WIDE:
         return brief
@@ -394,8 +411,8 @@ def decay_cases(strategy: str, world: int) -> list[Case]:
     if world != mutated_world(strategy):
         return []
     found = [case_of(strategy, world, decay=True)]
-    if "amp_o2" in precisions_of(strategy, 0):
-        found.append(case_of(strategy, world, 0, "amp_o2", decay=True))
+    if MASTERS in precisions_of(strategy, 0):
+        found.append(case_of(strategy, world, 0, MASTERS, decay=True))
     lamb = [replace(case, decay=False, lamb=True) for case in found]
     lamb += [case_of(strategy, world, v, lamb=True) for v in variants_of(strategy, world)[1:]]
     lamb.append(case_of(strategy, world, lamb=True, resume=True))
@@ -411,10 +428,10 @@ def padded_cases(strategy: str, world: int) -> list[Case]:
     return [case_of(strategy, world, v, padded=True) for v in variants_of(strategy, world)]
 
 
-def references(cases: list[Case]) -> list[Case]:
+def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
-    wanted = [case.reference() for case in cases]
-    wanted += [replace(case.reference(), resume=True) for case in cases if case.resume]
+    wanted = [case.reference(world) for case in cases]
+    wanted += [replace(case.reference(world), resume=True) for case in cases if case.resume]
     return list(dict.fromkeys(wanted))
 
 
@@ -490,7 +507,10 @@ def mutants(strategy: str) -> list[Case]:
         else:
             variant = VARIANT_OF.get((strategy, mutation), 0)
             again, lamb = mutation in RECOMPUTED, mutation in RATIOS
-            case = case_of(strategy, world, variant, mutation=mutation, recompute=again, lamb=lamb)
+            precision = MASTERS if mutation in NARROWED else "fp32"
+            case = case_of(
+                strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb
+            )
         found.append(case)
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
     wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
@@ -504,13 +524,10 @@ def accumulations_of(
 ) -> tuple[int, ...]:
     """A pipeline cuts the study's micro-batches, so it gets more of them, as two ranks do.
 
-    In fp32 with and without; bf16 without and amp_o1 with, one computation on a CPU; the others
-    with them on two ranks.
+    In fp32 with and without, the others with them on two ranks.
     """
     both = (1, 4) if world == 2 or has_pipeline(strategy, world, variant) else (1, 2)
-    if precision == "amp_o1" and strategy != REFERENCE:
-        return both[1:]
-    return both if precision == "fp32" or (world == 2 and precision != "bf16") else (1,)
+    return both if precision == "fp32" or world == 2 else (1,)
 
 
 def has_pipeline(strategy: str, world: int, variant: int) -> bool:

@@ -40,6 +40,7 @@ from pipeline.parallel.mesh import Layout
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import SavedState, Trainable
+from pipeline.precision.master import MasterWeights
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
 from pipeline.strategies.tensor import step as tensor
@@ -356,6 +357,14 @@ def held_but_for(cut_by: Any) -> Any:
     ]
 
 
+def from_narrow_weights(self: MasterWeights, closure: Any = None) -> None:
+    """Update what the passes have, as if it were the masters."""
+    with torch.no_grad():
+        for group in self.param_groups:
+            torch._foreach_copy_(group["masters"], group["params"])
+    real_update(self)
+
+
 def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
     """One norm of all weights of a rank, and one of their updates, as if each were one tensor."""
     half = len(parts) // 2
@@ -364,12 +373,13 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
     )
 
 
-real_weight = Stepper.mean_weight
-real_masks = Masked.__call__
+real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
+real_masks, real_update = Masked.__call__, MasterWeights.step
 real_leave = tensor._Leave.forward
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.lamb."
+NATIVE = "pipeline.precision.native.Native."
 TENSOR, STAGES, ROWS = (
     f"pipeline.strategies.{room}." for room in ("tensor.step", "pipeline_parallel", "sharded.rows")
 )
@@ -381,8 +391,8 @@ WRONG: dict[str, dict[str, Any]] = {
         STAGES + "step.PipelineStepper.clip": Stepper.clip,
     },
     "recomputed_without_sum": {TENSOR + "_Leave.forward": staticmethod(summed_once)},
-    "uncut_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, model: None},
-    "heads_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, model: None},
+    "uncut_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},
+    "heads_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},
     "one_run": {TENSOR + "cut": one_run},
     "untied": {STAGES + "step.Axes.of": without_ends},
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
@@ -391,6 +401,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "rest_twice": {STAGES + "step.PipelineStepper.clip": with_the_rest_of_all},
     "no_average": {ROWS + "ring_reduce_scatter": lambda whole, group: own_piece(whole, group)},
     "stale_rows": {ROWS + "ShardedOptimiser.publish": lambda self: None},
+    "narrow_reduction": {
+        NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
+    },
+    "narrow_masters": {"pipeline.precision.master.MasterWeights.step": from_narrow_weights},
     "own_weight": {P + "step.Stepper.mean_weight": own_weight},
     "means_of_pieces": {
         P + "step.Stepper.accumulate": means_of_pieces(Stepper.accumulate),

@@ -81,7 +81,7 @@ all_cases_of = cases_of
 
 def cases_of(strategy, world):
     if strategy == REFERENCE:
-        return references(all_cases_of("silent", 2))
+        return references(all_cases_of("silent", 2), 2)
     return all_cases_of(strategy, world)
 """
 """At the end of `cases.py`: fp32 alone, and of the single device what the good file is held to."""

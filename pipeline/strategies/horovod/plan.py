@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.emulation import pacing
-from pipeline.errors import MissingError, StudyError
+from pipeline.errors import MissingError, StudyError, UnsupportedError
+from pipeline.models import FP32
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
+from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -93,11 +95,19 @@ class Horovod(Strategy):
 
     def _travels(self, spec: RunSpec, gradients: int) -> int:
         """Bytes of the gradients in the type that travels."""
-        if self.compression == "fp16" and spec.precision not in ("amp_o2", "apex_o2"):
+        if self.compression == "fp16" and widths(spec.precision).reduced == FP32:
             return gradients // 2
         if spec.precision == "amp_o2" and spec.world.device == "cpu":
             return 2 * gradients  # bfloat16 travels as fp32
         return gradients
+
+    def check_precision(self, name: str) -> None:
+        """Raise UnsupportedError where gradients would travel as bfloat16."""
+        if name == "bf16_reduced":
+            raise UnsupportedError(
+                "Horovod 0.28 cannot reduce bfloat16; set the precision to bf16_masters, or the "
+                "strategy to ddp"
+            )
 
     def check(self) -> None:
         """Raise MissingError where Horovod is missing or built for another torch."""

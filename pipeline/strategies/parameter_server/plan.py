@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.errors import StudyError
+from pipeline import models
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import ANSWERED, Sends
+from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -60,6 +62,14 @@ class ParameterServer(Strategy):
             backend=world.backend,
         )
 
+    def check_precision(self, name: str) -> None:
+        """Raise UnsupportedError where torch.nn.DataParallel would add up narrower gradients."""
+        if self.engine == "data_parallel" and widths(name).wide_gradients:
+            raise UnsupportedError(
+                f"engine data_parallel adds gradients up in the type of the weights, and {name} in "
+                "fp32; use engine process_group, or precision bf16"
+            )
+
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """The root's flat sum, what comes in, and the mean; a worker flattens once."""
         if self.engine == "data_parallel":
@@ -74,13 +84,14 @@ class ParameterServer(Strategy):
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """The weights from the root to each other rank, and their gradients to the root.
 
-        Both have the size of the gradients: weights travel in the type that they are kept in.
-        DataParallel copies between devices of one process, which is not counted.
+        Weights travel in the type that the passes have them in. What DataParallel copies between
+        devices of one process is not counted.
         """
         others = layout.num_processes - 1
         if others == 0:
             return ()
-        sent = others * gradients if rank == 0 else gradients
+        weights = widths(spec.precision).weight * models.num_parameters(spec.model)
+        sent = others * weights if rank == 0 else gradients
         messages = others if rank == 0 else 1
         return (Sends(DATA, "root: (n-1) W, others: G", sent, messages, ANSWERED),)
 

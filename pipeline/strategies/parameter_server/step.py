@@ -58,6 +58,7 @@ class Star(Stepper):
         for bucket in _by_dtype(p.grad for p in self.model.parameters() if p.grad is not None):
             # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
             flat = flattened(bucket) / self.group.size
+            flat = flat.to(self.precision.reduced or flat.dtype)
             if not self.is_root:
                 dist.send(flat, ROOT)
                 continue

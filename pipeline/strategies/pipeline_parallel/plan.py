@@ -13,10 +13,10 @@ from typing import Any
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import SEND, Sends
+from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
@@ -37,7 +37,7 @@ class Pipelined(Strategy):
         "torch.distributed.tensor",
     )
     needs_of_torch = ("torch.distributed.pipelining:Schedule1F1B.step(return_outputs)",)
-    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
 
     schedule: str = "1f1b"
     chunks: int = 0
@@ -164,7 +164,8 @@ class Pipelined(Strategy):
             for to in (1, -1)
         )
         tokens = spec.global_batch_tokens // layout.data_parallel
-        sent = (ahead + back) * FP32 * tokens * spec.model.width // parts
+        stream = widths(spec.precision).stream
+        sent = (ahead + back) * stream * tokens * spec.model.width // parts
         ends = {stages.rank_of(0), stages.rank_of(last)}
         if len(ends) > 1 and place in ends:
             sent += int(tied)

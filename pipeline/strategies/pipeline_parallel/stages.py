@@ -28,7 +28,6 @@ class Entry:
     """A parameter of the whole model: its shape there, and the pipeline rank that owns it."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
     owner: int
 
 
@@ -53,8 +52,7 @@ class StagedModel:
             for layer in stages.layers_of(stage):
                 place |= {id(p): stages.rank_of(stage) for p in blocks[layer].parameters()}
         self.entries = {
-            name: Entry(_whole_shape(p), p.dtype, place[id(p)])
-            for name, p in model.named_parameters()
+            name: Entry(_whole_shape(p), place[id(p)]) for name, p in model.named_parameters()
         }
         shared = {id(p) for p in before} & {id(p) for p in after} if first != last else set()
         kept = {id(p) for p in before} if rank == first else set()
@@ -99,11 +97,12 @@ class StagedModel:
         then a copy that went astray is seen.
         """
         own = dict(self.model.named_parameters())
+        dtype = next(iter(own.values())).dtype
         for name, entry in self.entries.items():
             mine = whole(own[name].detach(), own[name]) if name in own else None
             sent = mine if mine is not None and self.owned(name) else None
             if sent is None:
-                sent = torch.empty(entry.shape, dtype=entry.dtype, device=device)
+                sent = torch.empty(entry.shape, dtype=dtype, device=device)
             dist.broadcast(sent, dist.get_global_rank(ranks, entry.owner), ranks)
             yield name, sent if mine is None else mine
 

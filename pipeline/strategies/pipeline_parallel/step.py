@@ -1,19 +1,19 @@
 """The shared step where layers are stages of a pipeline, run by torch.distributed.pipelining.
 
-A step's micro-batches pass through the stages in the order of a schedule, and the gradients are
-reduced once, after all of them. Other axes may lie besides the pipeline's: a tensor axis whose cuts
-were made before the stages, and a data axis along which gradients are averaged.
+A step's micro-batches pass through the stages in the order of a schedule. Along a data axis
+gradients are averaged bucket by bucket, each as soon as its last micro-batch has passed back. A
+tensor axis, whose cuts were made before the stages, may lie besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleGPipe,
@@ -23,8 +23,9 @@ from torch.distributed.pipelining import (
 
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
-from pipeline.parallel.group import Group, buckets, flattened, mesh_of, unflatten
+from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
+from pipeline.parallel.reduction import Reduction, mean_of
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts, Prepared
@@ -54,7 +55,9 @@ def build(
     group, mesh = Group.join(layout), mesh_of(layout)
     cut_over = None
     if sizes.get(TENSOR, 1) > 1:
-        cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence)
+        cut_over = TensorAxis(
+            mesh[TENSOR].get_group(), sequence=sequence, reduced=parts.precision.reduced
+        )
         cut_layers(parts.model, cut_over)
     any_model: Any = parts.model
     chunks = check_name(knobs.schedule, knobs.chunks)
@@ -62,9 +65,10 @@ def build(
     staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
     if zero_stage and layout.data_parallel > 1:
         parts.materialise()
-        prepared = parts.prepared(
-            ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, mesh[DATA].get_group())
+        optimiser = ShardedOptimiser(
+            parts.model.parameters(), parts.make_optimiser, mesh[DATA].get_group(), parts.precision
         )
+        prepared = parts.prepared(optimiser)
     else:
         prepared = parts.prepare()
     return PipelineStepper(
@@ -114,9 +118,14 @@ class PipelineStepper(Stepper):
         self.waits = Waits(self.phases)
         optimiser = parts.optimiser
         self.sharded = optimiser if isinstance(optimiser, ShardedOptimiser) else None
-        self._names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        self.rows: dict[Any, nn.Parameter] = {} if self.sharded is None else self.sharded.rows
+        owners = self.precision.owners(self.model, optimiser)
+        self._names: dict[Tensor, str] = {owner: name for name, _, owner in owners}
+        self.averaging: Reduction | None = None
         if self.sharded is not None:
-            self._names |= {rows: self._names[p] for p, rows in self.sharded.rows.items()}
+            self.averaging = self.sharded.reduction
+        elif self.axes.data is not None:
+            self.averaging = mean_of(parts, self.axes.data)
         self._runner: Any = None
         self._scale = self._total = torch.zeros((), device=self.device)
         self._whole: Tensor | int = 1
@@ -161,6 +170,8 @@ class PipelineStepper(Stepper):
             scaled: Tensor = share * self._scale
             return scaled
 
+        if self.averaging is not None:
+            self.averaging.overlap(count)
         kind = SCHEDULES[self.knobs.schedule]
         held = made[0] if self.knobs.schedule in ONE_STAGE else made
         return kind(held, count, loss_fn=loss, scale_grads=False)
@@ -170,7 +181,8 @@ class PipelineStepper(Stepper):
         width = any_model.width
         parts = self.cut_over.size if self.cut_over is not None and self.cut_over.sequence else 1
         ids = torch.empty((sequences, context), dtype=torch.int64, device="meta")
-        between = torch.empty((sequences, context // parts, width), device="meta").requires_grad_()
+        shape, dtype = (sequences, context // parts, width), next(self.model.parameters()).dtype
+        between = torch.empty(shape, dtype=dtype, device="meta").requires_grad_()
         made = MarkedStage(
             self.staged.stage(number, self.precision.autocast),
             number,
@@ -185,27 +197,25 @@ class PipelineStepper(Stepper):
 
     @collective
     def average(self) -> None:
-        """Mean gradients along the data axis, then the sum of the two copies of a tied weight.
+        """Mean gradients along the data axis, then sums along the others.
 
-        Under ZeRO's stage 1 each rank has its rows of both from there on.
-
-        Where sequences are cut, what is whole on all ranks of the tensor axis is added up first. In
-        this order both ends add the same two numbers, and get equal bits.
+        Of what is whole on all ranks of the tensor axis and saw a part of the sequences, and of the
+        two copies of a tied weight: both ends add the same two numbers, and get equal bits. Under
+        ZeRO's stage 1 each rank has its rows of all of them.
         """
+        if self.averaging is not None:
+            self.averaging.finish()
         if self.cut_over is not None:
-            self.cut_over.add_uncut(self.model)
-        if self.sharded is not None:
-            self.sharded.reduce()
-        elif self.axes.data is not None:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            average(gradients, self.axes.data)
+            self.cut_over.add_uncut(self.model, self.rows)
         if self.axes.ends is not None:
             for name in self.staged.tied:
                 tied = self.model.get_parameter(name)
-                gradient = (tied if self.sharded is None else self.sharded.rows[tied]).grad
+                gradient = self.rows.get(tied, tied).grad
                 assert gradient is not None
                 if gradient.numel():  # the last ranks may have no rows
-                    dist.all_reduce(gradient, group=self.axes.ends)
+                    both = gradient.to(self.precision.reduced or gradient.dtype)
+                    dist.all_reduce(both, group=self.axes.ends)
+                    gradient.copy_(both)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over all stages; each parameter counts once."""
@@ -255,15 +265,6 @@ def apart(targets: Tensor) -> tuple[Tensor, ...]:
         return (targets,)
     ids, weights = targets.unbind(1)
     return ids.long(), weights.float()
-
-
-def average(gradients: Iterable[Tensor], group: dist.ProcessGroup) -> None:
-    """The mean of each gradient over the ranks of a group, in place. Collective."""
-    for bucket in buckets(gradients):
-        # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
-        flat = flattened(bucket) / group.size()
-        dist.all_reduce(flat, group=group)
-        unflatten(flat, bucket)
 
 
 def sum_of_squares(gradients: list[Tensor], device: torch.device) -> Tensor:

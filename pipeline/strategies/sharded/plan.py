@@ -16,6 +16,7 @@ from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
+from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -27,12 +28,15 @@ class Sharded(Strategy):
     """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
 
     `offload`: under stages 2 and 3 on CUDA all shards lie on the host, where the optimiser steps.
-    In amp_o2 FSDP2's mixed-precision policy narrows what is gathered; shards are fp32 masters.
+    Where the precision keeps masters, these are the shards, and what is gathered is narrow, under
+    stages 2 and 3 by FSDP2's mixed-precision policy.
     """
 
     modules = ("torch.distributed.fsdp", "torch.distributed.tensor")
     needs_of_torch = ("torch.distributed.fsdp._fully_shard._fsdp_api:ReduceScatter",)
-    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2")
+    precisions = (
+        "fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "bf16_masters", "bf16_reduced"
+    )  # fmt: skip
     variants = ({"stage": 1}, {"stage": 2})
 
     use = "weights, gradients or optimiser state do not fit one device"
@@ -73,7 +77,7 @@ class Sharded(Strategy):
         if self.stage == 1 and name == "amp_o2":
             raise UnsupportedError(
                 "sharded option stage 1: amp_o2 narrows weights by FSDP2, which stages 2 and 3 "
-                "use; set stage to one of them, or the precision to amp_o1"
+                "use; set stage to one of them, or the precision to bf16_masters"
             )
         if self.offload and name in ("fp16", "amp_o1", "amp_o2"):
             raise UnsupportedError(
@@ -95,37 +99,43 @@ class Sharded(Strategy):
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
-        share = 1 / layout.num_processes
+        share, width = 1 / layout.num_processes, widths(spec.precision)
+        count, masters = models.num_parameters(spec.model), width.weight < FP32
         if self.stage == 1:
-            # rows of the weights besides the whole ones and of the gradients, and a bucket in the
+            # rows of the gradients and of fp32 weights besides the whole ones, and a bucket in the
             # order of the ranks while it is reduced; then all that is gathered
             rows, bucket = int(gradients * share), min(BUCKET_BYTES, gradients)
             # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of
             # Gloo's copy of that: blocks of so many sizes never fit one another's.
             heap = layout.device == "cpu"
+            held = rows * (1 if masters else 2)
             return Footprint(
                 buffer_bytes=0 if heap else bucket,
                 holds_gradients=heap,
                 optimiser_share=share,
-                gathered_bytes=2 * rows + (bucket + 2 * gradients if heap else 0),
+                master_share=share,
+                gathered_bytes=held + (bucket + 2 * width.weight * count if heap else 0),
             )
-        each = gradients // models.num_parameters(spec.model)
-        block = each * models.family(spec.model).layer_parameters(spec.model)
-        rest = gradients - spec.model.num_layers * block
-        whole = gradients if self.stage == 2 else rest + min(2, spec.model.num_layers) * block
+        block = models.family(spec.model).layer_parameters(spec.model)
+        layers = spec.model.num_layers
+        rest = count - layers * block
+        whole = count if self.stage == 2 else rest + min(2, layers) * block
         # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
-        narrow = int(share * gradients) if each < FP32 else 0
+        beside = FP32 if width.gradient < FP32 else 0
         kept = Footprint(
             # the last group's whole gradients and their copy in the order of the ranks
-            buffer_bytes=2 * max(rest, block),
+            buffer_bytes=(width.weight + width.gradient) * max(rest, block),
             optimiser_share=share,
-            weight_share=share,
-            gradient_share=share * FP32 / (each + FP32) if narrow else share,
-            gathered_bytes=whole - narrow,
+            weight_share=0.0 if masters else share,
+            master_share=share,
+            gradient_share=share * FP32 / (width.gradient + beside),
+            gathered_bytes=width.weight * whole,
         )
         if not self.offload:
             return kept
-        return replace(kept, optimiser_share=0.0, weight_share=0.0, gradient_share=0.0)
+        return replace(
+            kept, optimiser_share=0.0, weight_share=0.0, master_share=0.0, gradient_share=0.0
+        )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Weights are gathered, gradients reduced and scattered.
@@ -133,9 +143,8 @@ class Sharded(Strategy):
         FSDP2 gathers in every micro-batch and reduces in the last one.
         """
         pieces = spec.workload.accumulation_steps
-        each = gradients // models.num_parameters(spec.model)
-        layer = models.family(spec.model).layer_parameters(spec.model)
-        blocks = each * spec.model.num_layers * layer
+        each, layers = widths(spec.precision).weight, spec.model.num_layers
+        blocks = each * layers * models.family(spec.model).layer_parameters(spec.model)
         weights = each * models.num_parameters(spec.model)
         if self.stage == 1:
             buckets = max(1.0, gradients / BUCKET_BYTES)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,17 +14,24 @@ from torch.optim import Optimizer
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, ROWS_NAME, Rows, cut_of
 from pipeline.parallel.group import buckets, ring_reduce_scatter
+from pipeline.parallel.reduction import Reduction
+from pipeline.precision import Precision
+from pipeline.precision.master import narrow
 
 
 class Bucket:
     """Parameters whose rows travel together; `own` are this rank's rows of all of them, flat.
 
     Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
-    It becomes a view of its padded rows, so that one operator spreads what was gathered.
+    It becomes a view of its padded rows, so that one operator spreads what was gathered. Where the
+    precision narrows weights, `own` are the masters of these rows, and narrow ones are gathered.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], ranks: dist.ProcessGroup) -> None:
-        self.parameters, self.ranks, self.missing = parameters, ranks, len(parameters)
+    def __init__(
+        self, parameters: list[nn.Parameter], ranks: dist.ProcessGroup, precision: Precision
+    ) -> None:
+        self.parameters, self.ranks, self.reduced_as = parameters, ranks, precision.reduced
+        self.dtype = precision.narrow_weights or parameters[0].dtype
         size, rank = ranks.size(), ranks.rank()
         runs = [-(-len(parameter) // size) for parameter in parameters]
         self.sizes = [n * p[0].numel() for n, p in zip(runs, parameters, strict=True)]
@@ -34,25 +39,25 @@ class Bucket:
         self.gradient = torch.zeros_like(self.own)
         self.padded, self.gradients = list[Tensor](), list[Tensor]()
         self.rows = list[nn.Parameter]()
-        self._sent: tuple[Tensor, Any] | None = None
+        self._sent: tuple[Tensor, Tensor, Any] | None = None
         flats = zip(
             torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes), strict=True
         )
         for parameter, run, (own, gradient) in zip(parameters, runs, flats, strict=True):
-            padded = parameter.detach().new_zeros(size * run, *parameter.shape[1:])
+            padded = own.new_zeros(size * run, *parameter.shape[1:], dtype=self.dtype)
             padded[: len(parameter)] = parameter.detach()
             self.padded.append(padded.view(size, -1))
-            own.copy_(self.padded[-1][rank])
             start = min(rank * run, len(parameter))
             shape = (min(run, len(parameter) - start), *parameter.shape[1:])
             numel = math.prod(shape)
             rows = nn.Parameter(own[:numel].view(shape))
+            rows.data.copy_(parameter.detach()[start : start + len(rows)])
             setattr(rows, ROWS_NAME, Rows(start, tuple(parameter.shape), ranks))
             if (cut := cut_of(parameter)) is not None:
                 setattr(rows, NAME, cut)
             self.rows.append(rows)
             self.gradients.append(gradient[:numel].view(shape))
-            parameter.data = padded[: len(parameter)]
+            narrow(parameter, padded[: len(parameter)], self.gradient.dtype)
 
     @collective
     def reduce(self) -> None:
@@ -60,27 +65,32 @@ class Bucket:
         gradients: Any = [parameter.grad for parameter in self.parameters]
         # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
         flat = torch._chunk_cat(gradients, 0, self.ranks.size()).div_(self.ranks.size()).view(-1)
+        flat = flat.to(self.reduced_as or flat.dtype)
         for parameter in self.parameters:
             parameter.grad = None
         if flat.device.type == "cpu":
             self.gradient.copy_(ring_reduce_scatter(flat, self.ranks))
         else:
-            work = dist.reduce_scatter_tensor(self.gradient, flat, group=self.ranks, async_op=True)
-            self._sent = flat, work
+            wide = flat.dtype == self.gradient.dtype
+            mean = self.gradient if wide else flat.new_empty(len(self.own))
+            work = dist.reduce_scatter_tensor(mean, flat, group=self.ranks, async_op=True)
+            self._sent = flat, mean, work
 
     def reduced(self) -> None:
         """Wait for the rows' gradients and hand them to the rows."""
         if self._sent is not None:
-            self._sent[1].wait()
-            self._sent = None
-        self.missing = len(self.parameters)
+            (_, mean, work), self._sent = self._sent, None
+            work.wait()
+            if mean is not self.gradient:
+                self.gradient.copy_(mean)
         for rows, gradient in zip(self.rows, self.gradients, strict=True):
             rows.grad = gradient
 
     def gather(self) -> tuple[Tensor, Any]:
         """Begin to gather the rows of all ranks: where they come, and what to wait for."""
-        gathered = self.own.new_empty(self.ranks.size() * len(self.own))
-        return gathered, dist.all_gather_into_tensor(gathered, self.own, self.ranks, async_op=True)
+        own = self.own.to(self.dtype)
+        gathered = own.new_empty(self.ranks.size() * len(own))
+        return gathered, dist.all_gather_into_tensor(gathered, own, self.ranks, async_op=True)
 
     def spread(self, gathered: Tensor) -> None:
         """Copy the rows of all ranks into the whole parameters."""
@@ -100,46 +110,16 @@ class ShardedOptimiser(Optimizer):
         parameters: Iterable[nn.Parameter],
         make: Callable[[Iterable[nn.Parameter]], Optimizer],
         ranks: dist.ProcessGroup,
+        precision: Precision,
     ) -> None:
-        self.buckets = [Bucket(members, ranks) for members in buckets(list(parameters)[::-1])]
-        self.ranks, self._next, self._hold = ranks, 0, False
+        members = buckets(list(parameters)[::-1])
+        self.buckets = [Bucket(some, ranks, precision) for some in members]
+        self.reduction, self.ranks = Reduction(self.buckets), ranks
         wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         rows = [one for bucket in self.buckets for one in bucket.rows]
         super().__init__([{"params": rows, "wholes": wholes}], {})
         self.inner = make(rows)
         self.rows = dict(zip(wholes, rows, strict=True))
-
-    def overlap(self) -> None:
-        """Reduce each bucket as soon as a backward pass has its last gradient, in their order."""
-        for bucket in self.buckets:
-            for parameter in bucket.parameters:
-                any_parameter: Any = parameter
-                any_parameter.register_post_accumulate_grad_hook(partial(self._ready, bucket))
-
-    def _ready(self, bucket: Bucket, parameter: Tensor) -> None:
-        if self._hold:
-            return
-        bucket.missing -= 1
-        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
-            self.buckets[self._next].reduce()
-            self._next += 1
-
-    @contextmanager
-    def without_reduction(self) -> Iterator[None]:
-        """Gradients stay whole and are added up on their own rank within this context."""
-        self._hold = True
-        try:
-            yield
-        finally:
-            self._hold = False
-
-    def reduce(self) -> None:
-        """Reduce what no backward pass has, and wait for all: rows then have mean gradients."""
-        for bucket in self.buckets[self._next :]:
-            bucket.reduce()
-        for bucket in self.buckets:
-            bucket.reduced()
-        self._next = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of rows and whole parameters."""

@@ -34,14 +34,14 @@ from pipeline.strategies.sharded.rows import ShardedOptimiser
 def shard_optimiser(parts: Parts) -> ShardedStepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
     group, ranks = Group.join(parts.layout), mesh_of(parts.layout).get_group()
-    optimiser = ShardedOptimiser(parts.model.parameters(), parts.make_optimiser, ranks)
-    optimiser.overlap()
+    optimiser = ShardedOptimiser(
+        parts.model.parameters(), parts.make_optimiser, ranks, parts.precision
+    )
     return ShardedStepper(
         parts.prepared(optimiser),
         group,
         ranks=ranks,
-        reduce=optimiser.reduce,
-        accumulating=optimiser.without_reduction,
+        reduction=optimiser.reduction,
     )
 
 
@@ -57,6 +57,8 @@ def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepp
         reshard=reshard,
         offload=offload,
         narrow=parts.precision.narrow_weights,
+        gradients=parts.precision.gradients,
+        reduced=parts.precision.reduced,
     )
     parts.materialise()
     return ShardedStepper(
@@ -74,36 +76,45 @@ def shard(
     reshard: bool,
     offload: bool = False,
     narrow: torch.dtype | None = None,
+    gradients: torch.dtype | None = None,
+    reduced: torch.dtype | None = None,
 ) -> FSDPModule:
     """Cut the weights in place: one group of parameters for each block, one for the rest.
 
     A group's weights are gathered before its forward pass; `reshard` frees them after it and
     gathers them again for the backward pass, after which its gradients are reduced and scattered.
     `offload`: shards of weights and gradients lie on the host, where the optimiser steps. `narrow`:
-    what is gathered, computed and reduced has this type; the shards keep theirs.
+    what is gathered and computed has this type; the shards keep theirs. Gradients add up in the
+    type `gradients` and travel in `reduced`, without these as they are computed.
     """
     blocks: Any = model.blocks
+    # Weights of targets, which the model itself is given, stay as they are.
     policies: dict[str, Any] = {
+        "mesh": mesh,
         "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
-        "mp_policy": MixedPrecisionPolicy(param_dtype=narrow),
+        "mp_policy": MixedPrecisionPolicy(narrow, gradients, cast_forward_inputs=False),
     }
     for block in blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, **policies)
-    root: FSDPModule = fully_shard(model, mesh=mesh, reshard_after_forward=False, **policies)
+        fully_shard(block, reshard_after_forward=reshard, **policies)
+    root: FSDPModule = fully_shard(model, reshard_after_forward=False, **policies)
     for module in (*blocks, root):
-        if mesh.device_type == "cpu" or narrow == torch.float16:
-            module.set_custom_reduce_scatter(MeanReduceScatter())
+        if mesh.device_type == "cpu" or narrow == torch.float16 or reduced is not None:
+            module.set_custom_reduce_scatter(MeanReduceScatter(reduced))
         if narrow == torch.float16:
             module.set_gradient_divide_factor(1.0)
     return root
 
 
 class MeanReduceScatter(ReduceScatter):
-    """A reduce-scatter of FSDP2: on CPUs our ring, and float16 divided as DDP divides it.
+    """A reduce-scatter of FSDP2: on CPUs our ring, float16 divided as DDP divides it, or narrowed.
 
     FSDP2 divides float16 by the root of the ranks before its sum and after it, which overflows
     where DDP, which divides by their number first, does not: each would skip other steps.
+    `reduced`: the type in which gradients travel, where they add up in another one.
     """
+
+    def __init__(self, reduced: torch.dtype | None = None) -> None:
+        self.reduced = reduced
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -123,12 +134,16 @@ class MeanReduceScatter(ReduceScatter):
         """Every rank gets its own piece of the mean of all inputs."""
         if input_tensor.dtype == torch.float16:
             input_tensor /= group.size()
-        if input_tensor.device.type != "cpu":
-            dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group)
+        sent = input_tensor.to(self.reduced or input_tensor.dtype)
+        if sent.device.type != "cpu":
+            mean = output_tensor.to(sent.dtype)
+            dist.reduce_scatter_tensor(mean, sent, op, group)
+            if mean is not output_tensor:
+                output_tensor.copy_(mean)
             return
         if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
             raise ValueError(f"the ring adds or averages, given {op}")
-        output_tensor.copy_(ring_reduce_scatter(input_tensor, group))
+        output_tensor.copy_(ring_reduce_scatter(sent, group))
         if op == dist.ReduceOp.AVG:
             output_tensor /= group.size()
 

@@ -12,9 +12,10 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
-from pipeline.parallel.mesh import DATA, TENSOR, Degrees, Layout, nearest
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, TENSOR, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
+from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -53,9 +54,10 @@ class Part:
         """
         activation = tokens * spec.model.width
         product = FP32 if spec.precision in ("fp32", "tf32") else HALF
+        norm = widths(spec.precision).stream
         cuts = models.axis_cuts(spec.model)
-        block = cuts.entries * FP32 + cuts.exits * product + self._again(spec, product, FP32)
-        ends = (self.is_first + self.is_last) * FP32 * activation
+        block = cuts.entries * norm + cuts.exits * product + self._again(spec, product, norm)
+        ends = (self.is_first + self.is_last) * norm * activation
         return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
 
     def _again(self, spec: RunSpec, product: float, norm: float) -> float:
@@ -112,7 +114,7 @@ class Tensor(Strategy):
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
     """
 
-    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1")
+    precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
     variants = (
         {"ranks": 2},
         {"ranks": 2, "sequence": True},
@@ -159,9 +161,10 @@ class Tensor(Strategy):
         """Weights of products are cut; norms, positions and the biases of rows are not."""
         size = dict(layout.axes)[TENSOR]
         share, kept = self._share(spec, size), kept_of_block(size, sequence=self.sequence)
+        wide, several = widths(spec.precision).wide_gradients, layout.data_parallel > 1
         return Footprint(
-            buffer_bytes=0,
-            holds_gradients=layout.data_parallel > 1,
+            buffer_bytes=int(min(BUCKET_BYTES, share * gradients)) if wide and several else 0,
+            holds_gradients=several and not wide,
             weight_share=share,
             gradient_share=share,
             optimiser_share=share,

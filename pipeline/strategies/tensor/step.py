@@ -10,6 +10,7 @@ it, which together send what the all-reduce does.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,35 +23,47 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeline.parallel.cut import cut, cut_of
 from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
 from pipeline.parallel.mesh import DATA, TENSOR
+from pipeline.parallel.reduction import mean_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
+
+NOTHING: Mapping[Any, Tensor] = {}
 
 
 def build(parts: Parts, *, sequence: bool) -> TensorStepper:
     """Cut the layers along the tensor axis, wrap what is left along the data axis. Collective."""
     group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
-    axis = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence)
+    axis = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence, reduced=parts.precision.reduced)
     cut_layers(parts.model, axis)
-    parts.materialise()
-    forward = None
-    if parts.layout.data_parallel > 1:
-        forward = DistributedDataParallel(
+    prepared = parts.prepare()
+    options: dict[str, Any] = {}
+    if parts.layout.data_parallel > 1 and parts.precision.wide_gradients:
+        options["reduction"] = mean_of(parts, mesh[DATA].get_group())
+    elif parts.layout.data_parallel > 1:
+        options["forward"] = DistributedDataParallel(
             parts.model,
             process_group=mesh[DATA].get_group(),
             gradient_as_bucket_view=True,
             broadcast_buffers=False,  # positions are the same on all ranks
         )
-    return TensorStepper(parts.prepare(), group, axis=axis, forward=forward)
+    return TensorStepper(prepared, group, axis=axis, **options)
 
 
 class TensorAxis:
     """The ranks along the tensor axis of this one; its methods are collective among them.
 
     `sequence`: between pairs of cut layers each has consecutive tokens of every sequence.
+    `reduced`: the type in which gradients travel, None for their own.
     """
 
-    def __init__(self, ranks: dist.ProcessGroup, *, sequence: bool = False) -> None:
-        self.ranks, self.sequence = ranks, sequence
+    def __init__(
+        self,
+        ranks: dist.ProcessGroup,
+        *,
+        sequence: bool = False,
+        reduced: torch.dtype | None = None,
+    ) -> None:
+        self.ranks, self.sequence, self.reduced = ranks, sequence, reduced
         self.size = ranks.size()
         self.partial: set[Tensor] = set()
         """Whole parameters of which this rank sees a part of the input, though no tokens less."""
@@ -75,15 +88,17 @@ class TensorAxis:
         dist.reduce_scatter_tensor(own, parts, group=self.ranks)
         return own
 
-    def add_uncut(self, model: nn.Module) -> None:
+    def add_uncut(self, model: nn.Module, rows: Mapping[Any, Tensor] = NOTHING) -> None:
         """Add up the gradients of what is whole on all ranks, where each saw some tokens alone.
 
-        Or, of what is `partial`, some heads alone.
+        Or, of what is `partial`, some heads alone. Where this rank has `rows` of them, of these.
         """
-        uncut = [p for p in model.parameters() if cut_of(p) is None and p.grad is not None]
-        seen: list[Any] = [p.grad for p in uncut if self.sequence or p in self.partial]
+        uncut = [p for p in model.parameters() if cut_of(p) is None]
+        some = [rows.get(p, p).grad for p in uncut if self.sequence or p in self.partial]
+        seen = [gradient for gradient in some if gradient is not None]
         if seen:
-            unflatten(self.add(flattened(seen)), seen)
+            flat = flattened(seen)
+            unflatten(self.add(flat.to(self.reduced or flat.dtype)), seen)
 
     def enter(self, x: Tensor) -> Tensor:
         """The input of a column cut: unchanged, or gathered where sequences are cut.

@@ -137,8 +137,8 @@ def test_a_rank_reads_what_it_holds_and_no_more(group, tmp_path, monkeypatch, na
     assert kept <= sum(numbers) <= 1.25 * kept
 
 
-@pytest.mark.parametrize("before", ["fp32", "amp_o2"])
-@pytest.mark.parametrize("after", ["fp32", "amp_o2"])
+@pytest.mark.parametrize("before", ["fp32", "amp_o2", "bf16_masters"])
+@pytest.mark.parametrize("after", ["fp32", "amp_o2", "bf16_masters"])
 def test_masters_and_weights_stand_for_each_other(tmp_path, before, after) -> None:
     """FSDP2 saves the masters of its narrow weights as weights, others save both."""
     made = []

@@ -60,7 +60,7 @@ def kept_bytes(model: ModelSpec, precision: str, sequences: int, recompute: bool
     return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp_o1", "amp_o2"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp_o2", "bf16_masters"])
 @pytest.mark.parametrize(("model", "sequences"), [(SMALL, 1), (SMALL, 8), (MIDDLE, 2), (PADDED, 2)])
 def test_activations_are_what_torch_keeps(model, sequences, precision) -> None:
     spec = replace(run_of("smoke", "single", 1), model=model, precision=precision)
@@ -163,6 +163,8 @@ def test_narrow_weights_keep_masters_and_their_gradients() -> None:
     found = predict(spec)
     count = num_parameters(spec.model)
     assert (found.parameters, found.gradients, found.optimiser) == (6 * count, 6 * count, 8 * count)
+    wide = predict(replace(spec, precision="bf16_masters"))  # gradients are the masters' own
+    assert (wide.parameters, wide.gradients, wide.optimiser) == (6 * count, 4 * count, 8 * count)
 
 
 def test_the_base_of_a_cpu_rank_hangs_on_whether_it_is_forked() -> None:

@@ -55,6 +55,7 @@ def train(name: str, steps: int = 3) -> tuple[torch.nn.Module, torch.optim.Optim
         ("fp16", "float16", "float32", False, True),
         ("amp_o1", "bfloat16", "float32", False, False),
         ("amp_o2", "bfloat16", "bfloat16", True, False),
+        ("bf16_masters", "bfloat16", "bfloat16", True, False),
     ],
 )
 def test_the_record_says_what_ran(name, compute, weights, masters, scaling) -> None:
@@ -175,3 +176,30 @@ def test_a_scaler_survives_its_scalars() -> None:
     second.load_scalars({"scale": 512.0, "_growth_tracker": 7.0})
     assert second.scalars() == {"scale": 512.0, "_growth_tracker": 7.0}
     assert first.scalars()["scale"] == 65536.0
+
+
+def test_on_a_cpu_amp_o1_has_the_bits_of_bf16() -> None:
+    """So the parity suite trains in one of them."""
+    (one, _), (other, _) = train("amp_o1"), train("bf16")
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_gradients_of_bf16_masters_add_up_in_fp32_and_are_the_masters_own() -> None:
+    """One of 257 is lost in bfloat16."""
+    precision, weight = make_precision("bf16_masters", "cpu"), torch.nn.Parameter(torch.ones(1))
+    module = torch.nn.ParameterList([weight])
+    optimiser = precision.prepare(module, torch.optim.SGD([weight], lr=1.0))
+    for factor in (256.0, 1.0):
+        back_propagate(precision, (weight * factor).sum(), optimiser)
+    [master] = precision.clip_parameters(optimiser)
+    assert weight.dtype == torch.bfloat16 and master.dtype == torch.float32
+    assert master.grad is weight.grad and master.grad is not None and master.grad.item() == 257.0
+
+
+def test_wide_gradients_are_refused_where_torch_has_none(monkeypatch) -> None:
+    monkeypatch.setattr("pipeline.precision.native.WIDE_GRADIENTS", False)
+    with pytest.raises(
+        UnsupportedError, match=r"bf16_masters needs Tensor.grad_dtype, which torch"
+    ):
+        make_precision("bf16_masters", "cpu")

@@ -238,6 +238,12 @@ def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
         gathered = [one.parameters - count for one in held]
         assert gathered[0] == pytest.approx(2 * gathered[1], rel=1e-6)
         assert held[0].optimiser == held[1].optimiser
+        [wide] = predict_sent(replace(cut, precision="bf16_masters"))
+        assert wide.wire_bytes == narrow.wire_bytes + 2 * count * 3 / 4, "gradients are fp32"
+        [less] = predict_sent(replace(cut, precision="bf16_reduced"))
+        assert less.wire_bytes == narrow.wire_bytes
+        masters = predict(replace(cut, precision="bf16_masters"))
+        assert masters.parameters == held[1].parameters
     with pytest.raises(UnsupportedError, match="stage 1: amp_o2 narrows weights by FSDP2"):
         strategies.load("sharded", {"stage": 1}).check_precision("amp_o2")
     with pytest.raises(UnsupportedError, match="amp_o2 scales the loss"):

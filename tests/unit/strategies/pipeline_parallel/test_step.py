@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-from pipeline.parallel.group import buckets
-from pipeline.parallel.mesh import BUCKET_BYTES
 from pipeline.parallel.types import Phases
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, Waits
-from pipeline.strategies.pipeline_parallel.step import average, sum_of_squares
+from pipeline.strategies.pipeline_parallel.step import sum_of_squares
 from pipeline.training.worker import kind_of
 
 
@@ -56,13 +53,6 @@ def test_a_pass_that_fails_leaves_no_wait_open() -> None:
     assert noted.said == ["+communication", "-communication", "forward"]
 
 
-def test_gradients_are_averaged_in_buckets_of_bounded_size() -> None:
-    small = [torch.zeros(10) for _ in range(3)]
-    large = torch.zeros(BUCKET_BYTES // 4)
-    assert [len(bucket) for bucket in buckets([*small, large, *small])] == [4, 3]
-    assert list(buckets([])) == []
-
-
 def test_squares_of_no_gradients_are_nought_and_their_sum_is_double_precision() -> None:
     device = torch.device("cpu")
     assert sum_of_squares([], device) == 0
@@ -99,12 +89,3 @@ def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
     with pytest.raises(RuntimeError) as raised:
         stage.forward_one_chunk(0)
     assert kind_of(raised.value) == "oom"
-
-
-def test_large_scaled_gradients_do_not_overflow_in_their_mean(monkeypatch) -> None:
-    """Eight times 32,768 is more than float16 holds; their mean is not."""
-    monkeypatch.setattr("torch.distributed.all_reduce", lambda flat, group: flat.mul_(8))
-    gradient = torch.full((3,), 32_768.0, dtype=torch.float16)
-    group: Any = SimpleNamespace(size=lambda: 8)
-    average([gradient], group)
-    assert gradient.tolist() == [32_768.0] * 3

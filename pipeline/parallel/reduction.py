@@ -1,0 +1,124 @@
+"""Gradients reduced bucket by bucket, each as soon as the backward pass has its last one.
+
+torch's DistributedDataParallel does so for gradients of the type of their weights. Megatron-LM's,
+whose wider gradients these buckets take too, does it in Python as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeline.parallel.collectives import collective
+from pipeline.parallel.group import buckets, flattened
+from pipeline.parallel.mesh import BUCKET_BYTES
+from pipeline.parallel.types import Parts
+
+
+class Bucket(Protocol):
+    """Parameters whose gradients travel together."""
+
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """In the order in which they travel."""
+
+    def reduce(self) -> None:
+        """Begin to reduce their gradients, and drop them. Collective."""
+
+    def reduced(self) -> None:
+        """Wait for what was begun; the mean gradients are then where the optimiser finds them."""
+
+
+class Reduction:
+    """Reduces buckets in their order, so that it is the same on all ranks."""
+
+    def __init__(self, buckets: Iterable[Bucket]) -> None:
+        self.buckets, self._passes, self._hold = list(buckets), 1, False
+        self._reset()
+
+    def _reset(self) -> None:
+        """Nothing is reduced yet, and all gradients are still to come."""
+        self._missing = [self._passes * len(bucket.parameters) for bucket in self.buckets]
+        self._next = 0
+
+    def overlap(self, passes: int = 1) -> None:
+        """From now on reduce in the last of so many backward passes of a step."""
+        self._passes = passes
+        self._reset()
+        for index, bucket in enumerate(self.buckets):
+            for parameter in bucket.parameters:
+                any_parameter: Any = parameter
+                any_parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
+
+    def _ready(self, index: int, parameter: Tensor) -> None:
+        if self._hold:
+            return
+        self._missing[index] -= 1
+        while self._next < len(self.buckets) and not self._missing[self._next]:
+            self.buckets[self._next].reduce()
+            self._next += 1
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Gradients stay whole and are added up on their own rank within this context."""
+        self._hold = True
+        try:
+            yield
+        finally:
+            self._hold = False
+
+    def finish(self) -> None:
+        """Reduce what no backward pass has, and wait for all."""
+        for bucket in self.buckets[self._next :]:
+            bucket.reduce()
+        for bucket in self.buckets:
+            bucket.reduced()
+        self._reset()
+
+
+class MeanBucket:
+    """The mean over all ranks of a group, by an all-reduce; gradients become views of it.
+
+    `reduced_as` is the type in which they travel, None for their own.
+    """
+
+    def __init__(
+        self, parameters: list[nn.Parameter], ranks: dist.ProcessGroup, reduced_as: Any = None
+    ) -> None:
+        self.parameters, self.ranks, self.reduced_as = parameters, ranks, reduced_as
+        self._sent: tuple[Tensor, torch.dtype, Any] | None = None
+
+    @collective
+    def reduce(self) -> None:
+        """Begin to add up the gradients of all ranks, and drop this rank's own."""
+        gradients: Any = [parameter.grad for parameter in self.parameters]
+        # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
+        mean = flattened(gradients).div_(self.ranks.size())
+        flat = mean.to(self.reduced_as or mean.dtype)
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._sent = flat, mean.dtype, dist.all_reduce(flat, group=self.ranks, async_op=True)
+
+    @collective
+    def reduced(self) -> None:
+        """Wait, and hand the mean gradients to their parameters."""
+        assert self._sent is not None
+        (flat, dtype, work), self._sent = self._sent, None
+        work.wait()
+        pieces = torch.split(flat.to(dtype), [parameter.numel() for parameter in self.parameters])
+        for parameter, piece in zip(self.parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
+
+
+def mean_of(
+    parts: Parts, ranks: dist.ProcessGroup, bucket_bytes: float = BUCKET_BYTES
+) -> Reduction:
+    """Mean gradients over a group, in buckets of the last parameters first, as DDP has them."""
+    members = buckets(list(parts.model.parameters())[::-1], bucket_bytes)
+    return Reduction(MeanBucket(some, ranks, parts.precision.reduced) for some in members)
