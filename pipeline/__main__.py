@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import io
 import os
 import signal
 import sys
@@ -154,8 +153,6 @@ def program() -> int:
     inherited.begin()
     if sys.stdout is None:  # closed by the caller (`>&-`)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a title may hold what the locale has not
-        sys.stdout.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

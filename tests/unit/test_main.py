@@ -120,13 +120,3 @@ def test_a_closed_stdout_is_no_bug(tmp_path: Path) -> None:
     helped = command.partition(" strategies")[0] + " >&-"
     done = subprocess.run(["sh", "-c", helped], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == ""
-
-
-def test_what_a_locale_has_not_is_printed_all_the_same() -> None:
-    code = (
-        "import io, sys; from pipeline import __main__ as m; "
-        "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='ascii'); "
-        "m.main = lambda: print('Gr\\u00f6\\u00dfe'); m.inherited.begin = lambda: None; m.program()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "Gr\\xf6\\xdfe\n", "")
