@@ -347,7 +347,7 @@ RESULTS: dict[str, Case] = {
     ),
     "a page of metrics of another study": Case(
         "D", _nothing, "page --study r/study.json --metrics other/metrics/metrics.parquet "
-        "--figures r/figures --tables r/tables --runs r/runs --out p.html", "is of study 'other'",
+        "--figures r/figures --runs r/runs --out p.html", "is of study 'other'",
     ),
 }  # fmt: skip
 """Folders of results of somebody else, or of oneself after some copying."""
@@ -466,7 +466,6 @@ NO_EFFECT = (
     "plan --study smoke --auto --calibration c.json --nodes 2",
     "plan --study smoke --auto --calibration c.json --batch 8",
     "plan --study smoke --auto --calibration c.json --gpus-per-node 2",
-    "plan --study smoke --auto --calibration c.json --devices 2",
     "plan --study smoke --auto --calibration c.json --device a100-80",
     "plan --study bai2022 --auto --device v100-16 --link 100gbit --calibration c.json",
     "plan --study bai2022 --auto --device v100-16 --link 100gbit --nodes 2",
@@ -475,10 +474,6 @@ NO_EFFECT = (
     "plan --study smoke --precision bf16",
     "plan --model 1.3B --device a100-80 --auto",
     "plan --model 1.3B --device a100-80 --calibration c.json",
-    "plan --model 1.3B --device a100-80 --size 350M",
-    "plan --model 1.3B --device a100-80 --recompute",
-    "plan --model-sizes --link 1gbit",
-    "plan --model-sizes --auto",
     "predict --study smoke --calibration c.json --base",
     "predict --points p.csv --out o.csv --calibration c.json",
     "predict --points p.csv --out o.csv --metrics c.json",

@@ -40,9 +40,7 @@ BRIEF_STEPS, BRIEF_BATCH = 3, 32
 """Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2", "bf16_masters", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`; amp_o1 has the bits of bf16 here."""
-DEEP = ("fp32", "bf16", "fp16", "bf16_masters")
-"""In which deeper models are trained too."""
-VARIED = ("fp32", "fp16", "bf16_masters")
+VARIED = ("fp32", "fp16")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")

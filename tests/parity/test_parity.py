@@ -222,7 +222,7 @@ def test_a_model_of_transformers_takes_the_same_steps(launched, strategy, world,
     if case.profiled and strategy in cases.CUT:
         assert_sends_what_it_says(runs, case, world)
     if case.resume:
-        reference = replace(case.reference(), resume=True)
+        reference = replace(case.reference(world), resume=True)
         assert_same_tensors(runs.checkpoint(case), single.checkpoint(reference))
 
 
@@ -367,6 +367,8 @@ def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, vari
     most, able = accumulations_of(strategy, world, variant)[-1], precisions_of(strategy, variant)
     for precision in {"fp32", MASTERS} & {*able}:
         case = case_of(strategy, world, variant, precision, most)
+        if precision == MASTERS and case not in cases.cases_of(strategy, world):
+            continue
         if unstated := strategies.load(strategy, case.options).sends_unstated:
             pytest.skip(f"{case.name}: {unstated}")
         assert case.profiled

@@ -88,10 +88,10 @@ def test_the_command_writes_the_table_and_says_that_it_is_projected(tmp_path, ca
     ("words", "error"),
     [
         ("--study bai2022 --device v100-16", "--device needs --link for several nodes"),
-        ("--study bai2022 --nodes 2", "go with --device"),
-        ("--points README.md --weak", "--weak goes with --study"),
+        ("--study bai2022 --nodes 2", "--nodes would do nothing with --study"),
+        ("--points README.md --weak", "--weak would do nothing with --points"),
         ("--study bai2022 --device v100-16 --nodes 2,1025", "'1025' is no whole number from 1"),
-        ("--study bai2022 --device v100-16 --base", "--device goes without --base"),
+        ("--study bai2022 --device v100-16 --base", "--base would do nothing with --device"),
     ],
 )
 def test_what_is_missing_is_named(words, error, capsys) -> None:

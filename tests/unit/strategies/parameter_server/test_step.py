@@ -29,6 +29,11 @@ def test_large_scaled_gradients_do_not_overflow_in_the_sum(sent: list[torch.Tens
     gradient = torch.full((3,), LARGE, dtype=torch.float16)
     for is_root in (False, True):
         model = SimpleNamespace(parameters=lambda: [SimpleNamespace(grad=gradient)])
-        rank: Any = SimpleNamespace(group=SimpleNamespace(size=RANKS), is_root=is_root, model=model)
+        rank: Any = SimpleNamespace(
+            group=SimpleNamespace(size=RANKS),
+            is_root=is_root,
+            model=model,
+            precision=SimpleNamespace(reduced=None),
+        )
         Star.push(rank)
     assert gradient.tolist() == [LARGE] * 3
