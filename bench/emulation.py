@@ -5,8 +5,8 @@
 
 In real time each node has a core of its own and nothing is stretched: that is the truth. With
 `--share` emulated nodes have so many cores of their own, beside those of nodes in real time. All
-variants of a strategy (real time and each factor) run in each repeat, in an order of its own, so
-that drift of the machine hits them alike. Runs that the host of a
+variants of a strategy (real time, each factor, with and without the yardstick) run in each repeat,
+in an order of its own, so that drift of the machine hits them alike. Runs that the host of a
 virtual machine disturbs are made again (`bench/emulated/undisturbed.py`).
 """
 
@@ -26,6 +26,7 @@ from typing import Any
 from bench.emulated import checks
 from bench.emulated.lanes import Lanes
 from bench.emulated.runs import Runs, Variant
+from pipeline.emulation.dilation import YARDSTICK_LEAST
 from pipeline.emulation.nodes import why_not
 from pipeline.machine.facts import hardware, provenance
 from pipeline.study.spec import RunSpec
@@ -36,7 +37,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "ten times as large": {"num_layers": 4, "width": 176},
 }
 CELLS = ("sps", "dps", "horovod")
-"""Of the default study."""
+"""Of the default study; forward passes of the others wait for other ranks: no yardstick."""
 OTHERS = ("sharded", "pipeline_parallel")
 
 
@@ -110,7 +111,7 @@ def accuracy(runs: Runs, name: str, extent: Extent) -> dict[str, Any]:
     first, *others = variants(runs, name, extent.factors, extent.nodes)
     real, *emulated = runs.in_turn(extent.repeats, [first, *others])
     ratios = [
-        {"factor": one.factor}
+        {"factor": one.factor, "yardstick": bool(one.spec.world.yardstick)}
         | checks.shown(
             checks.interval_of([a.seconds / b.seconds for a, b in zip(taken, real, strict=True)])
         )
@@ -121,10 +122,14 @@ def accuracy(runs: Runs, name: str, extent: Extent) -> dict[str, Any]:
 
 
 def variants(runs: Runs, name: str, factors: Sequence[float], nodes: int = NODES) -> list[Variant]:
-    """A strategy in real time and at each factor."""
+    """A strategy in real time, at each factor, and with the yardstick where it can be had."""
     paced = spec_of(runs, name, nodes)
-    real = replace(paced, world=replace(paced.world, real_time=True))
-    return [Variant(real, 1), *(Variant(paced, factor) for factor in factors)]
+    plain = replace(paced, world=replace(paced.world, yardstick=None))
+    real = replace(plain, world=replace(plain.world, real_time=True))
+    found = [Variant(real, 1), *(Variant(plain, factor) for factor in factors)]
+    if paced.world.yardstick:
+        found += [Variant(paced, factor) for factor in factors if factor >= YARDSTICK_LEAST]
+    return found
 
 
 def spec_of(runs: Runs, name: str, nodes: int = NODES) -> RunSpec:
@@ -132,7 +137,8 @@ def spec_of(runs: Runs, name: str, nodes: int = NODES) -> RunSpec:
     if name in CELLS:
         return runs.spec(name, nodes, checks.RATE_MBITS)
     plain = runs.spec("dps", nodes, checks.RATE_MBITS)
-    return replace(plain, cell=name, strategy=name, options={})
+    world = replace(plain.world, yardstick=None)
+    return replace(plain, cell=name, strategy=name, options={}, world=world)
 
 
 if __name__ == "__main__":

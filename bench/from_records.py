@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.load import load_study
 from pipeline.study.real_time import planned_order
 from pipeline.study.study import Study
+from tests.fake_bench import make_yardstick
 from tests.fake_records import make_manifest, make_record
 
 SHAPE, MANY = (ROOT / f"workflow/config/{name}/study.yaml" for name in ("smoke", "eight-nodes"))
@@ -79,6 +81,7 @@ def metrics(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
     results = folder / "many"
     count = write_results(results, content)
     words = [f"--study={results}/study.json", f"--runs={results}/runs"]
+    words += [f"--yardstick={results}/yardstick.json"]
     return {"runs": count} | timed(*pipeline("metrics", *words, f"--out={results}/m.parquet"))
 
 
@@ -105,6 +108,9 @@ def write_results(results: Path, content: dict[str, Any]) -> int:
     """Records of all runs with what belongs to them; returns their number."""
     write_text(results / "study.json", json.dumps(content, sort_keys=True) + "\n")
     write_text(results / "tokens/manifest.json", json.dumps(make_manifest()))
+    drawn = random.Random(19)
+    passes = [[drawn.gauss(0.01, 0.0005) for _ in range(20)] for _ in range(8)]
+    write_text(results / "yardstick.json", json.dumps(make_yardstick(*passes)))
     tokens = {"manifest_sha256": sha256_of_file(results / "tokens/manifest.json")}
     specs = planned_order(Study.of(content))
     for place, spec in enumerate(specs):

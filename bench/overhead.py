@@ -122,6 +122,7 @@ def spec_of(base: RunSpec, network: str, nodes: int) -> RunSpec:
         link=link,
         cores_per_node=cores,
         threads_per_rank=threads,
+        yardstick=None,
         dilated_for=None,
     )
     work = replace(base.workload, steps=STEPS, untimed_steps=1, global_batch=8)

@@ -7,7 +7,7 @@ the sequences, measured here in the same repeats, and the bytes that the strateg
 formula (a ring) over the rate of the link, headers included. It is met where all communication is
 hidden behind computation. DDP is measured with several sizes of its buckets.
 
-Each repeat has every setting once.
+No yardstick is used, as sharded strategies have none; each repeat has every setting once.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> int:
         return 1
     repeats = 2 if args.quick else args.repeats
     with tempfile.TemporaryDirectory(prefix="samestep-scaling-") as folder:
-        runs = Runs(Path(folder))
+        runs = Runs(Path(folder), yardstick=False)
         places = (2,) if args.quick else (2, 4, 8)
         settings = SETTINGS[:1] if args.quick else SETTINGS
         found = [one for nodes in places for one in scaled(runs, nodes, settings, repeats)]

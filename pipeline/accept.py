@@ -13,7 +13,6 @@ from pipeline.errors import StudyError
 from pipeline.machine import inherited, limits
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
-from pipeline.study.spec import WENT
 from pipeline.study.study import Study
 
 
@@ -45,8 +44,6 @@ def accept_to_run(study: Study) -> None:
 
     A text that has changed since is a note on stderr: nothing is made again by itself.
     """
-    if study.cluster.yardstick:
-        raise StudyError(f"{study.name}: cluster.yardstick {WENT}; leave it out")
     results = Path("results", study.name)
     others = changed(study.corpus, results / "tokens")
     accept(study, has_tokens=others is not None)

@@ -50,7 +50,7 @@ class Taken:
 
 
 class Runs:
-    """Runs of the default study, with tokens made once.
+    """Runs of the default study, with tokens made once; without its yardstick where that is off.
 
     `model` are sizes of its model that differ; `nodes` is the largest number of nodes.
     """
@@ -59,12 +59,15 @@ class Runs:
         self,
         folder: Path,
         *,
+        yardstick: bool = True,
         model: Mapping[str, int] | None = None,
         nodes: int = 2,
     ) -> None:
         self.folder, self.count, self.machine = folder, 0, Machine()
         self.study = self.study_of(model or {}, nodes)
         content = self.study.to_dict()
+        if not yardstick:
+            self.study = replace(self.study, cluster=replace(self.study.cluster, yardstick=None))
         study, spec = folder / "study.json", folder / "tokens.json"
         study.write_text(json.dumps(content), encoding="utf-8")
         spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
@@ -73,6 +76,8 @@ class Runs:
         # It has torch loaded and forks the runs, as in a study.
         preloaded.start_ranks([resolve(self.any)])
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
+        if self.study.cluster.yardstick:
+            self._pipeline("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
 
     @staticmethod
     def study_of(model: Mapping[str, int], nodes: int) -> Study:
@@ -116,6 +121,8 @@ class Runs:
         (out / "spec.json").write_text(variant.spec.to_json(), encoding="utf-8")
         os.environ[dilation.LEAST] = f"{variant.factor:g}"
         arguments = [f"--spec={out}/spec.json", f"--tokens={self.folder}/tokens", f"--out={out}"]
+        if variant.spec.world.yardstick:
+            arguments.append(f"--yardstick={self.folder}/yardstick.json")
         self._pipeline("train", *arguments)
         return read_record(out)
 

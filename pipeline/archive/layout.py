@@ -17,7 +17,7 @@ VALIDATION_FILE = "emulation.json"
 """In archives of before runs in real time, what a bench had measured of emulated nodes: ignored."""
 
 YARDSTICK_FILE = "yardstick.json"
-"""In archives of when CPU seconds counted by a yardstick of the machine's speed: ignored."""
+"""How fast the machine computed undisturbed, of a study that counts CPU seconds by it."""
 
 METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
@@ -54,7 +54,7 @@ PRODUCT = re.compile(_PRODUCT, re.ASCII)
 
 def is_needed(name: str) -> bool:
     """True where a rebuild starts from this file; all others it makes anew or takes from here."""
-    single = (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE)
+    single = (ARCHIVE_FILE, SUMS_FILE, STUDY_FILE, MANIFEST_FILE, YARDSTICK_FILE)
     return name in single or name.startswith("runs/")
 
 

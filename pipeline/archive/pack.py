@@ -26,7 +26,7 @@ from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_run, run_folder
-from pipeline.metrics.emulation import bias_of
+from pipeline.metrics.emulation import bias_of, load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
@@ -51,8 +51,8 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     if not partial:
         made = layout.products(study)
         _check_finished(study, results, made, missing)
-        report = layout.REPORT_FILE
-        kept += [*made, *([report] if (results / report).is_file() else [])]
+        optional = (layout.REPORT_FILE, layout.YARDSTICK_FILE)
+        kept += [*made, *(name for name in optional if (results / name).is_file())]
     check_inputs(records, results)
     for record in records:
         folder = f"runs/{record.spec.run_id.partition('/')[2]}"
@@ -126,7 +126,8 @@ def check_made(study: Study, results: Path) -> None:
     """
     with TemporaryDirectory() as folder:
         anew = Path(folder)
-        made_anew = build(study, results / "runs")
+        yardstick = results / layout.YARDSTICK_FILE if study.cluster.yardstick else None
+        made_anew = build(study, results / "runs", load_uncertainty(yardstick))
         table.write(made_anew, anew / layout.METRICS_FILE)
         if study.claims:
             frame = table.read(anew / layout.METRICS_FILE)

@@ -27,6 +27,7 @@ from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError, SamestepError
 from pipeline.files import made_folder, open_regular, sha256_of_file
 from pipeline.metrics.collect import collect_every
+from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import AGAIN, validate
 from pipeline.study.load import load_study
@@ -140,6 +141,8 @@ def check_records(folder: Path) -> str:
     if isinstance(content, dict) and "extends" in content:
         raise ArchiveError(f"{layout.STUDY_FILE} extends another study; {_AGAIN}")
     study = load_study(folder / layout.STUDY_FILE)
+    if study.cluster.yardstick:
+        load_uncertainty(folder / layout.YARDSTICK_FILE)
     if study.name != facts["study"]:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "

@@ -61,10 +61,51 @@ def tokens(args: argparse.Namespace) -> int:
 
 
 @enter(
+    STUDY,
+    _out(options.new_file, "JSON file to write"),
+    option(
+        "--seconds", type=options.count(1, 3600),
+        help="of measuring; by default some for each precision and size of a micro-batch",
+    ),
+)  # fmt: skip
+def yardstick(args: argparse.Namespace) -> int:
+    """Measure how fast this machine computes a study's passes when nothing disturbs them.
+
+    `python -m pipeline yardstick --study FILE --out FILE`
+    """
+    from pipeline.errors import StudyError
+    from pipeline.files import write_text
+    from pipeline.launch.emulated.yardstick import measured
+    from pipeline.machine import inherited
+    from pipeline.machine.control_groups import usable_cores
+    from pipeline.schemas import validate
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    study = load_study(args.study)
+    if not study.cluster.yardstick:
+        raise StudyError(f"{args.study}: the study has no cluster.yardstick; nothing was measured")
+    inherited.begin(study.environment)
+    made = measured(expand(study), usable_cores(), args.seconds)
+    validate(made, "yardstick", args.out)
+    write_text(args.out, json.dumps(made, indent=1) + "\n")
+    for one in made["passes"]:
+        print(
+            f"yardstick: {one['precision']}, {one['sequences']} sequences: forward pass "
+            f"{1e3 * one['forward_seconds']:.2f} ms, step {1e3 * one['step_seconds']:.2f} ms"
+        )
+    print(f"-> {args.out}")
+    return 0
+
+
+@enter(
     option("--spec", type=options.path, required=True, help="spec.json of the run"),
     option("--tokens", type=options.path, required=True, help="folder of token shards"),
     _out(options.new_folder, "folder for the record"),
     option("--image", type=options.path, help="container image that the ranks run in"),
+    option(
+        "--yardstick", type=options.path, help="what `yardstick` measured, where the study has it"
+    ),
     option(
         "--attempt", type=options.count(1, 1000), default=1, help="how often the run was started"
     ),
@@ -82,7 +123,7 @@ def train(args: argparse.Namespace) -> int:
     from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
-    names = ("spec", "tokens", "out", "image", "attempt")
+    names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
     given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
     again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
     done = preloaded.ask_stage(again)
@@ -92,7 +133,8 @@ def train(args: argparse.Namespace) -> int:
     from pipeline.launch.run import train
     from pipeline.launch.torchrun import RunPaths
 
-    paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve())
+    yardstick = args.yardstick and args.yardstick.resolve()
+    paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve(), yardstick)
     record = train(paths, args.attempt, args.scheduler, args.image)
     run_id = record.run["run_id"]
     if record.status != "ok":
@@ -130,6 +172,7 @@ def follow(args: argparse.Namespace) -> int:
     STUDY,
     RUNS,
     _out(options.new_file, "metrics.parquet to write"),
+    option("--yardstick", type=options.file, help="yardstick.json by which the runs counted"),
 )
 def metrics(args: argparse.Namespace) -> int:
     """Run records -> one validated tidy table (Parquet).
@@ -137,12 +180,17 @@ def metrics(args: argparse.Namespace) -> int:
     `python -m pipeline metrics --study FILE --runs DIR --out metrics.parquet` prints each cell that
     is not ok or not equal, so that none hides.
     """
+    from pipeline.errors import StudyError
     from pipeline.metrics import table
     from pipeline.metrics.build import build
     from pipeline.metrics.counts import report
+    from pipeline.metrics.emulation import load_uncertainty
     from pipeline.study.load import load_study
 
-    frame = build(load_study(args.study), args.runs)
+    study = load_study(args.study)
+    if args.yardstick and not study.cluster.yardstick:
+        raise StudyError(f"--yardstick: the study {study.name} has none; leave the option out")
+    frame = build(study, args.runs, load_uncertainty(args.yardstick))
     table.write(frame, args.out)
     report(frame)
     return 0

@@ -12,8 +12,10 @@ Nor does a rank pay for its waits: one takes 30 to 50 us of a virtual machine's 
 that by another one never ends.
 
 The same work takes a core more CPU seconds after a wait, beside neighbours, and whenever other
-guests of the machine's host use its caches. Nothing corrects for that: a yardstick of the machine's
-speed did, and its errors differed more from strategy to strategy (docs/decisions/26).
+guests of the machine's host use its caches. With `forward_seconds` of a yardstick (see
+`pipeline.launch.emulated`) a rank pays for what its work would take at the machine's undisturbed
+speed: each forward pass, whose work is known, tells how fast the machine is now, and the CPU
+seconds from its beginning on, up to the next one's, count by that.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.study.spec import WorldSpec
 
@@ -66,20 +70,37 @@ class Pacer:
     """Paces the thread that makes it.
 
     `dilation` seconds of this machine pass for one of the emulated cluster; `speed` is the node's.
+    `forward_seconds` is what a forward pass of the rank's micro-batch takes by the yardstick, in
+    CPU seconds; None where CPU seconds count as they are.
     """
 
-    def __init__(self, dilation: float = 1.0, speed: Speed = Speed()) -> None:
-        self.dilation, self.speed = dilation, speed
+    def __init__(
+        self,
+        dilation: float = 1.0,
+        speed: Speed = Speed(),
+        forward_seconds: float | None = None,
+    ) -> None:
+        self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
+        self.machine_speeds: list[float] = []
+        """Speed of this machine over the yardstick's, at each forward pass so far."""
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
         self._factor = dilation
-        self._due = self._cpu = self._others_from = self._waits = 0.0
+        self._due = self._cpu = self._counted = self._others_from = self._waits = 0.0
+        self._per_second = 1.0
         self._settled_at: float | None = None
         if self.paces:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of this thread so far, its waits left out."""
-        return time.thread_time() - self._waits
+        """CPU seconds of this thread so far, by the yardstick and without its waits."""
+        return self._counted + self._per_second * (self._own() - self._cpu)
+
+    def forward_ended(self) -> None:
+        """A forward pass has ended that began with a settlement; count by its speed from there."""
+        own = self._own() - self._cpu
+        if self._forward_seconds is not None and own > 0:
+            self._per_second = self._forward_seconds / own
+            self.machine_speeds.append(self._per_second)
 
     def moment(self) -> float:
         """The time now; right after a settlement, the time at which what follows began.
@@ -109,6 +130,13 @@ class Pacer:
             self._pay()
             self._begin()
 
+    def told(self) -> dict[str, Any]:
+        """The machine's speed over the yardstick's, of all forward passes; nothing without one."""
+        if not (speeds := self.machine_speeds):
+            return {}
+        said = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
+        return {"machine_speed": said}
+
     def waited(self) -> None:
         """After a collective: as `settle`, and pay for what other threads did since the last one.
 
@@ -118,7 +146,7 @@ class Pacer:
         if self.paces:
             others = self._of_others() - self._others_from
             self._pay()
-            self._wait(others * (self._factor - 1))
+            self._wait(others * (self._factor * self._per_second - 1))
             self._others_from = self._of_others()  # what polls while this rank waits is not paid
             self._begin()
 
@@ -153,9 +181,13 @@ class Pacer:
         return self._due - time.perf_counter()
 
     def _spent(self) -> float:
-        """CPU seconds of this thread since the last call."""
-        before, self._cpu = self._cpu, self.cpu_seconds()
-        return self._cpu - before
+        """CPU seconds of this thread since the last call, by the yardstick."""
+        before, self._counted, self._cpu = self._counted, self.cpu_seconds(), self._own()
+        return self._counted - before
+
+    def _own(self) -> float:
+        """CPU seconds of this thread so far as the machine took them, its waits left out."""
+        return time.thread_time() - self._waits
 
 
 UNPACED = Pacer()

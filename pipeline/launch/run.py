@@ -36,7 +36,7 @@ from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.load import load_spec
-from pipeline.study.spec import WENT, RunSpec
+from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence
 from pipeline.training.step_files import path_of
 
@@ -70,8 +70,8 @@ def train(
     spec = load_spec(paths.spec)
     if is_to_end():
         raise StoppedError(f"{spec.run_id}: not started, its job was asked to end; start it again")
-    if spec.world.yardstick:
-        raise StudyError(f"{spec.run_id}: world.yardstick {WENT}; leave it out")
+    if paths.yardstick and not spec.world.yardstick:
+        raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
     run = resolve(spec)
     run.layout.check_batch(spec)
     limits.check(run.ranks_per_machine)

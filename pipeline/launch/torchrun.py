@@ -69,11 +69,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Files of one run: its spec, the token shards, and the folder of its record."""
+    """Files of one run: its spec, the token shards, and the folder of its record.
+
+    `yardstick` is the study's, for runs that count CPU seconds by it.
+    """
 
     spec: Path
     tokens: Path
     out: Path
+    yardstick: Path | None = None
 
     @property
     def ranks(self) -> Path:
@@ -198,6 +202,7 @@ def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> t
         f"--launch={place.token}",
         *([f"--owner={place.owner}"] if place.owner else []),
         *(["--may-stop"] if inherited.STOP in os.environ else []),
+        *([f"--yardstick={paths.yardstick}"] if paths.yardstick else []),
         *([f"--image-digest={image_digest}"] if image_digest else []),
     )
 

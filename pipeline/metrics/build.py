@@ -24,15 +24,18 @@ from pipeline.study.real_time import in_real_time
 from pipeline.study.study import Study
 
 
-def build(study: Study, runs: Path) -> pd.DataFrame:
-    """The tidy table of a study; raises RecordError on a missing or unfit record."""
+def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
+    """The tidy table of a study; raises RecordError on a missing or unfit record.
+
+    `uncertainty` is that of the study's yardstick (`load_uncertainty`).
+    """
     records = collect(study, runs)
     real = read_all(study, in_real_time(study), runs)
     labels = cell_labels(study, records)
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
-    bias = bias_from(accurate)
+    bias = bias_from(accurate, uncertainty)
     about: list[dict[str, Any]] = [
         {"metric": "title", "text": study.title},
         {"metric": "compares", "text": " ".join(study.compares)},

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from pipeline.errors import RecordError
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.labels import Labels, label_of, run_context
@@ -21,11 +24,13 @@ from pipeline.metrics.select import pick, plural, records
 from pipeline.metrics.statistics import (
     MIN_REPEATS,
     Interval,
+    interpolated_bounds,
     interval_of_ratio,
     repeats_interval,
 )
 from pipeline.metrics.table import Rows, interval_row, rows
 from pipeline.records import RunRecord
+from pipeline.schemas import read
 
 BASE = "the same cell in real time"
 HOW_TO_MEASURE = "cluster.real_time measures it, in a minute on a machine with two free cores"
@@ -63,18 +68,19 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[Accuracy]:
     return found
 
 
-def bias_from(found: Iterable[Accuracy]) -> float | None:
+def bias_from(found: Iterable[Accuracy], uncertainty: float = 0.0) -> float | None:
     """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
 
-    A core that nodes share has colder caches: all emulated times have that in common, and a ratio
-    of two does not; so cells are held against one another, and a single one against itself in real
-    time. None where no cell has the repeats that an interval needs.
+    All times of a study share the level of its yardstick, the speed of the emulated processor,
+    which a ratio does not have; so cells are held against one another, and a single one against
+    itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
+    two nodes do not show. None where no cell has the repeats that an interval needs.
     """
     ratios = [one.ratio for one in found if one.ratio.n >= MIN_REPEATS]
     pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
     if not pairs:
         return None
-    return max(max(one.high, 1 / one.low) for one in pairs) - 1
+    return max(max(one.high, 1 / one.low) for one in pairs) * (1 + uncertainty) - 1
 
 
 def real_time_rows(records: Iterable[RunRecord], labels: Labels) -> list[Rows]:
@@ -117,3 +123,25 @@ def bias_sentence(table: pd.DataFrame) -> str:
         f"what is outside of that is decided: emulated over real time, measured on this machine, "
         f"was {' to '.join(told)}."
     )
+
+
+def load_uncertainty(path: Path | None) -> float:
+    """By how much the passes of a yardstick may be off against each other; 0 without a file.
+
+    All runs of a study have the same yardstick, so that an error which all its passes share changes
+    what the emulated processor is, and no comparison. What is left is how far each pass is off the
+    geometric mean of all passes of its round: the largest half-width of their medians' 95 %
+    intervals.
+    """
+    if path is None:
+        return 0.0
+    content = read(path, "yardstick", "python -m pipeline yardstick")
+    rounds = [[one["forward_seconds"] for one in shape["rounds"]] for shape in content["passes"]]
+    if len({len(ones) for ones in rounds}) != 1:
+        raise RecordError(
+            f"{path} at $.passes: all need as many rounds; remove the file, it is measured again"
+        )
+    logs = np.log(np.asarray(rounds))
+    own = logs - logs.mean(axis=0)
+    bounds = [(np.median(one), *interpolated_bounds(one)) for one in own]
+    return float(np.expm1(max(max(high - mid, mid - low) for mid, low, high in bounds)))

@@ -10,6 +10,7 @@ comparison of two cells names what differs between their runs (`circumstances_di
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,7 +26,8 @@ FORMER_CLOCK = "own rank, with the report"
 FORMER_MTU = 1500
 """Bytes of a packet on emulated links, in records from before that was recorded."""
 
-BY_WORLD = ("dilation", "threads per rank")
+YARDSTICK = "forward pass by the yardstick"
+BY_WORLD = ("dilation", "threads per rank", YARDSTICK)
 """They follow from the number of nodes, so cells of other worlds differ in them by design."""
 
 NO_IMAGE = "none (on the host)"
@@ -85,6 +87,8 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
     facts["mtu"] = emulation.get("mtu", FORMER_MTU)
     facts["measured_cores"] = min(emulation["measured_cores"])
+    if "forward_seconds" in emulation:
+        facts["forward_seconds"] = emulation["forward_seconds"]
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
     # Records from before TCP was dilated have none.
@@ -113,6 +117,8 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         facts["nccl_tcp"] = 1
     if shares := [rank["steal_share"] for rank in ranks if "steal_share" in rank]:
         facts["steal_share"] = max(shares)
+    if speeds := [rank["machine_speed"]["median"] for rank in ranks if "machine_speed" in rank]:
+        facts["machine_speed"] = statistics.median(speeds)
     if clocks := [mhz for rank in ranks if (mhz := rank.get("cpu_mhz")) is not None]:
         facts["cpu_mhz"] = min(clocks)
     return facts
@@ -135,6 +141,9 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
     if (emulation := execution.get("emulation")) is not None:
         found["MTU"] = str(emulation.get("mtu", FORMER_MTU))
         found["dilation"] = f"{emulation['dilation']:g}"
+        # Of one cell on so many nodes: those of other worlds compute other micro-batches.
+        if (forward := emulation.get("forward_seconds")) is not None:
+            found[YARDSTICK] = f"{1e3 * forward:.4g} ms"
     for name in ("driver", "kernel", "nccl"):
         if told := _of_ranks(run, name):
             found[name] = told

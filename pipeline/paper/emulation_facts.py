@@ -32,6 +32,7 @@ def emulation_facts(table: pd.DataFrame) -> dict[str, Any]:
         "dilation": f"{dilation['value'].max():g}",
         "horovod": bool(dilation["strategy"].eq("horovod").any()),
         "shares": sorted(shares.unique()),
+        "yardstick": not pick(table, "run", "machine_speed").empty,
         # Whether TCP's timers were dilated in all runs; older records have none of them.
         "tcp": len(pick(table, "run", "tcp_congestion_control")) == len(dilation),
         "accuracy": {

@@ -113,6 +113,12 @@ def check(runs: Iterable[RunSpec]) -> None:
         models.num_parameters(run.model)  # raises where its family cannot make it
         strategy.check_spec(run)
         strategy.layout(run.world).check_batch(run)
+        if run.world.yardstick and not strategy.whole_forward:
+            raise StudyError(
+                f"{run.run_id}: cluster.yardstick needs forward passes of the whole model, which "
+                f"strategy {run.strategy} does not have; set it to null in the study, and CPU "
+                "seconds count as they are"
+            )
 
 
 def load(name: str, options: Mapping[str, Any]) -> Strategy:

@@ -121,6 +121,10 @@ class Strategy(ABC):
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, with which it must take the same step."""
 
+    whole_forward: ClassVar[bool] = False
+    """True where each forward pass is that of the whole model and waits for no other rank: then
+    its CPU seconds tell how fast the machine is (`pipeline.launch.emulated.yardstick`)."""
+
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
 

@@ -26,6 +26,7 @@ class Ddp(Strategy):
     `empty_cache`: see `parallel.faults`.
     """
 
+    whole_forward = True
     use = "the model and its optimiser fit one device"
 
     bucket_cap_mb: float = 25.0

@@ -17,6 +17,7 @@ from pipeline.study.spec import RunSpec, WorldSpec
 class Single(Strategy):
     """The study's 'Single GPU'."""
 
+    whole_forward = True
     use = "the reference of every other"
 
     def layout(self, world: WorldSpec) -> Layout:

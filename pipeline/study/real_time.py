@@ -2,9 +2,9 @@
 
 A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with as many cores
 without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest of
-several) are made once more at factor 1, as often as they are timed, and so is the single device,
-over which speedups are taken. What such a step takes is what the emulated one should take; no time
-of these runs goes anywhere else.
+several) are made once more at factor 1 and without a yardstick, as often as they are timed, and so
+is the single device, over which speedups are taken. What such a step takes is what the emulated
+one should take; no time of these runs goes anywhere else.
 """
 
 from __future__ import annotations

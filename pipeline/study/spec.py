@@ -19,8 +19,6 @@ PRECISIONS = (
     "apex_o2",
 )  # fmt: skip
 TIMED, PROFILED, REAL_TIME = "timed", "profiled", "in real time"
-WENT = "went: CPU seconds count as they are, which is more accurate (docs/emulation.md)"
-"""What became of `yardstick`, for those who still state it."""
 NODES_OF_ONE_MACHINE = 254
 """Emulated nodes have addresses of one /24 network."""
 
@@ -133,9 +131,10 @@ class WorldSpec:
     """World of a run: `nodes` x `ranks_per_node` devices, `backend` over `network`.
 
     `threads_per_rank` is None where each machine's cores are shared equally among its ranks.
-    All from `link` on belong to the network `emulated` alone. Time is dilated as `dilated_for`
-    nodes need it, None for `nodes`; `real_time` makes it a run without dilation
-    (`pipeline.study.real_time`). `yardstick` is only read, in records of before (`WENT`).
+    All from `link` on belong to the network `emulated` alone. With `yardstick` CPU seconds count by
+    the machine's undisturbed speed (`pipeline.launch.emulated.yardstick`). Time is dilated as
+    `dilated_for` nodes need it, None for `nodes`; `real_time` makes it a run without dilation
+    (`pipeline.study.real_time`).
     """
 
     nodes: int

@@ -16,8 +16,7 @@ from pipeline.study.spec import ModelSpec, ObjectiveSpec, OptimiserSpec, Workloa
 class Cluster:
     """Nodes and network of the runs.
 
-    `links`, `cores_per_node` and `real_time` belong to the network `emulated`; `yardstick` is only
-    read, in studies of before.
+    `links`, `cores_per_node`, `yardstick` and `real_time` belong to the network `emulated`.
     """
 
     device: str

@@ -31,6 +31,8 @@ class Paced(Phases):
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends; a backward pass that reduces ends with a collective."""
+        if self._phase == FORWARD:
+            self._pacer.forward_ended()
         if self._after_gradients is None:
             self._pacer.settle()
         else:

@@ -73,6 +73,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--owner", default="", help="key of the checkpoints, see checkpoint.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
     parser.add_argument("--may-stop", action="store_true", help="look for fence.STOP at each step")
+    parser.add_argument("--yardstick", type=Path, help="of runs on emulated nodes that have one")
     parser.set_defaults(pacer=Pacer, share=nullcontext)
     return parser.parse_args(arguments)
 
@@ -249,6 +250,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
             **loop.sampler.placement(),
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **{name: value for name, value in optional.items() if value is not None},
+            **loop.clock.pacer.told(),
         },
         "precision": precision.to_dict(),
         "model": {

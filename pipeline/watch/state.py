@@ -140,8 +140,11 @@ class Watched:
 
     def phase(self) -> str | None:
         """Work under way before the first run or after the last; None in between."""
-        if not self.ended and not (self.results / "tokens/manifest.json").exists():
-            return "cutting the text into tokens"
+        if not self.ended:
+            if not (self.results / "tokens/manifest.json").exists():
+                return "cutting the text into tokens"
+            if self.study.cluster.yardstick and not (self.results / "yardstick.json").exists():
+                return "measuring the speed of this machine"
         if any(run.run_id not in self.ended for run in self.planned):
             return None
         newest = max((run.ended for run in self.ended.values()), default=0.0)

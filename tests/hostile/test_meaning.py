@@ -327,3 +327,13 @@ def test_results_that_are_held_against_themselves(laid: Laid, here: Path) -> Non
 def test_an_error_shows_a_long_value_by_its_ends(here: Path) -> None:
     said = refusal(here, "strategies", "--readme", "/".join(["a" * 200] * 12))
     assert "..." in said and len(said) < 1000
+
+
+@pytest.mark.parametrize("command", ["metrics", "train"])
+def test_a_yardstick_of_what_counts_by_none(laid: Laid, here: Path, command: str) -> None:
+    given: dict[str, tuple[str | Path, ...]] = {
+        "metrics": ("--study", laid.study, "--runs", laid.results / "runs"),
+        "train": ("--spec", laid.record("spec.json"), "--tokens", laid.results / "tokens"),
+    }
+    words = ("--yardstick", laid.study, "--out", "out")
+    assert "leave " in refusal(here, command, *given[command], *words)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ import pytest
 from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
 from pipeline.launch import preloaded
+from pipeline.launch.emulated import yardstick
+from pipeline.machine.facts import hardware
 from pipeline.machine.inherited import SENT_AGAIN
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -62,7 +65,8 @@ def run_of(cell: str, nodes: int, link: LinkSpec = LINK, ranks: int = 1) -> RunS
     model = replace(study.model, vocab_size=300, context=16)
     spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
     work = replace(spec.workload, global_batch=8, steps=6, untimed_steps=2)
-    world = replace(spec.world, nodes=nodes, ranks_per_node=ranks, link=link, dilated_for=None)
+    world = replace(spec.world, nodes=nodes, ranks_per_node=ranks, link=link)
+    world = replace(world, yardstick=None, dilated_for=None)
     return replace(spec, world=world, workload=work)
 
 
@@ -308,3 +312,50 @@ def test_after_a_kill_nothing_is_left(victim, small_tokens, tmp_path) -> None:
     finally:
         stage.kill()
         stage.wait()
+
+
+def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path) -> None:
+    """A rank is paced by its forward passes, and its record says how fast the machine was."""
+    spec = run_of("horovod", 2)
+    spec = replace(spec, world=replace(spec.world, yardstick=True))
+    file = tmp_path / "yardstick.json"
+    found = yardstick_of(spec, 2.0e-3)
+    file.write_text(json.dumps(found))
+    folder = tmp_path / "run"
+    started = [*command(spec, small_tokens, folder), f"--yardstick={file}"]
+    subprocess.run(started, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "ok", record["reason"]
+    emulation = record["execution"]["emulation"]
+    assert emulation["forward_seconds"] == 2.0e-3
+    assert emulation["dilation"] == dilate(spec.world, emulation["cores"]).factor >= 2
+    for rank in record["ranks"]:
+        speed = rank["machine_speed"]
+        assert 0 < speed["least"] <= speed["median"] <= speed["most"]
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    assert all(step["seconds"] >= step["cpu_seconds"] > 2.0e-3 for step in steps)
+
+
+def yardstick_of(spec: RunSpec, forward_seconds: float) -> dict[str, Any]:
+    """A yardstick of this machine with made up figures."""
+    precision, sequences = yardstick.shape_of(resolve(spec))
+    once = {"step": 0.01, "waited_step": 0.01, "waited_forward": forward_seconds}
+    once["forward_seconds"] = forward_seconds
+    return {
+        "version": yardstick.VERSION,
+        "measured_at": "2026-11-23T00:00:00+00:00",
+        "hardware": hardware(),
+        "git_commit": None,
+        "cores_per_node": spec.world.cores_per_node,
+        "model": asdict(spec.model),
+        "compile": False,
+        "passes": [
+            {
+                "precision": precision,
+                "sequences": sequences,
+                "forward_seconds": forward_seconds,
+                "step_seconds": 0.01,
+                "rounds": [once] * 2,
+            }
+        ],
+    }

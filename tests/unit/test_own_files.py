@@ -23,6 +23,7 @@ FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "step": ("steps.jsonl", lambda path: read_record(path.parent)),
     "manifest": ("manifest.json", lambda path: Manifest.load(path.parent)),
     "verdicts": ("verdicts.json", read_verdicts),
+    "yardstick": ("yardstick.json", lambda path: read(path, "yardstick", "yardstick")),
     "image": ("image.json", lambda path: read(path, "image", "make image")),
 }
 """Schema -> name of the file, and what reads it."""
@@ -43,7 +44,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_record(folder, make_record(every_run(Study.of(make_study()))[0]))
     for name, content in (("manifest", make_manifest()), ("verdicts", a_verdict())):
         (folder / f"{name}.json").write_text(json.dumps(content))
-    (folder / "image.json").write_text('{"schema_version": 1}')
+    for name in ("yardstick", "image"):
+        (folder / f"{name}.json").write_text('{"schema_version": 1}')
     return folder
 
 

@@ -50,6 +50,7 @@ EVERY_CORE = 1024
 RESULTS = f"results/{UNDER}{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
+YARDSTICK = [f"{RESULTS}/yardstick.json"] if STUDY.cluster.yardstick else []
 RUNS = {spec.run_id.partition("/")[2]: resolve(spec) for spec in planned_order(STUDY)}
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
 RECORDS = [f"{RESULTS}/runs/{run}/run.json" for run in RUNS]

@@ -8,6 +8,7 @@ rule metrics:
         study=STUDY_FILE,
         records=RECORDS,
         steps=STEPS,
+        yardstick=YARDSTICK,
         code=[
             *files("pipeline/metrics/*.py"),
             "pipeline/planner/memory.py",
@@ -21,6 +22,7 @@ rule metrics:
             "pipeline/strategies/pipeline_parallel/schedule.py",
             "pipeline/parallel/wire.py",
             "pipeline/schemas/metrics.schema.json",
+            "pipeline/schemas/yardstick.schema.json",
         ],
     output:
         METRICS,
@@ -28,6 +30,7 @@ rule metrics:
         f"{RESULTS}/logs/metrics.txt",
     params:
         runs=lambda wildcards, input: str(Path(input.records[0]).parents[3]),
+        yardstick=option("yardstick"),
     shell:
-        "python -m pipeline metrics --study {input.study} --runs {params.runs}"
+        "python -m pipeline metrics --study {input.study} --runs {params.runs} {params.yardstick}"
         " --out {output} 2> >(tee {log} >&2)"

@@ -16,10 +16,28 @@ onstart:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
 
 
+# What the machine computes undisturbed: before the runs, with all cores to itself.
+rule yardstick:
+    input:
+        study=ancient(STUDY_FILE),
+        manifest=ancient(f"{TOKENS}/manifest.json"),
+    output:
+        f"{RESULTS}/yardstick.json",
+    log:
+        f"{RESULTS}/logs/yardstick.txt",
+    container:
+        IMAGE
+    threads: EVERY_CORE
+    shell:
+        "python -m pipeline yardstick --study {input.study} --out {output} > {log} 2>&1"
+
+
 # One job trains one run. It takes every core (on a cluster: whole nodes), so that a timed run never
 # overlaps another job, and it depends on its own spec and the tokens alone.
 rule train:
     input:
+        # Where it is made again, no finished run trains again.
+        **{"yardstick": ancient(path) for path in YARDSTICK},
         spec=f"{RESULTS}/runs/{{run}}/spec.json",
         manifest=f"{TOKENS}/manifest.json",
     output:
@@ -39,7 +57,15 @@ rule train:
         runtime=asked("minutes"),
         slurm_extra=asked("slurm_extra"),
         cpus_per_task=-1,
-        image=f"--image {IMAGE}" if CONTAINED else "",
+        # The yardstick's too: finished runs are made again where the text of `shell` changes.
+        image=lambda wildcards, input: " ".join(
+            ([f"--image {IMAGE}"] if CONTAINED else [])
+            + [
+                f"--yardstick {path}"
+                for path in YARDSTICK
+                if RUNS[wildcards.run].spec.world.yardstick
+            ]
+        ),
         attempt=lambda wildcards, attempt: attempt,
     params:
         tokens=folder_of("manifest"),

@@ -24,6 +24,7 @@ from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.measured import check_cores, check_quota, check_rates, measure
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.files import write_text
+from pipeline.launch.emulated import yardstick
 from pipeline.launch.emulated.ranks import EmulatedRun, follow, stay_with
 from pipeline.machine import control_groups
 from pipeline.machine.processes import die_with_parent
@@ -50,6 +51,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     assert link is not None and world.cores_per_node is not None  # of an emulated network
     run.strategy.check()  # nothing waits for a quiet machine to learn that a package is missing
     cores = control_groups.usable_cores()
+    forward_seconds = yardstick.forward_seconds(args.yardstick, run)
     dilation = dilate(world, len(cores))
     quota = control_groups.cpu_quota()
     check_quota(quota, spec, dilation)
@@ -62,6 +64,8 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         tell = partial(write_text, args.out / NOTE)
         measured = measure(spec, nodes, shares, dilation, tell)
         about = measured | {"cores": len(cores)}
+        if forward_seconds is not None:
+            about["forward_seconds"] = forward_seconds
         write_text(args.out / REPORT, json.dumps(about))
         check_cores(measured)
         check_rates(measured)
@@ -70,7 +74,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         for module in run.strategy.modules:
             importlib.import_module(module)
         cables = nodes.listen()
-        with EmulatedRun(run, nodes, shares, dilation).running(args) as ranks:
+        with EmulatedRun(run, nodes, shares, dilation, forward_seconds).running(args) as ranks:
             return follow(ranks, cables.fault)
 
 

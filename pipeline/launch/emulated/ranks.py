@@ -62,12 +62,16 @@ class Rank:
 
 @dataclass(frozen=True)
 class EmulatedRun:
-    """One run on the nodes of all copies: forks its ranks, each into the network of its node."""
+    """One run on the nodes of all copies: forks its ranks, each into the network of its node.
+
+    `forward_seconds` is what the yardstick says of a rank's forward pass, None without one.
+    """
 
     run: ResolvedRun
     nodes: Nodes
     shares: Shares
     dilation: Dilation
+    forward_seconds: float | None = None
 
     @contextmanager
     def running(self, args: Namespace) -> Iterator[list[Rank]]:
@@ -90,7 +94,7 @@ class EmulatedRun:
         self.nodes.enter(copy, node)
         args.share = partial(self.shares.of, copy * self.nodes.count + node)
         speed = speed_of(node, spec.world, f"{spec.seed}/{spec.repeat}/{node}")
-        args.pacer = partial(Pacer, self.dilation.factor, speed)
+        args.pacer = partial(Pacer, self.dilation.factor, speed, self.forward_seconds)
         os.environ.update(self.variables(copy, rank))
         return worker.run(args)
 

@@ -44,6 +44,7 @@ class Horovod(Strategy):
     requires = ("horovod",)
     install = "python -m envs.build_horovod --retry"
     modules = ("horovod.torch",)
+    whole_forward = True
     use = "as `ddp`, by another library"
     lost_peer = ("horovodinternalerror",)
 

@@ -30,6 +30,7 @@ class ParameterServer(Strategy):
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
     """
 
+    whole_forward = True
     use = "to compare with: the root's link carries everything"
 
     engine: str = "process_group"

@@ -13,6 +13,7 @@ from pipeline.archive.layout import (
     MANIFEST_FILE,
     METRICS_FILE,
     STUDY_FILE,
+    YARDSTICK_FILE,
     is_noted,
     products,
 )
@@ -21,9 +22,11 @@ from pipeline.files import note_made, sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
+from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
+from tests.fake_bench import make_yardstick
 from tests.fake_records import make_manifest, make_record, make_study
 
 CELLS = [
@@ -48,7 +51,10 @@ def finished_study(results: Path, **changes: Any) -> Path:
         write_text(folder / "spec.json", spec.to_json())
     for name in products(Study.of(study)):
         write_text(results / name, f"stand-in for {name}\n")
-    made = build(Study.of(study), results / "runs")
+    yardstick = results / YARDSTICK_FILE if study["cluster"].get("yardstick") else None
+    if yardstick:
+        write_text(yardstick, json.dumps(make_yardstick([0.01, 0.011], [0.02, 0.021])))
+    made = build(Study.of(study), results / "runs", load_uncertainty(yardstick))
     table.write(made, results / METRICS_FILE)
     noted = (results / name for name in products(Study.of(study)) if is_noted(name))
     note_made(noted, results / METRICS_FILE)

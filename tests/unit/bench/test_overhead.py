@@ -27,6 +27,9 @@ def test_a_part_that_is_done_twice_is_summed_and_a_missing_one_is_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("network", ["loopback", "emulated"])
-def test_its_runs_are_of_the_default_study(network: str) -> None:
-    spec = overhead.spec_of(expand(load_study(overhead.STUDY))[0], network, 2)
+def test_its_runs_need_no_yardstick_which_the_default_study_has(network: str) -> None:
+    base = expand(load_study(overhead.STUDY))[0]
+    assert base.world.yardstick
+    spec = overhead.spec_of(base, network, 2)
+    assert spec.world.yardstick is None
     assert RunSpec.from_dict(json.loads(spec.to_json())) == spec

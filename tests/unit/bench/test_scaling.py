@@ -48,4 +48,4 @@ def test_the_longer_of_computation_and_wire_is_the_bound(computed, expected) -> 
 def test_every_setting_can_run(setting, nodes, tmp_path: Path) -> None:
     spec = scaling.spec_of(NoRuns(), setting, nodes)
     spec.check()
-    assert scaling.wire_seconds(spec) > 0
+    assert scaling.wire_seconds(spec) > 0 and spec.world.yardstick

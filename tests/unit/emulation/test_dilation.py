@@ -49,10 +49,11 @@ def test_a_core_is_as_full_where_more_was_asked_for(nodes, cores, copies, monkey
     assert dilate(world(nodes), cores) == Dilation(8, copies)
 
 
-def test_all_node_counts_of_a_study_have_the_factor_of_the_largest() -> None:
-    most = dilate(world(8), 2)
+@pytest.mark.parametrize("yardstick", [None, True])
+def test_all_node_counts_of_a_study_have_the_factor_of_the_largest(yardstick) -> None:
+    most = dilate(world(8, yardstick=yardstick), 2)
     for nodes in (1, 2, 4):
-        found = dilate(world(nodes, dilated_for=8), 2)
+        found = dilate(world(nodes, dilated_for=8, yardstick=yardstick), 2)
         assert found == Dilation(most.factor, 8 // nodes)
 
 
@@ -62,6 +63,15 @@ def test_nodes_are_dealt_out_over_the_cores_evenly() -> None:
     assert places(2, 4, [0, 1]) == [[0, 1], [0, 1]]
     on_each = [sum(core in place for place in places(8, 1, [0, 1])) for core in (0, 1)]
     assert on_each == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "factor", "copies"), [(1, 5, 4), (2, 5, 2), (4, 5, 1), (8, 10, 1)]
+)
+def test_with_a_yardstick_every_run_is_paced_and_cores_have_more_room(
+    nodes, factor, copies
+) -> None:
+    assert dilate(world(nodes, yardstick=True), 2) == Dilation(factor, copies)
 
 
 def test_in_real_time_nothing_is_stretched_whatever_is_asked_for(monkeypatch) -> None:

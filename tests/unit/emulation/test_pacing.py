@@ -246,3 +246,53 @@ def test_on_a_real_node_nothing_is_waited_for(slept, monkeypatch) -> None:
     monkeypatch.delenv(pacing.VARIABLE, raising=False)
     pacing.asleep(lambda: pytest.fail("it looked"))
     assert (slept, pacing.dilation()) == ([], 1.0)
+
+
+def test_cpu_seconds_count_by_the_forward_pass(machine) -> None:
+    """The machine is at half its speed: what takes it 2 s counts, and is paid for, as 1."""
+    pacer = paced(machine, forward_seconds=0.5)
+    pacer.settle()
+    start, cpu = pacer.moment(), pacer.cpu_seconds()
+    machine.work(1.0)
+    pacer.forward_ended()
+    pacer.settle()
+    assert machine.now - start == pytest.approx(4 * 0.5)
+    machine.work(2.0)
+    pacer.settle()
+    assert machine.now - start == pytest.approx(4 * 1.5)
+    assert pacer.cpu_seconds() - cpu == pytest.approx(1.5)
+    assert pacer.machine_speeds == [0.5]
+
+
+def test_each_forward_pass_tells_anew_how_fast_the_machine_is(machine) -> None:
+    pacer = paced(machine, forward_seconds=0.5)
+    for own, counted in [(1.0, 0.5), (0.25, 0.5), (0.5, 0.5)]:
+        pacer.settle()
+        start, cpu = pacer.moment(), pacer.cpu_seconds()
+        machine.work(own)
+        pacer.forward_ended()
+        pacer.settle()
+        assert machine.now - start == pytest.approx(4 * counted)
+        assert pacer.cpu_seconds() - cpu == pytest.approx(counted)
+    assert pacer.machine_speeds == [0.5, 2.0, 1.0]
+
+
+def test_threads_of_a_collective_count_by_the_same_speed(machine) -> None:
+    pacer = paced(machine, forward_seconds=0.5)
+    pacer.settle()
+    machine.work(1.0)
+    pacer.forward_ended()
+    pacer.settle()
+    start = machine.now
+    machine.work(0.0, others=1.0)
+    pacer.waited()
+    assert machine.now - start == pytest.approx(4 * 0.5)
+
+
+def test_without_a_yardstick_cpu_seconds_count_as_they_are(machine) -> None:
+    pacer = paced(machine)
+    machine.work(1.0)
+    pacer.forward_ended()
+    machine.work(1.0)
+    assert pacer.machine_speeds == []
+    assert pacer.cpu_seconds() == pytest.approx(machine.thread)

@@ -151,20 +151,27 @@ def test_nodes_in_real_time_need_cores_of_their_own(
 ) -> None:
     monkeypatch.setattr(launcher, "why_not", lambda link: no_network)
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(cores)))
-    world = replace(emulated.world, real_time=True)
+    world = replace(emulated.world, real_time=True, yardstick=None)
     launch = planned(replace(emulated, world=world), Place(num_cores=cores, port=1234))
     assert (said or "None") in str(launch.unsupported)
 
 
-def test_copies_of_the_nodes_need_memory_too(emulated, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("yardstick", "ranks", "nodes"),
+    [(None, 12, "copies 3, dilation 1"), (True, 24, "copies 6, dilation 5")],
+    ids=["no yardstick", "a yardstick"],
+)
+def test_copies_of_the_nodes_need_memory_too(
+    emulated, monkeypatch, yardstick, ranks, nodes
+) -> None:
     """Guard and key of the checkpoints are of the nodes that `emulated.build` makes."""
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
     monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(24)))
-    launch = planned(emulated, Place(num_cores=24, port=1234))
-    assert "12 ranks on emulated nodes need about" in str(launch.unsupported)
-    text = launcher.network_text(resolve(emulated))
-    assert text == "emulated nodes (copies 3, dilation 1)"
+    run = replace(emulated, world=replace(emulated.world, yardstick=yardstick))
+    launch = planned(run, Place(num_cores=24, port=1234))
+    assert f"{ranks} ranks on emulated nodes need about" in str(launch.unsupported)
+    assert launcher.network_text(resolve(run)) == f"emulated nodes ({nodes})"
 
 
 SRUN = ("srun", "--nodes=4", "--ntasks=4", "--ntasks-per-node=1")

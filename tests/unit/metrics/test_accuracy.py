@@ -29,7 +29,9 @@ CELLS = [
 CLUSTER = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
 
 
-def made(folder: Path, failure: Any = None, level: float = 1.0, **changes: Any) -> pd.DataFrame:
+def made(
+    folder: Path, failure: Any = None, uncertainty: float = 0.0, level: float = 1.0, **changes: Any
+) -> pd.DataFrame:
     """A table whose emulated steps of the cell `dps` take a quarter longer than in real time.
 
     All emulated ones take `level` times as long.
@@ -40,7 +42,7 @@ def made(folder: Path, failure: Any = None, level: float = 1.0, **changes: Any) 
         scale = 1.0 if spec.kind == REAL_TIME else level
         steps = [replace(step, seconds=scale * seconds(spec)) for step in record.steps]
         write_record(run_folder(folder, spec), with_steps(record.run, steps))
-    return build(study, folder)
+    return build(study, folder, uncertainty)
 
 
 def seconds(spec: RunSpec) -> float:
@@ -61,8 +63,15 @@ def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
 
 
 def test_a_level_that_all_cells_share_is_no_bias(tmp_path: Path) -> None:
+    """The yardstick's: a ratio of two times does not have it."""
     plain, higher = made(tmp_path / "a"), made(tmp_path / "b", level=1.3)
     assert bias_of(higher) == pytest.approx(bias_of(plain))
+
+
+def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:
+    plain, more = made(tmp_path / "a"), made(tmp_path / "b", uncertainty=0.01)
+    biases = [bias_of(table) or 0 for table in (plain, more)]
+    assert biases[0] > 0 and 1 + biases[1] == pytest.approx(1.01 * (1 + biases[0]))
 
 
 @pytest.mark.parametrize(

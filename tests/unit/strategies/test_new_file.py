@@ -33,6 +33,7 @@ class Mine(Strategy):
 STUDY = """
 extends: smoke
 study: mine
+cluster: {yardstick: null}
 cells:
   - {name: single, label: Single, strategy: single, precision: fp32, nodes: [1]}
   - {name: mine, label: Mine, strategy: mine, precision: fp32, nodes: [2], options: {echo: 3}}

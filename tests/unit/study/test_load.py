@@ -79,7 +79,8 @@ def test_a_study_states_what_differs_from_the_one_it_extends(
         extends="own.yaml",
         study="further",
         corpus={"source": "json", "paths": ["a.json"]},
-        cluster={"network": "loopback"} | dict.fromkeys(("links", "cores_per_node", "real_time")),
+        cluster={"network": "loopback"}
+        | dict.fromkeys(("links", "cores_per_node", "yardstick", "real_time")),
     )
     found = load_study(further).to_dict()
     assert found["corpus"] == {"source": "json", "paths": ["a.json"]}

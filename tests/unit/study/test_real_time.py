@@ -15,7 +15,7 @@ from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_study
 
-CLUSTER = EMULATED | {"real_time": True, "links": EMULATED["links"][:1]}
+CLUSTER = EMULATED | {"yardstick": True, "real_time": True, "links": EMULATED["links"][:1]}
 
 
 def study(**changes: object) -> Study:
@@ -29,7 +29,7 @@ def test_every_timed_run_on_two_nodes_or_a_single_device_has_one() -> None:
     timed = [run for run in runs if run.world.nodes == 2 or run in alone]
     assert [run.run_id for run in found] == [run.run_id.replace("/r", "/t") for run in timed]
     for run, emulated in zip(found, timed, strict=True):
-        assert (run.kind, run.world.dilated_for) == (REAL_TIME, None)
+        assert (run.kind, run.world.yardstick, run.world.dilated_for) == (REAL_TIME, None, None)
         assert replace(run, world=emulated.world) == emulated
         assert RunSpec.from_dict(run.to_dict()) == run
         validate(run.to_dict(), "spec", "spec.json")

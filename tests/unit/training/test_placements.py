@@ -63,6 +63,7 @@ STUDY = """
 extends: smoke
 study: mine
 claims: null
+cluster: {yardstick: null}
 cells:
   - {name: single, label: Single, strategy: single, precision: fp32, nodes: [1]}
   - name: cut

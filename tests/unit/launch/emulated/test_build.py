@@ -27,4 +27,4 @@ def test_a_missing_package_is_the_reason_however_busy_the_machine_is(monkeypatch
     link = LinkSpec("gigabit", 1000)
     world = replace(spec.world, network="emulated", link=link, cores_per_node=1, dilated_for=2)
     with pytest.raises(MissingError, match="so_and_so"):
-        build._run(resolve(replace(spec, world=world)), Namespace(), os.getpid())
+        build._run(resolve(replace(spec, world=world)), Namespace(yardstick=None), os.getpid())

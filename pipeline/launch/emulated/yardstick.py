@@ -1,0 +1,232 @@
+"""The yardstick of a study: how fast this machine computes when nothing disturbs it.
+
+On emulated nodes a rank is held to its CPU seconds, and these are not the same for the same work: a
+rank that waits loses its caches to its neighbours, and to whatever else the machine's host runs.
+Here the passes of a study's model are measured once, before its runs: a process on each core, steps
+one after another, as a cluster's nodes would do them. Sizes of micro-batches and precisions take
+turns in each round, so that what disturbs the machine hits them alike. A run then counts its CPU
+seconds by how long its own forward passes take compared with these (`pipeline.emulation.pacing`).
+
+After a wait the forward pass, which comes first, loses more to cold caches than the rest of a step.
+So steps are measured after waits as well, and the reference is their forward pass, scaled by how
+much of a step's CPU seconds the waits cost.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import schemas, strategies
+from pipeline.emulation.dilation import places
+from pipeline.errors import LaunchError
+from pipeline.launch.emulated.ranks import result_of, start
+from pipeline.machine.facts import hardware, provenance
+from pipeline.machine.processes import keep_freed_memory
+from pipeline.parallel.types import Parts, Phases
+from pipeline.resolved import ResolvedRun, resolve
+from pipeline.study.profiling import FORWARD
+from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.training import worker
+
+if TYPE_CHECKING:
+    from pipeline.parallel.types import Trainable
+
+VERSION = 1
+SHAPE_SECONDS = 5
+"""For each shape: the machine's speed changes within a second, so a median needs many rounds."""
+MIN_ROUNDS = 6
+WAIT_SECONDS = 0.02
+"""Before a step, about as long as ranks of the default study wait for one another."""
+
+FIX = "remove the file; the workflow, or `python -m pipeline yardstick`, measures it again"
+
+Shape = tuple[str, int]
+"""A precision, and the number of sequences of a rank's micro-batch."""
+
+Round = dict[str, float]
+"""CPU seconds of a step at once, of one after a wait, and of that one's forward pass."""
+
+
+def shape_of(run: ResolvedRun) -> Shape:
+    """What a rank of the run computes at a time."""
+    share = run.spec.workload.global_batch // run.layout.data_parallel
+    return run.spec.precision, share // run.spec.workload.accumulation_steps
+
+
+def measured(
+    runs: Iterable[RunSpec], cores: Sequence[int], seconds: int | None = None
+) -> dict[str, Any]:
+    """Measure what all runs that have the yardstick need, on these cores, for so many seconds.
+
+    By default it takes `SHAPE_SECONDS` for each precision and size of a micro-batch.
+
+    Raises LaunchError where no run has it.
+    """
+    having = {shape_of(resolve(run)): run for run in runs if run.world.yardstick}
+    if not having:
+        raise LaunchError("no run of the study has cluster.yardstick; there is nothing to measure")
+    first = next(iter(having.values()))
+    worker.import_heavy()
+    width = first.world.cores_per_node or 1
+    lasting = seconds or SHAPE_SECONDS * len(having)
+    children = [
+        start(partial(_rounds, having, len(place), lasting), place)
+        for place in places(len(cores) // width or 1, width, cores)
+    ]
+    results = [result_of(*child) for child in children]
+    # A process that made more rounds than another has them left out.
+    by_shape = {
+        shape: [_median_of(same) for same in zip(*(one[n] for one in results), strict=False)]
+        for n, shape in enumerate(having)
+    }
+    return {
+        "version": VERSION,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "git_commit": provenance()["git_commit"],
+        "cores_per_node": first.world.cores_per_node,
+        "model": asdict(first.model),
+        "compile": first.compile,
+        "passes": [
+            {
+                "precision": precision,
+                "sequences": sequences,
+                "forward_seconds": statistics.median(one["forward_seconds"] for one in rounds),
+                "step_seconds": statistics.median(one["step"] for one in rounds),
+                "rounds": rounds,
+            }
+            for (precision, sequences), rounds in sorted(by_shape.items())
+        ],
+    }
+
+
+def _median_of(same: Sequence[Round]) -> Round:
+    """Medians over the processes of a round, with the forward pass of an undisturbed step."""
+    medians = {name: statistics.median(one[name] for one in same) for name in same[0]}
+    scaled = medians["waited_forward"] * medians["step"] / medians["waited_step"]
+    return medians | {"forward_seconds": scaled}
+
+
+def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
+    """What a forward pass of the run takes by the yardstick in the file; None where it has none.
+
+    Raises LaunchError where the file is missing or is of another model, machine or study.
+    """
+    spec = run.spec
+    if not spec.world.yardstick:
+        return None
+    if path is None:
+        raise LaunchError(
+            f"{spec.run_id} counts CPU seconds by a yardstick, and none was given; "
+            "add --yardstick FILE, which `python -m pipeline yardstick` writes"
+        )
+    content = schemas.read(path, "yardstick", "python -m pipeline yardstick")
+    precision, sequences = shape_of(run)
+    for name, had, wanted in (
+        ("cpu_model", content["hardware"].get("cpu_model"), hardware()["cpu_model"]),
+        ("cores_per_node", content["cores_per_node"], spec.world.cores_per_node),
+        ("model", content["model"], asdict(spec.model)),
+        ("compile", content["compile"], spec.compile),
+    ):
+        if had != wanted:
+            raise LaunchError(f"{path} has {name} {had}, {spec.run_id} {wanted}; {FIX}")
+    for one in content["passes"]:
+        if (one["precision"], one["sequences"]) == (precision, sequences):
+            rounds = [each["forward_seconds"] for each in one["rounds"]]
+            if one["forward_seconds"] != statistics.median(rounds):
+                raise LaunchError(f"{path} has other forward_seconds than its rounds give; {FIX}")
+            return float(one["forward_seconds"])
+    raise LaunchError(
+        f"{path} has no passes of {sequences} sequences in {precision}, which {spec.run_id} "
+        f"computes at a time; {FIX}"
+    )
+
+
+class _Listener(Phases):
+    """CPU seconds of this thread in the forward passes of a step."""
+
+    def __init__(self) -> None:
+        self.forward, self._phase, self._since = 0.0, "", 0.0
+
+    def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
+        now = time.thread_time()
+        if self._phase == FORWARD:
+            self.forward += now - self._since
+        self._phase, self._since = phase, now
+
+    def step(self, trainable: Trainable, tokens: Any, wait: float = 0.0) -> tuple[float, float]:
+        """CPU seconds of a step after a wait, and those of its forward pass."""
+        time.sleep(wait)
+        self.forward, self._phase = 0.0, ""
+        before = time.thread_time()
+        trainable.step([(tokens, tokens)])
+        return time.thread_time() - before, self.forward
+
+
+def _rounds(having: Mapping[Shape, RunSpec], threads: int, seconds: int) -> list[list[Round]]:
+    """For each shape its rounds, in this process; shapes of one precision share their model."""
+    import torch
+
+    keep_freed_memory()
+    torch.set_num_threads(threads)
+    listener = _Listener()
+    precisions = {precision: run for (precision, _), run in having.items()}
+    trainables = {one: _trainable(run, listener) for one, run in precisions.items()}
+
+    def step_of(shape: Shape, run: RunSpec) -> Callable[[float], tuple[float, float]]:
+        seeded = torch.Generator().manual_seed(run.seed)
+        size = (shape[1], run.model.context)
+        tokens = torch.randint(0, run.model.vocab_size, size, generator=seeded)
+        return partial(listener.step, trainables[shape[0]], tokens)
+
+    def round_of(step: Callable[[float], tuple[float, float]], times: int) -> Round:
+        """Medians of so many steps at once and after waits; the first step fills the caches."""
+        step(0.0)
+        at_once = [step(0.0) for _ in range(times)]
+        waited = [step(WAIT_SECONDS) for _ in range(times)]
+        return {
+            "step": statistics.median(whole for whole, _ in at_once),
+            "waited_step": statistics.median(whole for whole, _ in waited),
+            "waited_forward": statistics.median(forward for _, forward in waited),
+        }
+
+    steps = [step_of(shape, run) for shape, run in having.items()]
+    first = [round_of(step, 1)["step"] for step in steps]
+    # Short steps vary more, and cost less: where a step is a quarter as long, twice as many.
+    times = [max(1, round(math.sqrt(max(first) / own))) for own in first]
+    rounds: list[list[Round]] = [[] for _ in steps]
+    end = time.monotonic() + seconds
+    while len(rounds[0]) < MIN_ROUNDS or time.monotonic() < end:
+        for step, often, own in zip(steps, times, rounds, strict=True):
+            own.append(round_of(step, often))
+    return rounds
+
+
+def _trainable(run: RunSpec, listener: Phases) -> Trainable:
+    """The study's model on one device, built as the training loop builds it."""
+    from pipeline.models.build import build_model, compile_blocks
+    from pipeline.precision import make_precision
+    from pipeline.training.optimiser import make_optimiser
+
+    single = strategies.load("single", {})
+    model = build_model(run.model, run.seed)
+    if run.compile:
+        compile_blocks(model)
+    return single.build(
+        Parts(
+            model,
+            partial(make_optimiser, run.optimiser),
+            single.layout(WorldSpec(1, 1, "cpu", "gloo", "loopback")),
+            make_precision(run.precision, "cpu"),
+            run.optimiser.max_grad_norm,
+            listener,
+        )
+    )
