@@ -59,7 +59,7 @@ def is_needed(name: str) -> bool:
 
 
 def is_noted(name: str) -> bool:
-    """Whether the stage that makes a file notes it; metrics and verdicts are made anew instead."""
+    """True where a file's stage notes it; metrics and verdicts are made anew instead."""
     made_anew = (METRICS_FILE, VERDICTS_FILE)
     return name == REPORT_FILE or (name not in made_anew and bool(PRODUCT.fullmatch(name)))
 

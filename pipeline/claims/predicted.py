@@ -84,7 +84,7 @@ def predicted(claim: Claim) -> Predicted:
 
 
 def _metric(claim: Claim) -> str:
-    """What the claim measures; Refused where the model gives no such, or not on that machine."""
+    """Metric of the claim; Refused where the model gives no such, or not on that machine."""
     default = RATE if claim.kind in ("best", "worst") else claim.kind
     metric = str(claim.test.get("metric", default))
     if claim.kind == "ratio_of_ratios" or metric not in METRICS:
@@ -145,7 +145,7 @@ def _answer(row: Row) -> Row:
 
 
 def _work(row: Row, metric: str) -> float:
-    """What a metric is seconds times, or 0 where it is the seconds themselves."""
+    """Work that a metric divides by seconds; 0 where it is the seconds themselves."""
     if metric == "step_seconds":
         return 0.0
     if metric in (RATE, "efficiency"):

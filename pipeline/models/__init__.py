@@ -68,13 +68,13 @@ class Family(Protocol):
         """FLOPs per token that recomputation adds to `flops_per_token`: no model FLOPs."""
 
     def activation_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
-        """What a forward pass over `sequences` keeps for the backward pass, the loss left out."""
+        """Bytes that a forward pass over `sequences` keeps for the backward one, but the loss."""
 
     def block_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
-        """What one block keeps of it."""
+        """Bytes of it that one block keeps."""
 
     def input_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
-        """What is kept instead of `activation_bytes` where blocks are recomputed."""
+        """Bytes kept instead of `activation_bytes` where blocks are recomputed."""
 
     def logit_bytes(self, model: ModelSpec, sequences: int) -> int:
         """The loss at its peak."""

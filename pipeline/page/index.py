@@ -70,7 +70,7 @@ def rows(results: Path) -> list[dict[str, Any]]:
 
 
 def _is_on(one: Mapping[str, Any], claim: Claim) -> bool:
-    """Whether a verdict is on the claim as it stands now, and not as it was when that was made."""
+    """True where a verdict is on the claim as it stands now, not as it was when that was made."""
     claimed = one["claimed"] and one["claimed"]["text"]
     asked = question(claim)
     return (one["sentence"], one.get("question") or asked, claimed) == (

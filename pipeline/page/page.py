@@ -52,7 +52,7 @@ _POINT = re.compile(r'<circle class="point" cx="([\d.]+)%" cy="([\d.]+)%"[^>]*><
 
 @dataclass(frozen=True)
 class Folders:
-    """Where figures and runs of a study are; `records` leads from the page to the last."""
+    """Folders of figures and runs of a study; `records` leads from the page to the last."""
 
     figures: Path
     runs: Path

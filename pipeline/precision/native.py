@@ -15,7 +15,7 @@ from pipeline.precision.base import Precision, PrecisionInfo
 from pipeline.precision.master import MasterWeights
 
 WIDE_GRADIENTS = hasattr(torch.Tensor, "grad_dtype")
-"""Whether this torch lets gradients have another type than their weights."""
+"""True where this torch lets gradients have another type than their weights."""
 
 
 class Native(Precision):

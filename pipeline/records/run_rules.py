@@ -29,7 +29,7 @@ MODEL_TOLERANCE = 1e-2
 """Relative: another version may count what this one leaves out, such as the last layer norm."""
 
 MASTERS = ("_o2", "_masters", "_reduced")
-"""How precisions with master weights end."""
+"""Ends of the names of precisions with master weights."""
 
 NARROWEST_BYTES = 2
 """Of a weight: of every precision the narrowest type."""

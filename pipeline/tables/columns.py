@@ -1,4 +1,4 @@
-"""What a table is: its caption, what it needs of a study, and its columns of numbers as text."""
+"""A table: its caption, what it needs of a study, and its columns of numbers as text."""
 
 from __future__ import annotations
 

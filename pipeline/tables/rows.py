@@ -21,7 +21,7 @@ PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""
 
 _SHARED = ["label", "strategy", "precision_ran", "scaling", "device", "world_size", "status"]
-"""What else all metrics of a cell at a number of nodes share."""
+"""Further fields that all metrics of a cell at a number of nodes share."""
 
 
 def every_cell(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -241,7 +241,7 @@ _FACTS = {
     "Emulated: shares of cores": "shares",
     "TCP's congestion control": "tcp_congestion_control",
 }
-"""What the runs recorded; what none of them did, as older records, has no row."""
+"""Facts that the runs recorded; one that none of them did, as in older records, has no row."""
 
 _SPANS = {
     "Time taken by the host [%]": ("steal_share", 100),

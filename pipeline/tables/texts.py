@@ -122,7 +122,7 @@ def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
 
 
 def _verdicts(part: pd.DataFrame) -> str:
-    """How many places are equal, the others by name; what was not compared, with its reason."""
+    """Number of equal places, the others by name; what was not compared, with its reason."""
     words = part["verdict"]
     unequal = part[words.isin(UNEQUAL)]
     skipped = sorted(set(words[~words.isin([EQUAL, *UNEQUAL])]))

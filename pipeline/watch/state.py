@@ -198,7 +198,7 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
 
 
 def _is_damaged(file: Path) -> bool:
-    """Whether a record is there and is no JSON, or is of steps that are not there any more.
+    """True where a record is there and is no JSON, or is of steps that are not there any more.
 
     Raises OSError where it cannot be read, which says nothing of what it holds.
     """

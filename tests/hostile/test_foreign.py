@@ -46,7 +46,7 @@ Prepare = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Case:
-    """What is done in a folder with `r` (results), `other` (of another study) and `z.zip` (of `r`).
+    """Preparations of a folder with `r` (results), `other` (of another study) and `z.zip` (of `r`).
 
     `words` stand in what the command says; `status` is its exit status.
     """

@@ -34,7 +34,7 @@ pytestmark = [
 
 
 def start(*command: str) -> str:
-    """What the command says; it must end well."""
+    """Words of the command, which must end well."""
     launcher = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "HOROVOD_", "GLOO_", "TORCHELASTIC_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(launcher)}
     path = f"{BIN}{os.pathsep}{kept.get('PATH', '')}"

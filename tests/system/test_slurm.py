@@ -154,7 +154,7 @@ def start_to_a_checkpoint(cluster: SlurmCluster, made: Project, run: str) -> sub
 
 
 def ends_well(study: subprocess.Popen[str], made: Project, run: str) -> tuple[str, int]:
-    """What Snakemake said, and the step of the checkpoint from which its run has gone on.
+    """Words of Snakemake, and the step of the checkpoint from which its run has gone on.
 
     The record is of a later launch and whole, and nothing else is left.
     """

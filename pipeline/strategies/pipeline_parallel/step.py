@@ -260,7 +260,7 @@ def together(targets: list[Tensor]) -> Tensor:
 
 
 def apart(targets: Tensor) -> tuple[Tensor, ...]:
-    """What `together` has put together."""
+    """Targets and weights that `together` has put together."""
     if targets.dim() == 2:
         return (targets,)
     ids, weights = targets.unbind(1)

@@ -18,7 +18,7 @@ RANKS = 8
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """What is all-reduced among ranks that all have the same."""
+    """Buckets that were all-reduced among ranks that all have the same."""
     found: list[Tensor] = []
 
     def all_reduce(flat: Tensor, *, group: Any, async_op: bool) -> Any:
