@@ -192,7 +192,7 @@ def environment(run: ResolvedRun, threads: int) -> dict[str, str]:
 
 
 def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
-    """The options of a rank, the same below torchrun and horovodrun."""
+    """The options of a rank."""
     return (
         f"--spec={paths.spec}",
         f"--tokens={paths.tokens}",

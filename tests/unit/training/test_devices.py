@@ -33,8 +33,6 @@ def world(nodes: int, ranks: int, network: str) -> WorldSpec:
         (2, 2, "loopback", {"RANK": "3", "LOCAL_RANK": "1"}, 3),
         (2, 2, "real", {"RANK": "3", "LOCAL_RANK": "1"}, 1),
         (1, 4, "real", {"RANK": "2", "LOCAL_RANK": "2"}, 2),
-        (1, 4, "loopback", {"HOROVOD_RANK": "2", "HOROVOD_LOCAL_RANK": "2"}, 2),
-        (2, 2, "real", {"HOROVOD_RANK": "3", "HOROVOD_LOCAL_RANK": "1"}, 1),
         (1, 1, "loopback", {}, 0),
     ],
 )
