@@ -25,8 +25,9 @@ def test_a_user_without_rights_gets_nodes_and_a_link_with_a_delay(tmp_path: Path
     root = shlex.quote(str(debian_vm.ROOT))
     ask = f"{shlex.quote(sys.executable)} -m tests.system.in_debian_vm namespaces"
     user = f"setpriv --reuid {USER} --regid {USER} --clear-groups env HOME=/run/user"
-    # An interpreter may lie in /root.
-    open_the_way = f"for path in /root $(dirname {root}) {root}; do chmod a+rx $path; done"
+    # An interpreter may lie in /root, the checkout anywhere.
+    open_the_way = 'chmod a+rx /root; path=$PWD; while [ "$path" != / ]; do chmod a+rx "$path"; '
+    open_the_way += 'path=$(dirname "$path"); done'
     script = f"cd {root}\nmkdir -m 777 /run/user\n{open_the_way}\n{user} {ask}\n"
     console = debian_vm.run(script, tmp_path)
     (line,) = [line for line in console.splitlines() if line.startswith("{")]
