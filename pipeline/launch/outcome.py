@@ -210,6 +210,8 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
     if sign.kind == "error":
         raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
     reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
+    if sign.kind == "lost":
+        return Judgement("failed", reason, lost=True)
     return Judgement(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
 
 

@@ -118,6 +118,7 @@ def test_a_kill_says_what_the_kernel_counted_and_guesses_no_killer(run, paths) -
         ("RuntimeError: can't start new thread", "failed", "ulimit -u"),
         ("(errno: 101 - Network is unreachable)", "failed", "ip route"),
         ("ImportError: libx.so.1: cannot open shared object file", "failed", "see the log"),
+        ("DistNetworkError: port: 1, code: -98, name: EADDRINUSE, message", "failed", "another port"),
         ("something else", "failed", "no rank said why"),
     ],
 )
@@ -126,9 +127,10 @@ def test_where_no_rank_had_a_word_what_the_system_refused_decides(
 ) -> None:
     """By the log of the last attempt; a timeout stays one, but is not to be raised."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
-    paths.log.write_text(f"No space left on device\nlost in attempt 1 of 3\nnote\n{line}\n")
+    paths.log.write_text(f"No space left on device\nlost in attempt 1 of 3 (bad_alloc)\n{line}\n")
     verdict = judge(run, paths, ended(1))
     assert verdict.status == status and fix in str(verdict.reason)
+    assert verdict.lost == ("EADDRINUSE" in line), "no rank had started"
     assert "exit codes [1]" in str(verdict.reason)
     late = judge(run, paths, ended(timed_out=True))
     assert late.status == "timeout"
