@@ -217,8 +217,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
 
 def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
     """Software and hardware of this rank, for the record; `account` is NCCL's of its network."""
-    from pipeline.machine.environment import rank_environment
-    from pipeline.machine.facts import loaded_versions
+    from pipeline.machine.facts import loaded_versions, rank_environment
     from pipeline.models import flops_per_token, num_parameters
     from pipeline.training.peak import measured_flops_per_second
 
