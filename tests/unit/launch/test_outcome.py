@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.launch.outcome import Ended, Judgement, judge
+from pipeline.launch.outcome import Ended, Judgement, judge, stalled
 from pipeline.launch.torchrun import RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
+from pipeline.records import Step
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -153,3 +154,28 @@ def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(
     assert judge(run, paths, ended(1)).lost is False
     monkeypatch.setenv(SENT_AGAIN, "yes")
     assert judge(run, paths, ended(1)).lost is True
+
+
+QUIET, LATE = {"RetransSegs": 9, "TCPTimeouts": 0}, {"RetransSegs": 9, "TCPTimeouts": 7}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "counted", "line"),
+    [
+        (0.1, [QUIET, QUIET], None),
+        (0.1, [QUIET, LATE], "node 1 had RetransSegs 9, TCPTimeouts 7"),
+        # Where the kernel counts those of the connections that are open, these decide.
+        (0.1, [QUIET, LATE | {"OpenTimeouts": 0}], None),
+        (3, [QUIET, QUIET], "step 4 took 3 s where the median is 0.1 s; no node had a TCP time-out"),
+        (3, [None, None], None),
+    ],
+)
+def test_a_stall_is_told_with_its_step_and_node(seconds, counted, line) -> None:
+    """Nothing is left out for it; of a record of an earlier version nothing is known."""
+    steps = [
+        Step(n, rank, seconds if n == 4 else 0.1, 8, 1.0, 1.0, 0.1, n > 0)
+        for n in range(9)
+        for rank in (0, 1)
+    ]
+    ranks = [{"node": n} | ({"tcp": tcp} if tcp else {}) for n, tcp in enumerate(counted)]
+    assert stalled(steps, ranks) == line
