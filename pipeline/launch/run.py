@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
-from pipeline.errors import CorpusError, LaunchError, LostError, StoppedError, StudyError
+from pipeline.errors import CorpusError, LostError, StoppedError, StudyError
 from pipeline.launch.leftovers import clear
 from pipeline.launch.log import LOST, signals_of_ranks, size_of
 from pipeline.launch.outcome import Ended, judge, make_record
@@ -46,7 +46,7 @@ FENCE_SECONDS = 1.0
 """Between two polls whether a later start of the run has taken over."""
 
 ATTEMPTS = 3
-"""Starts of a run that is lost each time (killed, or with a node or port) before that is a result."""
+"""Starts of a run that is lost each time, with a process, a node or a port, before that counts."""
 
 SHARED_FOLDER_SECONDS = 60
 """Time for files of other nodes to show in a shared folder (NFS caches a minute)."""

@@ -79,8 +79,8 @@ alone (`tests/unit/training/test_checkpoint.py`), a port taken from a real launc
 (`tests/system/test_taken_port.py`), a node of a cluster that is lost \
 (`tests/system/test_slurm.py`), an emulated network that vanished between two starts, after \
 which the run starts anew (`tests/unit/launch/test_run.py`), a lock that is a folder, which is \
-one line (`tests/unit/machine/test_lock.py`), and a preloaded process that is stopped, without which \
-the run loads for itself (`tests/unit/launch/test_preloaded.py`).
+one line (`tests/unit/machine/test_lock.py`), and a preloaded process that is stopped, without \
+which the run loads for itself (`tests/unit/launch/test_preloaded.py`).
 """
 
 

@@ -148,9 +148,7 @@ CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
 
 
 @pytest.mark.parametrize("cell", [*CELLS, *LAYOUTS, EXTRA])
-def test_a_strategy_takes_the_steps_of_a_single_device(
-    cell, alone, small_tokens, tmp_path
-) -> None:
+def test_a_strategy_takes_the_steps_of_a_single_device(cell, alone, small_tokens, tmp_path) -> None:
     """Losses and gradient norms of two nodes, and what the record says of them."""
     spec = run_of(cell, 2)
     record, steps, said = train(replace(spec, profile=True), small_tokens, tmp_path / "emulated")

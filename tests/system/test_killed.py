@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.emulation.nodes import program, why_not
+from pipeline.emulation.nodes import why_not
 from pipeline.launch import preloaded
 from pipeline.resolved import resolve
 from pipeline.study.link import LinkSpec

@@ -119,7 +119,11 @@ def test_a_kill_says_what_the_kernel_counted_and_guesses_no_killer(run, paths) -
         ("RuntimeError: can't start new thread", "failed", "ulimit -u"),
         ("(errno: 101 - Network is unreachable)", "failed", "ip route"),
         ("ImportError: libx.so.1: cannot open shared object file", "failed", "see the log"),
-        ("DistNetworkError: port: 1, code: -98, name: EADDRINUSE, message", "failed", "another port"),
+        (
+            "DistNetworkError: port: 1, code: -98, name: EADDRINUSE, message",
+            "failed",
+            "another port",
+        ),
         ("something else", "failed", "no rank said why"),
     ],
 )
@@ -164,7 +168,11 @@ QUIET, LATE = {"RetransSegs": 9, "TCPTimeouts": 0}, {"RetransSegs": 9, "TCPTimeo
     [
         (0.1, [QUIET, QUIET], None),
         (0.1, [QUIET, LATE], "node 1 had RetransSegs 9, TCPTimeouts 7"),
-        (3, [QUIET, QUIET], "step 4 took 3 s where the median is 0.1 s; no node had a TCP time-out"),
+        (
+            3,
+            [QUIET, QUIET],
+            "step 4 took 3 s where the median is 0.1 s; no node had a TCP time-out",
+        ),
         (3, [None, None], None),
     ],
 )

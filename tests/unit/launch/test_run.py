@@ -26,7 +26,6 @@ from pipeline.training.step_files import packed, path_of
 from tests.parity.cases import Case
 from tests.shards import shards_of
 
-
 RUN = Case("ddp").spec(2)
 LAYOUT = resolve(RUN).layout
 

@@ -75,7 +75,8 @@ def choose(run: RunSpec):
 
 
 @pytest.mark.parametrize(
-    ("place", "built_for", "taken"), [(1, ["sm_70"], [1]), (0, ["sm_75", "sm_80", "compute_90"], [0])]
+    ("place", "built_for", "taken"),
+    [(1, ["sm_70"], [1]), (0, ["sm_75", "sm_80", "compute_90"], [0])],
 )
 def test_a_rank_takes_the_gpu_of_its_place_where_torch_has_kernels_for_it(
     gpu_run, monkeypatch, place, built_for, taken
