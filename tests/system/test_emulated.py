@@ -164,6 +164,7 @@ def test_a_strategy_takes_the_steps_of_a_single_device(cell, alone, small_tokens
     # No node gets more than the study says, however little others leave it.
     assert max(found["measured_mbits"]) <= 1.2 * LINK.rate_mbits
     assert max(found["measured_cores"]) <= 1.1
+    assert 0 < found["latency_us"] < 1000
     assert found["tcp"]["rto_min_ms"] == 200 * found["dilation"]
     assert found["tcp"]["quickack"] is True
     assert all("TCPTimeouts" in rank["tcp"] for rank in record["ranks"])

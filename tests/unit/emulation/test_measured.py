@@ -143,6 +143,7 @@ def test_rates_of_the_same_links_are_measured_once_in_a_while(monkeypatch) -> No
 
     monkeypatch.setattr(measured, "_cores", found("cores", [1.0, 1.0]))
     monkeypatch.setattr(measured, "_rates", found("rates", [95.0, 96.0]))
+    monkeypatch.setattr(measured, "_latency", lambda *_: 7.5)
     nodes = SimpleNamespace(count=2, tcp=dict)
     shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
 
@@ -154,6 +155,7 @@ def test_rates_of_the_same_links_are_measured_once_in_a_while(monkeypatch) -> No
     first, second = record(0, link), record(1, link)
     assert measuring == ["cores", "rates", "cores"]
     assert first["measured_mbits"] == second["measured_mbits"] == [95.0, 96.0]
+    assert first["latency_us"] == second["latency_us"] == 7.5
     assert "rates_measured_by" not in first
     assert second["rates_measured_by"] == replace(SPEC, repeat=0).run_id
     assert "rates_measured_by" not in record(2, LinkSpec("other", 99))
