@@ -288,7 +288,6 @@ def claims(args: argparse.Namespace) -> int:
     FIGURES,
     TABLES,
     VERDICTS,
-    option("--manifest", type=options.path, help="manifest.json of the tokens, for their size"),
     option(
         "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
     ),
@@ -299,7 +298,6 @@ def paper(args: argparse.Namespace) -> int:
 
     `python -m pipeline paper --study --metrics --figures --tables --generated --out`
     """
-    from pipeline import schemas
     from pipeline.claims.write import read_verdicts
     from pipeline.files import note_made, write_text
     from pipeline.metrics import table
@@ -311,11 +309,8 @@ def paper(args: argparse.Namespace) -> int:
 
     generated, study = args.generated, load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
-    manifest = None
-    if args.manifest:
-        manifest = schemas.read(args.manifest, "manifest", "python -m pipeline tokens")
     frame = table.read(args.metrics, study.name)
-    numbers = collect(study, frame, verdicts, manifest)
+    numbers = collect(study, frame, verdicts)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
     _copy(args.tables, generated / "tables", (".md", ".tex"))
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")

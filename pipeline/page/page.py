@@ -24,7 +24,7 @@ from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import fact, plural, repeats, setting
 from pipeline.page.runs import LOG_LINES, groups_of, run_rows
-from pipeline.paper.claim_facts import by_reason
+from pipeline.paper.facts import by_reason
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from pipeline.tables.write import is_right, made, printed_form
