@@ -9,12 +9,10 @@ import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.archive import unpack as read
 from pipeline.archive.layout import PRODUCT
 from pipeline.archive.pack import contents, write_zip
 from pipeline.archive.unpack import unpack
@@ -75,7 +73,7 @@ def test_the_records_come_back_with_their_bytes(
 
 def test_the_yardstick_of_a_study_comes_back(tmp_path: Path) -> None:
     results = finished_study(tmp_path / "fake", cluster=EMULATED | {"yardstick": True})
-    write_zip(contents(results, partial=False), tmp_path / "fake.zip")
+    write_zip(contents(results), tmp_path / "fake.zip")
     folder = unpack(tmp_path / "fake.zip", tmp_path / "into")
     assert (folder / "yardstick.json").read_bytes() == (results / "yardstick.json").read_bytes()
 
@@ -206,26 +204,6 @@ def test_records_that_do_not_hold(
     archive: Path, tmp_path: Path, change: Callable[[Files], object], message: str
 ) -> None:
     refused(repack(archive, change), tmp_path / "into", message)
-
-
-def test_records_of_another_study_are_refused_before_one_is_written(
-    archive: Path, tmp_path: Path, monkeypatch
-) -> None:
-    written, copy = list[str](), read._copy
-
-    def noted(opened: Any, entry: zipfile.ZipInfo, target: Path | None, archive: Path) -> str:
-        written.append(entry.filename)
-        return copy(opened, entry, target, archive)
-
-    monkeypatch.setattr(read, "_copy", noted)
-    refused(repack(archive, _stray), tmp_path / "into", "runs/stray/n1/r0 belongs to no run")
-    assert written == ["archive.json", "study.json"]
-
-
-def test_a_partial_archive_has_nothing_to_rebuild_from(results: Path, tmp_path: Path) -> None:
-    (results / "runs/dps/n1/r0/run.json").unlink()
-    write_zip(contents(results, partial=True), tmp_path / "part.zip")
-    refused(tmp_path / "part.zip", tmp_path / "into", "is partial, with 1 of 2 runs")
 
 
 def test_a_bad_archive_leaves_what_an_earlier_one_gave(archive: Path, tmp_path: Path) -> None:
