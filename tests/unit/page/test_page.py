@@ -12,8 +12,7 @@ from pipeline.__main__ import main
 from pipeline.claims.write import count
 from pipeline.claims.write import outcome as claim_outcome
 from pipeline.metrics.collect import run_folder
-from pipeline.page.page import _SECTIONS, _unnamed
-from pipeline.page.runs import LOG_LINES, log_end, tidy
+from pipeline.page.page import _SECTIONS, LOG_LINES, _unnamed, log_end, tidy
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
@@ -164,17 +163,6 @@ def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -
     first = 31 - LOG_LINES
     assert f"line {first} of" in text and f"line {first - 1} of" not in text
     assert "No log: the run folder holds no log.txt." in run_text(outline, "horovod-apex/n1/r0")
-
-
-def test_a_run_that_was_resumed_says_so(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    path = tmp_path / "runs/sps/n4/r0/run.json"
-    record = json.loads(path.read_text())
-    record["execution"] |= {"resumed_from_step": 12}
-    path.write_text(json.dumps(record))
-    assert report(tmp_path) == 0
-    outline = Outline((tmp_path / "report.html").read_text())
-    assert "resumed from step 12" in run_text(outline, "sps/n4/r0")
 
 
 def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:
