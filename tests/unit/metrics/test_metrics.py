@@ -227,20 +227,6 @@ def test_the_table_is_the_same_bytes_twice_and_reads_back(tmp_path, runs, table)
     pd.testing.assert_frame_equal(tidy.read(tmp_path / "a.parquet"), table)
 
 
-def test_what_the_system_refuses_is_not_called_damaged(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="cannot be read: it is a folder"):
-        tidy.read(tmp_path)
-
-
-@pytest.mark.parametrize("text", [None, "not parquet"])
-def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "m.parquet"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(RecordError, match=r"m\.parquet"):
-        tidy.read(path)
-
-
 def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.DataFrame) -> None:
     path = tmp_path / "m.parquet"
     tidy.write(table, path)

@@ -5,13 +5,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
 from pipeline import figures, tables
-from pipeline.__main__ import main
 from pipeline.claims.write import by_question, read_verdicts, total
 from pipeline.errors import SamestepError
-from pipeline.metrics import table as tidy
 from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
@@ -205,19 +202,6 @@ def test_the_optimiser_is_named_with_its_source(name, label, source, folder: Pat
     assert f"The optimiser is {label} [@{source}] with learning rate" in text
     assert f"because {label} divides a gradient" in text
     assert f"@inproceedings{{{source}," in Path("paper/references.bib").read_text()
-
-
-def test_a_study_of_which_nothing_ran_is_still_a_paper(tmp_path: Path) -> None:
-    cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
-    study = make_study(repeats=1, cells=cells)
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    tidy.write(make_table(repeats=1, cells=cells), tmp_path / "metrics.parquet")
-    args = ["--metrics", str(tmp_path / "metrics.parquet"), "--out", str(tmp_path / "tables")]
-    assert main(["table", *tables.catalogue.shown(Study.of(study)), *args]) == 0
-    (tmp_path / "figures").mkdir()
-    assert make_paper(tmp_path, tmp_path) == 0
-    text = (tmp_path / "generated" / "manuscript.md").read_text()
-    assert "No run finished, so there is no result to report" in text
 
 
 def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
