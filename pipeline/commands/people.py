@@ -317,11 +317,7 @@ def index(args: argparse.Namespace) -> int:
 @enter(
     STUDY_OR_RESULTS,
     option("--out", type=options.new_file, help="zip file to write; archives/<study>.zip"),
-    option(
-        "--partial", nargs="?", const="yes", choices=["yes"],
-        help="pack the records of an unfinished study, without results",
-    ),
-)  # fmt: skip
+)
 def archive(args: argparse.Namespace) -> int:
     """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
 
@@ -337,7 +333,7 @@ def archive(args: argparse.Namespace) -> int:
     if not (results / STUDY_FILE).is_file():
         raise ArchiveError(f"there is no {results / STUDY_FILE}; run the study with make paper")
     out = args.out or Path("archives", f"{load_study(results / STUDY_FILE).name}.zip")
-    parts = contents(results, partial=args.partial is not None)
+    parts = contents(results)
     write_zip(parts, out)
     size = out.stat().st_size / 1e6
     print(f"{out}: {len(parts) + 1} files, {size:.1f} MB, sha256 {sha256_of_file(out)}")
