@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline import options
-from pipeline.commands import STUDY, Command, Declare, command, option
+from pipeline.commands import SITE, STUDY, Command, Declare, command, option
 
 STAGES: dict[str, Command] = {}
 enter = partial(command, STAGES)
@@ -103,6 +103,7 @@ def yardstick(args: argparse.Namespace) -> int:
     option("--tokens", type=options.path, required=True, help="folder of token shards"),
     _out(options.new_folder, "folder for the record"),
     option("--image", type=options.path, help="container image that the ranks run in"),
+    SITE,
     option(
         "--yardstick", type=options.path, help="what `yardstick` measured, where the study has it"
     ),
@@ -123,7 +124,7 @@ def train(args: argparse.Namespace) -> int:
     from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
-    names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
+    names = ("spec", "tokens", "out", "image", "site", "yardstick", "attempt")
     given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
     again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
     done = preloaded.ask_stage(again)
@@ -132,15 +133,29 @@ def train(args: argparse.Namespace) -> int:
     # A client of a waiting process needs none of the modules that the process has imported.
     from pipeline.launch.run import train
     from pipeline.launch.torchrun import RunPaths
+    from pipeline.machine.site import load_site
 
     yardstick = args.yardstick and args.yardstick.resolve()
     paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve(), yardstick)
-    record = train(paths, args.attempt, args.scheduler, args.image)
+    site = load_site(args.site) if args.site else None
+    record = train(paths, args.attempt, args.scheduler, args.image, site)
     run_id = record.run["run_id"]
     if record.status != "ok":
         print(f"{run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
     if stall := record.run["execution"].get("emulation", {}).get("stalled"):
         print(f"{run_id}: warning: stalled, kept in the data: {stall}", file=sys.stderr)
+    return 0
+
+
+@enter(option("--site", type=options.path, required=True, help="site file, workflow/site.yaml"))
+def before(args: argparse.Namespace) -> int:
+    """Print the lines that a cluster's site file runs first in each job, as one shell script.
+
+    `python -m pipeline before --site workflow/site.yaml`: a line that fails ends the shell.
+    """
+    from pipeline.machine.site import load_site
+
+    print(load_site(args.site).script(), end="")
     return 0
 
 
