@@ -72,13 +72,13 @@ CASES = (
     Case("tiny-20mbit", "tiny", 16, 4, 20),
     Case("narrow-1gbit", "narrow", 16, 4, 1000),
     Case("deep-300mbit", "deep", 16, 4, 300),
-    Case("deep-10gbit", "deep", 16, 4, 10_000),
+    Case("deep-2500mbit", "deep", 16, 4, 2500),
     Case("deep-300mbit-2", "deep", 16, 2, 300),
-    Case("deep-10gbit-2-small", "deep", 16, 2, 10_000, 390),
-    Case("wide-10gbit", "wide", 1, 4, 10_000),
+    Case("deep-2500mbit-2-small", "deep", 16, 2, 2500, 390),
+    Case("wide-2500mbit", "wide", 1, 4, 2500),
     Case("wide-300mbit", "wide", 1, 4, 300),
-    Case("wide-10gbit-2", "wide", 1, 2, 10_000),
-    Case("wide-10gbit-small", "wide", 8, 4, 10_000, 390),
+    Case("wide-2500mbit-2", "wide", 1, 2, 2500),
+    Case("wide-2500mbit-small", "wide", 8, 4, 2500, 390),
 )
 
 
@@ -114,8 +114,8 @@ def candidates(case: Case, calibration: here.Calibration) -> list[Candidate]:
             cell = {**one.cell, "options": each}
             cells.setdefault(json.dumps(cell, sort_keys=True), (one, cell))
     found: list[Candidate] = []
-    for ranked, cell in cells.values():
-        if (run := run_of(study, cell)) is None:
+    for ranked, own in cells.values():
+        if (run := run_of(study, own)) is None:
             continue  # more micro-batches than sequences
         pieces = run.strategy.pieces(run.spec, run.layout)
         again = ", recomputed" if run.spec.workload.recompute else ""
@@ -125,7 +125,7 @@ def candidates(case: Case, calibration: here.Calibration) -> list[Candidate]:
                 mesh=ranked.name.partition(",")[0],
                 spec=case.stretched(replace(run.spec, cell=f"layout{len(found)}")),
                 predicted_seconds=here.predict(run, calibration).seconds,
-                chosen=cell == within[0].cell,
+                chosen=own == within[0].cell,
             )
         )
     return found

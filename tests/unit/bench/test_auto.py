@@ -24,7 +24,7 @@ class Even(Calibration):
         return 3e-4 + size * 8e-6 / float(link.removesuffix("mbit"))
 
 
-@pytest.mark.parametrize("name", ["tiny-20mbit", "wide-10gbit-small"])
+@pytest.mark.parametrize("name", ["tiny-20mbit", "wide-2500mbit-small"])
 def test_a_case_has_all_layouts_and_one_choice(name: str) -> None:
     case = next(case for case in CASES if case.name == name)
     layouts = candidates(case, Even({}, {}, 1e10))
