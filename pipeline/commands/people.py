@@ -44,20 +44,28 @@ def doctor(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(option("--readme", type=options.path, help="Markdown file whose marked tables are renewed"))
+@enter(
+    option("--models", action="store_true", help="which models each takes, and why not others"),
+    option("--readme", type=options.path, help="Markdown file whose marked tables are renewed"),
+)
 def strategies(args: argparse.Namespace) -> int:
     """Every strategy: what it is, its knobs, what it needs, splits and sends.
 
-    `python -m pipeline strategies` prints Markdown.
+    `python -m pipeline strategies` prints Markdown; with `--models` which models each one takes.
     """
     from pipeline.files import replace_marked
-    from pipeline.strategies import sent_table, table
+    from pipeline.strategies import models_table, sent_table, table
 
+    of_strategies = {"strategies": table, "sent": sent_table}
+    tables = {
+        name: make()
+        for name, make in ({"models": models_table} if args.models else of_strategies).items()
+    }
     if args.readme:
-        replace_marked(args.readme, "strategies", table())
-        replace_marked(args.readme, "sent", sent_table())
+        for name, text in tables.items():
+            replace_marked(args.readme, name, text)
     else:
-        print(f"{table()}\n\n{sent_table()}")
+        print("\n\n".join(tables.values()))
     return 0
 
 
