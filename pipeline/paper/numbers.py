@@ -38,11 +38,11 @@ from pipeline.paper.emulation_facts import emulation_facts
 from pipeline.paper.measurement import loss, measurement, split
 from pipeline.paper.parity_facts import parity_facts
 from pipeline.study.expansion import compares_conditions
+from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
 from pipeline.tables.write import made
 from pipeline.text import markdown_code
 
-_CONFIG = Path("workflow") / "config"
 _MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
@@ -113,8 +113,8 @@ def _plain(value: object) -> str:
 
 def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     name = study.name
-    config = (_CONFIG / name / "study.yaml").as_posix()
-    shipped = (Path(__file__).parents[2] / config).is_file()
+    shipped = shipped_studies().get(name)
+    config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
     names, nodes = cells(table), node_counts(table)
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
@@ -130,7 +130,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
          "links": listed(names.loc[names["arm"] == row["arm"], "link"].dropna()) or NONE}
         for row in records(names.drop_duplicates("arm"))
     ]  # fmt: skip
-    chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"
+    chosen = "" if name == "smoke" else f" --configfile {config}"
     snakemake = f"snakemake --cores all{chosen}"
     return {
         "name": name,
