@@ -15,7 +15,7 @@ from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
-BASE = ROOT / "workflow/config/mechanisms/study.yaml"
+BASE = ROOT / "workflow/config/ptdp2021/study.yaml"
 STEPS, UNTIMED = 4, 2
 
 MODELS: Mapping[str, Mapping[str, int]] = {

@@ -341,6 +341,7 @@ def artifact(args: argparse.Namespace) -> int:
     option("--results", type=options.folder, help="results"),
     option("--out", type=options.new_file, help="page to write, and a CSV; results/index.html"),
     option("--list", action="store_true", help="print the studies on claims that run here"),
+    option("--readme", type=options.path, help="Markdown file whose table of studies is renewed"),
 )
 def index(args: argparse.Namespace) -> int:
     """Every shipped claim of every publication, with its verdict in the studies that ran.
@@ -352,6 +353,12 @@ def index(args: argparse.Namespace) -> int:
     if args.list:
         options.check_mode(args, "--list", "list")
         print("\n".join(index.studies_here()))
+        return 0
+    if args.readme:
+        from pipeline.files import replace_marked
+
+        options.check_mode(args, "--readme", "readme")
+        replace_marked(args.readme, "studies", index.studies_table())
         return 0
     results = args.results or Path("results")
     out = args.out or results / "index.html"

@@ -34,11 +34,11 @@ from pipeline.metrics.select import (
 from pipeline.models import family
 from pipeline.paper import facts
 from pipeline.study.expansion import compares_conditions
+from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
 from pipeline.tables.write import made
 from pipeline.text import markdown_code
 
-_CONFIG = Path("workflow") / "config"
 _MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
@@ -95,8 +95,8 @@ def _plain(value: object) -> str:
 
 def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     name = study.name
-    config = (_CONFIG / name / "study.yaml").as_posix()
-    shipped = (Path(__file__).parents[2] / config).is_file()
+    shipped = shipped_studies().get(name)
+    config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
     names, nodes = cells(table), node_counts(table)
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
@@ -112,7 +112,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
          "links": listed(names.loc[names["arm"] == row["arm"], "link"].dropna()) or NONE}
         for row in records(names.drop_duplicates("arm"))
     ]  # fmt: skip
-    chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"
+    chosen = "" if name == "smoke" else f" --configfile {config}"
     snakemake = f"snakemake --cores all{chosen}"
     return {
         "name": name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +13,15 @@ from pipeline.planner.here import Calibration, errors, predict, predict_study, s
 from pipeline.planner.operators import Operator, work_of
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
+from pipeline.study.load import find_study, load_study
 from pipeline.study.spec import RunSpec
 
 
 @pytest.fixture(scope="module")
 def runs() -> list[RunSpec]:
-    return expand(load_study(Path("workflow/config/mechanisms/study.yaml")))
+    """Cells of two studies on four nodes, with the single device of the first."""
+    first, more = (expand(load_study(find_study(name))) for name in ("alpa2022", "ptdp2021"))
+    return first + [run for run in more if run.cell != "single"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,8 @@ def of(runs, calibration, cell, **changes):
 
 
 def test_a_step_on_four_ranks_has_a_quarter_of_the_computation(runs, calibration) -> None:
-    one, four = (of(runs, calibration, cell) for cell in ("single", "ddp"))
+    whole = runs[0].workload
+    one, four = (of(runs, calibration, cell, workload=whole) for cell in ("single", "ddp"))
     assert four.computation == pytest.approx(one.computation / 4)
     assert one.communication == 0 < four.communication
     assert one.optimiser == four.optimiser > 0
