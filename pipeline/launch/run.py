@@ -32,6 +32,7 @@ from pipeline.machine import image, limits, processes
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
+from pipeline.machine.site import Site
 from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
 from pipeline.resolved import ResolvedRun, resolve
@@ -57,12 +58,13 @@ def train(
     attempt: int = 1,
     scheduler: Sequence[str] = (),
     image_file: Path | None = None,
+    site: Site | None = None,
 ) -> RunRecord:
     """Train the run of `paths.spec` and write its record, also where its status is not ok.
 
     `attempt` counts the starts of this run so far, `scheduler` starts a process on each node of an
-    allocation, and `image_file` is the container image that the ranks run in. Raises SamestepError
-    where no record can be made.
+    allocation, and `image_file` is the container image that the ranks run in, by what `site` says.
+    Raises SamestepError where no record can be made.
     """
     spec = load_spec(paths.spec)
     if is_to_end():
@@ -72,7 +74,7 @@ def train(
     run = resolve(spec)
     run.layout.check_batch(spec)
     limits.check(run.ranks_per_machine)
-    place = here(spec, len(usable_cores()), tuple(scheduler), image_file)
+    place = here(spec, len(usable_cores()), tuple(scheduler), image_file, site)
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)

@@ -204,8 +204,9 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
 
         def stops(trainable: Trainable) -> bool:
             # Rank 0 is on the launcher's node: files show late on others. All take its word.
-            asked = places.may_stop and rank == 0 and (places.out / fence.STOP).exists()
-            return places.may_stop and not trainable.agree(not asked)
+            may_stop = places.may_stop and run.strategy.resumes
+            asked = may_stop and rank == 0 and (places.out / fence.STOP).exists()
+            return may_stop and not trainable.agree(not asked)
 
         with machine.share():
             loop.run(Hooks(steps.write, keep_checkpoint, stops), done, state)

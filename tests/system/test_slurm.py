@@ -6,6 +6,8 @@ One study serves most tests, each of which trains a repeat of its own.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,9 +25,17 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STEPS, EVERY = 1_200, 100
 WORKLOAD: dict[str, Any] = dict(STUDY["workload"])  # type: ignore[call-overload]
-# A cluster without an accounting database, asked often.
+SITE: dict[str, Any] = {
+    "partition": "main",
+    "accounting": False,
+    "before": ["export LD_LIBRARY_PATH=/of/a/module"],
+    "container": {"runtime": "none"},
+    "environment": {"NCCL_IB_HCA": "mlx5_0,mlx5_1", "GLOO_SOCKET_IFNAME": "eth0"},
+}
+"""Of this cluster, which has no accounting database."""
+
+# It is asked often.
 OPTIONS = (
-    "--slurm-status-command=squeue",
     "--slurm-init-seconds-before-status-checks=1",
     "--seconds-between-status-checks=1",
     "--set-threads=tokens=2",
@@ -46,13 +56,13 @@ def project(folder: Path, **changes: Any) -> Project:
     made = make_project(
         folder, **({"cells": [DDP], "cluster": shipped["cluster"], "profile": None} | changes)
     )
-    for name in ("slurm", "allocation"):
-        profile = folder / f"workflow/profiles/{name}/config.yaml"
-        settings = yaml.safe_load(profile.read_text())
-        for of_the_container in ("sdm", "apptainer-args"):
-            del settings[of_the_container]
-        profile.write_text(yaml.safe_dump(settings))
+    write_site(made)
     return made
+
+
+def write_site(made: Project, **changes: Any) -> None:
+    """Write the site file of the project."""
+    (made.folder / "workflow/site.yaml").write_text(yaml.safe_dump(SITE | changes))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +87,7 @@ def cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
 
 
 def command(made: Project, *options: str, study: str = "tiny.yaml") -> list[str]:
-    """The README's command, for a cluster without an accounting database."""
+    """The command of docs/clusters.md."""
     snakemake = str(Path(sys.executable).with_name("snakemake"))
     profile = ("--profile", "workflow/profiles/slurm", "--configfile", study)
     return [snakemake, *options, *OPTIONS, *profile]
@@ -189,9 +199,21 @@ def test_a_run_whose_job_gets_the_signal_goes_on_from_where_it_was(cluster, made
     assert step % EVERY, "of the signal, not of every 100 steps"
 
 
-def test_an_unknown_partition_is_named(cluster, made) -> None:
-    wrong = (record_of(NOWHERE), "--default-resources", "slurm_partition=nope", "--retries=0")
-    done = cluster.run(command(made, *wrong), cwd=made.folder, env=made.environment(), check=False)
+def test_an_unknown_partition_is_named_by_the_doctor_and_by_the_workflow(cluster, made) -> None:
+    doctor = [sys.executable, "-m", "pipeline", "doctor", "--site"]
+    settings: dict[str, Any] = {"cwd": made.folder, "env": made.environment(), "check": False}
+    said = cluster.run(doctor, **settings).stdout
+    for probe in ("slurm", "before", "jobs", "accounting", "folders", "environment"):
+        assert re.search(f"^ok +{probe} ", said, re.MULTILINE), said
+    assert re.search("^missing +gpus .*SLURM refuses .*--gpus-per-node=1: ", said, re.MULTILINE)
+    write_site(made, partition="nope")
+    try:
+        said = cluster.run(doctor, **settings).stdout
+        wrong = command(made, record_of(NOWHERE), "--retries=0")
+        done = cluster.run(wrong, **settings)
+    finally:
+        write_site(made)
+    assert re.search("^missing +jobs .*invalid partition specified: nope", said, re.MULTILINE), said
     assert done.returncode != 0
     assert "invalid partition specified: nope" in done.stdout + done.stderr
     assert NOWHERE not in records(made.results)
@@ -207,8 +229,10 @@ def test_outside_of_an_allocation_nothing_is_trained_in_its_place(made) -> None:
 def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
     """Two runs share an allocation; the first is preempted, in the second comes the signal."""
     runs, before = made.results / "runs/dps/n2", {*records(made.results)}
-    job = ("workflow/profiles/allocation/job.sh", "runs_on_2", "--configfile", "tiny.yaml")
-    send = ["sbatch", "--parsable", "--nodes=2", "--output=job.txt", *job]
+    allocate = [sys.executable, "-m", "pipeline", "allocate", "--study", "tiny.yaml"]
+    printed = cluster.run(allocate, cwd=made.folder, env=made.environment()).stdout.splitlines()
+    [sbatch, *words] = next(shlex.split(line) for line in printed if " runs_on_2 " in line)
+    send = [sbatch, "--parsable", "--output=job.txt", *words]
     number = cluster.run(send, cwd=made.folder, env=made.environment()).stdout.strip()
 
     def wait_for_a_checkpoint() -> str:
@@ -236,6 +260,9 @@ def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
     steps = {run: ended[run]["execution"]["resumed_from_step"] for run in {*ran} - before}
     resumed = [run for run, step in steps.items() if step]
     assert len(resumed) == 2 and all(resumed_from(made, run) for run in resumed)
+    settings = ended[resumed[0]]["execution"]["settings"]
+    assert settings.items() >= SITE["environment"].items()
+    assert settings["LD_LIBRARY_PATH"] == "/of/a/module"
     # All repeats have one seed.
     assert all(losses(made.results, run) == losses(made.results, resumed[0]) for run in ran)
 

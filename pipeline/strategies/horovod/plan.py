@@ -53,7 +53,7 @@ class Horovod(Strategy):
         "compression",
         "optimiser_steps",
     )
-    lossy_wire = ("compression",)
+    lossy_wire = (("compression", "fp16"),)
 
     compression: str = "none"
     fusion_threshold_mb: int = 128

@@ -40,7 +40,7 @@ def whole(
 ) -> tuple[int, Path]:
     """Check an environment of `names` over a base that brings `base`."""
     (folder / "lock").write_text("".join(f"{name}==1\n" for name in names))
-    monkeypatch.setattr(check, "LOCK", folder / "lock")
+    monkeypatch.setattr(check, "LOCKS", (folder / "lock",))
     monkeypatch.setattr(check, "of_the_base", lambda: base)
     monkeypatch.setattr(check, "imported_versions", lambda: {"torch": "2.13.0", "apex": None})
     monkeypatch.setattr(check, "stated_strategies", lambda: STATED)
