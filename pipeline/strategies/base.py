@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from pipeline.errors import MissingError, UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends, ring
+from pipeline.parallel.wire import ALL_REDUCE, HALVES, Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
 
 
@@ -68,13 +68,17 @@ SYMBOLS = {
 
 def along(
     layout: Layout, axis: str, formula: str, payload: float, messages: float = 1.0,
-    *, overlap: bool = False,
+    *, overlap: bool = False, halves: bool = False,
 ) -> tuple[Sends, ...]:  # fmt: skip
-    """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone."""
+    """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone.
+
+    `halves`: by reduce-scatters and all-gathers, not all-reduces.
+    """
     ranks = dict(layout.axes).get(axis, 1)
     if ranks < 2:
         return ()
-    return (Sends(axis, formula, ring(payload, ranks), messages, overlap=overlap),)
+    kind = HALVES if halves else ALL_REDUCE
+    return (Sends(axis, formula, ring(payload, ranks), messages, kind, overlap),)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from pipeline import strategies
+from pipeline import models, strategies
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import (
@@ -44,21 +44,9 @@ VARIED = ("fp32", "fp16")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")
-MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=8, context=16, vocab_size=302)
-"""Eight ranks divide its heads; three, four and eight do not divide its vocabulary."""
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "GPT2LMHeadModel": {},
-    "GPTNeoXForCausalLM": {"intermediate_size": 48},
-    "Qwen3ForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "MistralForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "Gemma3ForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "PhiForCausalLM": {"intermediate_size": 48},
-    "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "BertForMaskedLM": {"intermediate_size": 48},
-}
-"""Classes of transformers, which strategies that cut no model must train; what differs from a
-configuration's defaults."""
+EXAMPLES = models.examples()
+ARCHITECTURES = tuple(name for name, model in EXAMPLES.items() if model.architecture)
+"""Classes of transformers, which strategies that cut no model must train."""
 PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
@@ -266,10 +254,8 @@ class Case:
         """Our own GPT-2, or a class of transformers of the same sizes."""
         if self.architecture is None:
             rows = 128 if self.padded else None
-            return replace(MODEL, num_layers=self.num_layers, pad_vocab_to=rows)
-        config = ARCHITECTURES[self.architecture]
-        shape = replace(MODEL, num_layers=self.num_layers, architecture=self.architecture)
-        return replace(shape, family="transformers", config=config)
+            return replace(EXAMPLES["gpt2"], num_layers=self.num_layers, pad_vocab_to=rows)
+        return replace(EXAMPLES[self.architecture], num_layers=self.num_layers)
 
     @property
     def profiled(self) -> bool:

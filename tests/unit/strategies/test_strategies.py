@@ -21,7 +21,7 @@ from pipeline.planner.memory import predict, predict_sent
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
+from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.spec import WorldSpec
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
@@ -68,7 +68,7 @@ def test_unknown_names_and_options_list_the_known_ones() -> None:
 
 
 def test_every_shipped_study_names_strategies_that_exist() -> None:
-    for path in Path("workflow/config").glob("*/study.yaml"):
+    for path in shipped_studies().values():
         strategies.check(expand(load_study(path)))
 
 
