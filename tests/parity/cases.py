@@ -331,7 +331,7 @@ def model_cases(strategy: str, world: int) -> list[Case]:
     if strategy in UNTRIED or world != 2:
         return []
     able = precisions_of(strategy, 0)
-    found = [
+    return [
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
         for variant in (variants_of(strategy, world) if name in NARROW else (0,))
@@ -339,7 +339,6 @@ def model_cases(strategy: str, world: int) -> list[Case]:
         for pieces in ((1, 4) if name in NARROW[1:] else (1,))
         if precision in able
     ]
-    return [case for case in found if fits(case, world)]
 
 
 def cut_cases(strategy: str, world: int) -> list[Case]:
