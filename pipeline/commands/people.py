@@ -44,20 +44,28 @@ def doctor(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(option("--readme", type=options.path, help="Markdown file whose marked tables are renewed"))
+@enter(
+    option("--models", action="store_true", help="which models each takes, and why not others"),
+    option("--readme", type=options.path, help="Markdown file whose marked tables are renewed"),
+)
 def strategies(args: argparse.Namespace) -> int:
     """Every strategy: what it is, its knobs, what it needs, splits and sends.
 
-    `python -m pipeline strategies` prints Markdown.
+    `python -m pipeline strategies` prints Markdown; with `--models` which models each one takes.
     """
     from pipeline.files import replace_marked
-    from pipeline.strategies import sent_table, table
+    from pipeline.strategies import models_table, sent_table, table
 
+    of_strategies = {"strategies": table, "sent": sent_table}
+    tables = {
+        name: make()
+        for name, make in ({"models": models_table} if args.models else of_strategies).items()
+    }
     if args.readme:
-        replace_marked(args.readme, "strategies", table())
-        replace_marked(args.readme, "sent", sent_table())
+        for name, text in tables.items():
+            replace_marked(args.readme, name, text)
     else:
-        print(f"{table()}\n\n{sent_table()}")
+        print("\n\n".join(tables.values()))
     return 0
 
 
@@ -333,6 +341,7 @@ def artifact(args: argparse.Namespace) -> int:
     option("--results", type=options.folder, help="results"),
     option("--out", type=options.new_file, help="page to write, and a CSV; results/index.html"),
     option("--list", action="store_true", help="print the studies on claims that run here"),
+    option("--readme", type=options.path, help="Markdown file whose table of studies is renewed"),
 )
 def index(args: argparse.Namespace) -> int:
     """Every shipped claim of every publication, with its verdict in the studies that ran.
@@ -345,6 +354,12 @@ def index(args: argparse.Namespace) -> int:
         options.check_mode(args, "--list", "list")
         print("\n".join(index.studies_here()))
         return 0
+    if args.readme:
+        from pipeline.files import replace_marked
+
+        options.check_mode(args, "--readme", "readme")
+        replace_marked(args.readme, "studies", index.studies_table())
+        return 0
     results = args.results or Path("results")
     out = args.out or results / "index.html"
     counts = index.counts(index.write(results, out))
@@ -355,11 +370,7 @@ def index(args: argparse.Namespace) -> int:
 @enter(
     STUDY_OR_RESULTS,
     option("--out", type=options.new_file, help="zip file to write; archives/<study>.zip"),
-    option(
-        "--partial", nargs="?", const="yes", choices=["yes"],
-        help="pack the records of an unfinished study, without results",
-    ),
-)  # fmt: skip
+)
 def archive(args: argparse.Namespace) -> int:
     """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
 
@@ -375,7 +386,7 @@ def archive(args: argparse.Namespace) -> int:
     if not (results / STUDY_FILE).is_file():
         raise ArchiveError(f"there is no {results / STUDY_FILE}; run the study with make paper")
     out = args.out or Path("archives", f"{load_study(results / STUDY_FILE).name}.zip")
-    parts = contents(results, partial=args.partial is not None)
+    parts = contents(results)
     write_zip(parts, out)
     size = out.stat().st_size / 1e6
     print(f"{out}: {len(parts) + 1} files, {size:.1f} MB, sha256 {sha256_of_file(out)}")

@@ -246,13 +246,11 @@ def table(args: argparse.Namespace) -> int:
     """
     from pipeline.files import note_made
     from pipeline.metrics import table
-    from pipeline.metrics.labels import short_names
     from pipeline.tables.write import write_table
 
     frame = table.read(args.metrics)
-    letters = short_names(frame)
     for name in args.names:
-        write_table(name, frame, args.out, letters)
+        write_table(name, frame, args.out)
     made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
     note_made(made, args.metrics)
     return 0
@@ -303,7 +301,6 @@ def claims(args: argparse.Namespace) -> int:
     FIGURES,
     TABLES,
     VERDICTS,
-    option("--manifest", type=options.path, help="manifest.json of the tokens, for their size"),
     option(
         "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
     ),
@@ -314,11 +311,10 @@ def paper(args: argparse.Namespace) -> int:
 
     `python -m pipeline paper --study --metrics --figures --tables --generated --out`
     """
-    from pipeline import schemas
     from pipeline.claims.write import read_verdicts
     from pipeline.files import note_made, write_text
+    from pipeline.fonts import printed
     from pipeline.metrics import table
-    from pipeline.metrics.labels import printable_markdown
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
     from pipeline.paper.numbers import collect
@@ -326,11 +322,8 @@ def paper(args: argparse.Namespace) -> int:
 
     generated, study = args.generated, load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
-    manifest = None
-    if args.manifest:
-        manifest = schemas.read(args.manifest, "manifest", "python -m pipeline tokens")
     frame = table.read(args.metrics, study.name)
-    numbers = collect(study, frame, verdicts, manifest)
+    numbers = collect(study, frame, verdicts)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
     _copy(args.tables, generated / "tables", (".md", ".tex"))
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
@@ -339,7 +332,7 @@ def paper(args: argparse.Namespace) -> int:
     source = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
     text = render(source, stored, generated / "tables")
     write_text(generated / export.MANUSCRIPT, text)
-    write_text(generated / export.PRINTED, printable_markdown(text, frame))
+    write_text(generated / export.PRINTED, printed(text))
     export.write_pdf(generated, args.out / "paper.pdf", stored["date"])
     export.write_latex(generated, args.out / "paper.tex", args.figures)
     note_made(args.out.glob("paper.*"), args.metrics)

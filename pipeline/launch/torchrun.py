@@ -205,7 +205,7 @@ def environment(run: ResolvedRun, threads: int, site: Site) -> dict[str, str]:
 
 
 def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
-    """The options of a rank, the same below torchrun and horovodrun."""
+    """The options of a rank."""
     return (
         f"--spec={paths.spec}",
         f"--tokens={paths.tokens}",

@@ -1,20 +1,16 @@
 """The study on a real SLURM cluster of four nodes, each with a network of its own.
 
-One study serves most tests, each of which trains a repeat of its own; and the cluster itself is
-held to be one: its nodes meet over a network, die and return, and nothing of it is left behind.
+One study serves most tests, each of which trains a repeat of its own.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,38 +50,6 @@ LOST, PREEMPTED, SIGNALLED, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(4
 ON_ONE = "dps/n1/r0"
 REPEATS = 6
 """Of them the first runs are named above; an allocation trains what is left."""
-# Task 0 listens on all addresses of its node; task 1 calls it by name, then calls its own loopback.
-MEET = """
-import os, socket, sys
-if os.environ["SLURM_PROCID"] == "0":
-    with socket.create_server(("", 29600)) as server:
-        peer, address = server.accept()
-        with peer:
-            peer.sendall(f"{socket.gethostname()} met {address[0]}".encode())
-else:
-    while True:
-        try:
-            peer = socket.create_connection((sys.argv[1], 29600), timeout=5)
-        except ConnectionRefusedError:
-            continue
-        with peer:
-            print(peer.recv(100).decode(), "at", peer.getpeername()[0])
-        break
-    try:
-        socket.create_connection(("127.0.0.1", 29600), timeout=5)
-    except ConnectionRefusedError:
-        print("loopback refused")
-"""
-HOLDER = """
-import sys
-from pathlib import Path
-from tests.system.slurm_cluster import SlurmCluster
-with SlurmCluster(Path(sys.argv[1]), nodes=2) as cluster:
-    cluster.run(["sbatch", "--output=/dev/null", "--wrap=sleep 1000"])
-    cluster.wait_for("job", lambda: cluster.jobs() == {"1": "RUNNING"})
-    print("up", flush=True)
-    sys.stdin.read()
-"""
 
 
 def project(folder: Path, **changes: Any) -> Project:
@@ -196,44 +160,11 @@ def preempt(cluster: SlurmCluster) -> None:
     cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
 
 
-def test_nodes_meet_by_name_and_not_over_the_loopback(cluster, tmp_path) -> None:
-    script = tmp_path / "meet.py"
-    script.write_text(MEET)
-    done = cluster.run(
-        ["srun", "-N2", "-n2", "--nodelist=wn2,wn3", sys.executable, str(script), "wn2"]
-    )
-    expected = f"wn2 met {cluster.address('wn3')} at {cluster.address('wn2')}"
-    assert done.stdout.splitlines() == [expected, "loopback refused"]
-
-
-def test_a_node_without_power_takes_its_job_and_returns(cluster, tmp_path) -> None:
-    beat = "while sleep 0.2; do date > $HOSTNAME; done"
-    submit = ["sbatch", "--parsable", "--no-requeue", "--output=/dev/null", f"--wrap={beat}"]
-    lost = cluster.run([*submit, "--nodelist=wn3"], cwd=tmp_path).stdout.strip()
-    other = cluster.run([*submit, "--nodelist=wn4"], cwd=tmp_path).stdout.strip()
-    for name in ("wn3", "wn4"):
-        cluster.wait_for(f"job on {name}", (tmp_path / name).exists)
-
-    cluster.kill_node("wn3")
-    (tmp_path / "wn3").unlink(missing_ok=True)
-    cluster.wait_for("NODE_FAIL", lambda: cluster.jobs()[lost] == "NODE_FAIL", 120)
-    assert cluster.states()["wn3"] == "down*"
-    assert cluster.jobs()[other] == "RUNNING"
-    (tmp_path / "wn4").unlink()
-    cluster.wait_for("the other job goes on", (tmp_path / "wn4").exists)
-    assert not (tmp_path / "wn3").exists(), "a process of the dead node still writes"
-
-    cluster.restart_node("wn3")
-    cluster.run(["scancel", other])
-    cluster.wait_idle()
-    assert cluster.run(["srun", "--nodelist=wn3", "hostname"]).stdout == "wn3\n"
-
-
 def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(cluster, made) -> None:
     """The daemon of a node dies, its ranks live on: the harder case, as two launches overlap.
 
-    The record is of the second attempt, whole, and nothing of the first disturbs it. That SLURM
-    gives a silent node up by itself, after half a minute, is shown above; here it is told.
+    The record is of the second attempt, whole, and nothing of the first disturbs it. SLURM, which
+    gives a silent node up after half a minute, is told of it here.
     """
     study = start_to_a_checkpoint(cluster, made, LOST)
     nodes = cluster.run(["squeue", "-h", "-j", running(cluster), "-o", "%N"]).stdout.strip()
@@ -405,55 +336,3 @@ def test_pyxis_enters_an_image_on_one_node_and_on_several(cluster, singularity, 
         )  # fmt: skip
     assert {*records(made.results)} == {*runs}
     assert (tmp_path / "log").read_text().count(f"--container-image={image}\n") == 2
-
-
-def inodes(pid: int) -> set[tuple[str, int]]:
-    """Kind and number of every namespace of a process."""
-    try:
-        paths = list((Path("/proc") / str(pid) / "ns").iterdir())
-        return {(path.name, path.stat().st_ino) for path in paths}
-    except OSError:
-        return set()
-
-
-def members(of: set[tuple[str, int]]) -> list[int]:
-    """Processes of the machine that are in one of these namespaces."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if inodes(pid) & of]
-
-
-def bridges_and_mounts() -> tuple[list[str], list[str]]:
-    """What a cluster could leave in this process's own network and mounts."""
-    links = [path.name for path in Path("/sys/class/net").iterdir()]
-    targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    ours = re.compile("/run(/netns|/uts|$)|/dev/shm|/etc/|/var/l(og|ib)/munge")
-    return (
-        sorted(link for link in links if link.startswith(("bridge0", "port-"))),
-        sorted(target for target in targets if ours.match(target)),
-    )
-
-
-@pytest.mark.usefixtures("slurm")
-def test_a_killed_cluster_leaves_nothing_behind(tmp_path: Path) -> None:
-    before = bridges_and_mounts()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "up\n"
-    # All that descends from the holder, and the job's own processes, which do not.
-    children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
-    private = set().union(*(inodes(int(pid)) for pid in children)) - inodes(os.getpid())
-    jobs = members(private)
-    assert len(jobs) > 5, "daemons and a job should run"
-    private = set().union(*(inodes(pid) for pid in jobs)) - inodes(os.getpid())
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate(timeout=30)
-    end = time.monotonic() + 30
-    while left := members(private):
-        assert time.monotonic() < end, f"still there: {left}"
-        time.sleep(0.05)
-    assert bridges_and_mounts() == before

@@ -37,7 +37,7 @@ ELSEWHERE = {
     "python -m pipeline predict --study smoke --calibration calibration.json": (
         "tests/unit/launch/calibrate/test_calibrate.py::test_the_file_predicts_each_cell"
     ),
-    "python -m pipeline plan --study mechanisms --auto --calibration calibration.json": (
+    "python -m pipeline plan --study alpa2022 --auto --calibration calibration.json": (
         "tests/unit/planner/test_auto.py::test_the_link_decides"
     ),
     "python -m pipeline watch --study my-study.yaml": (

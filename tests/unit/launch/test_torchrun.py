@@ -40,11 +40,6 @@ def test_one_torchrun_for_each_node(run) -> None:
     assert launch.environment["OMP_NUM_THREADS"] == "1"
 
 
-def test_every_rank_is_told_from_which_step_to_go_on(run) -> None:
-    for command in planned(run, Place(2, 1, token="t", done=7, owner="o")).commands:
-        assert {"--resume-from=7", "--launch=t", "--owner=o"} <= set(command)
-
-
 @pytest.mark.parametrize(
     ("cores", "network", "expected"),
     [(2, "loopback", 1), (8, "loopback", 2), (8, "real", 8), (1, "real", 1)],
@@ -233,29 +228,6 @@ def test_inside_the_image_nothing_enters_it_again(run, monkeypatch) -> None:
     assert "--image-digest=sha256:1" in launch.commands[0]
 
 
-@pytest.fixture
-def host_packages(monkeypatch) -> None:
-    """What a person's shell may set for the Python of the host."""
-    for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
-        monkeypatch.setenv(f"{prefix}PYTHONPATH", "/host/packages")
-        monkeypatch.setenv(f"{prefix}PYTHONHOME", "/host/python")
-
-
-@pytest.mark.parametrize("within", [True, False])
-@pytest.mark.usefixtures("host_packages")
-def test_no_package_of_the_host_comes_before_the_image_s(run, monkeypatch, within) -> None:
-    """On the host, before the image is entered, and inside of it."""
-    if within:
-        monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
-    else:
-        monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
-        monkeypatch.setattr(container, "enter", lambda image, site, **_: ("apptainer", "exec"))
-    environment = planned(run, Place(2, 1, image=None if within else Path("i.sif"))).environment
-    assert environment["PYTHONPATH"] == str(Path.cwd())
-    assert environment["PYTHONNOUSERSITE"] == "1"
-    assert not [value for value in environment.values() if value.startswith("/home/me")]
-
-
 @pytest.mark.parametrize("network", ["loopback", "emulated", "real"])
 def test_a_rank_has_what_study_and_site_state_and_nothing_else_of_its_kind(
     run, monkeypatch, network
@@ -279,8 +251,3 @@ def test_a_rank_has_what_study_and_site_state_and_nothing_else_of_its_kind(
     assert not {"OMP_PROC_BIND", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"} & {*environment}
     interface = {"loopback": "lo", "emulated": None, "real": "ib0"}[network]
     assert environment.get("GLOO_SOCKET_IFNAME") == interface
-
-
-def test_stated_threads_are_taken_as_they_are(run) -> None:
-    run = replace(run, world=replace(run.world, threads_per_rank=3))
-    assert planned(run, Place(2, 1)).environment["OMP_NUM_THREADS"] == "3"
