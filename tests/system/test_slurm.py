@@ -280,13 +280,13 @@ def test_a_run_out_of_time_is_a_record(cluster, tmp_path) -> None:
 
 
 SRUN = f"""#!{sys.executable}
-import json, os, sys
+import os, sys
 options, container, words = [], {{}}, sys.argv[1:]
 while words[0].startswith("-"):
     name, _, value = words[0].partition("=")
     if "-container-" in name:
         container[name] = value
-        with open(os.environ["SRUN_LOG"], "a") as log:
+        with open(__file__ + ".log", "a") as log:
             print(words[0], file=log)
     else:
         options.append(words[0])
@@ -321,7 +321,7 @@ def test_pyxis_enters_an_image_on_one_node_and_on_several(cluster, singularity, 
     script.parent.mkdir()
     script.write_text(SRUN)
     script.chmod(0o755)
-    environment = made.environment() | {"SRUN_LOG": str(tmp_path / "log")}
+    environment = made.environment()
     environment["PATH"] = f"{script.parent}:{singularity}:{environment['PATH']}"
     runs = ("dps/n1/r0", "dps/n2/r0")
     targets = command(made, *map(record_of, runs))
@@ -335,4 +335,4 @@ def test_pyxis_enters_an_image_on_one_node_and_on_several(cluster, singularity, 
             "mlx5_0,mlx5_1", "/opt/fabric",
         )  # fmt: skip
     assert {*records(made.results)} == {*runs}
-    assert (tmp_path / "log").read_text().count(f"--container-image={image}\n") == 2
+    assert (script.parent / "srun.log").read_text().count(f"--container-image={image}\n") == 2
