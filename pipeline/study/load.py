@@ -245,12 +245,10 @@ def font_warning(study: Study) -> str | None:
 
     They are the texts with a character that no font at hand has (`pipeline.fonts`).
     """
-    shown = {arm.label: arm.name for arm in study.arms if missing([arm.label])}
-    if missing([study.title]):
-        shown = {study.title: printed(study.title), **shown}
+    shown = [one for one in (study.title, *(arm.label for arm in study.arms)) if missing([one])]
     if not shown:
         return None
-    replaced = [f"{one_line(text)!r} as {name!r}" for text, name in shown.items()]
+    replaced = [f"{one_line(text)!r} as {one_line(printed(text))!r}" for text in shown]
     if len(replaced) > _NAMED:
         replaced[_NAMED:] = [f"{len(replaced) - _NAMED} more"]
     return (

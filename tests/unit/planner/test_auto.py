@@ -8,6 +8,7 @@ import yaml
 from pipeline import strategies
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
+from pipeline.launch.calibrate.collectives import KINDS
 from pipeline.planner.auto import choose, run_of
 from pipeline.planner.here import Calibration
 from pipeline.planner.operators import of_study
@@ -23,7 +24,7 @@ def machine(a_byte: float) -> Calibration:
     """Operators of 1 ns a unit of work, and messages of so many seconds a byte."""
     line = [(1000, 1000 * a_byte), (1_000_000, 1e6 * a_byte)]
     link: str | None = "1gbit"
-    times = {(link, n, kind): line for n in (2, 4) for kind in ("all_reduce", "send")}
+    times = {(link, n, kind): line for n in (2, 4) for kind in KINDS}
     return Calibration({o: 1e-9 * o.work for o in of_study(expand(STUDY))}, times, 1e10)
 
 

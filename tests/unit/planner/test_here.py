@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import StudyError
+from pipeline.launch.calibrate.collectives import KINDS
 from pipeline.parallel.wire import SEND
 from pipeline.planner.here import Calibration, errors, predict, predict_study, shown
 from pipeline.planner.operators import Operator, work_of
@@ -30,7 +31,7 @@ def calibration(runs) -> Calibration:
     kinds = {(one.kind, one.dtype): one for one in single.operators}
     times = {one: 1e-9 * one.work for one in kinds.values()}
     line = [(1000, 2e-6), (1_000_000, 1e-3)]
-    return Calibration(times, {("1gbit", 4, kind): line for kind in ("all_reduce", SEND)}, 1e9)
+    return Calibration(times, {("1gbit", 4, kind): line for kind in KINDS}, 1e9)
 
 
 def of(runs, calibration, cell, **changes):
@@ -60,6 +61,12 @@ def test_a_pipeline_waits_for_its_bubble(runs, calibration) -> None:
 def test_zero_sends_weights_and_updates_a_share(runs, calibration) -> None:
     whole, cut = (of(runs, calibration, cell) for cell in ("ddp", "zero1"))
     assert cut.optimiser == pytest.approx(whole.optimiser / 4, rel=0.01)
+    gathers = {key: times for key, times in calibration.collectives.items() if "all_gather" in key}
+    slow = {key: [(size, 3 * each) for size, each in times] for key, times in gathers.items()}
+    slower = replace(calibration, collectives={**calibration.collectives, **slow})
+    both = [of(runs, one, "zero1").communication for one in (calibration, slower)]
+    assert both[1] == pytest.approx(2 * both[0])  # one half of it takes three times as long
+    assert of(runs, slower, "ddp").communication == whole.communication
 
 
 def test_sizes_between_and_beyond_those_measured(calibration) -> None:

@@ -1,4 +1,4 @@
-"""A batch job that gets SIGUSR1: its training ends at a checkpoint, and goes on from there."""
+"""A batch job runs its site's lines, and at SIGUSR1 its training ends at a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def job(tmp_path: Path, small_tokens: Path):
     """Starts a batch script that trains two ranks into a folder, as a scheduler starts one."""
     script = tmp_path / "job.sh"
     script.write_text(
-        "#!/bin/sh\nset -eu\n. envs/checkpoint_on_signal.sh\n"
+        "#!/bin/sh\nset -eu\n. envs/begin_job.sh\n"
         f'exec {sys.executable} -m pipeline train --spec "$1/spec.json" --tokens {small_tokens} '
         '--out "$1" --attempt 3\n'
     )
@@ -91,3 +91,28 @@ def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(job, tmp_path
     record = json.loads((stopped / "run.json").read_text())
     assert record["status"] == "ok" and record["execution"]["resumed_from_step"] == done
     assert losses(stopped) == losses(undisturbed)
+
+
+def test_the_site_s_lines_run_first_and_one_that_fails_ends_the_job(tmp_path: Path) -> None:
+    for name in ("envs", "pipeline", ".venv"):
+        (tmp_path / name).symlink_to(Path(sys.prefix) if name == ".venv" else ROOT / name)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/schemas").symlink_to(ROOT / "workflow/schemas")
+    site = tmp_path / "workflow/site.yaml"
+    script = tmp_path / "job.sh"
+    script.write_text('#!/bin/sh\nset -eu\n. envs/begin_job.sh\necho "ran with $A, $1"\n')
+    variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"}
+    for line, status, said in (
+        ("export A=a", 0, "ran with a, here\n"),
+        ("module load a", 2, "error: workflow/site.yaml: the line 'module load a' of `before`"),
+    ):
+        site.write_text(f'container: {{runtime: none}}\nbefore: ["{line}"]\n')
+        done = subprocess.run(
+            ["sh", str(script), "here"], cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
+        assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
+    site.write_text("runtime: none\n")
+    done = subprocess.run(
+        ["sh", str(script), "here"], cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: site file workflow/site.yaml")
