@@ -19,6 +19,8 @@ PRECISIONS = (
     "apex_o2",
 )  # fmt: skip
 TIMED, PROFILED, REAL_TIME = "timed", "profiled", "in real time"
+LEAST_PAIR = 5
+"""Positions of two segments of a token each, and the special tokens around them."""
 NODES_OF_ONE_MACHINE = 254
 """Emulated nodes have addresses of one /24 network."""
 
@@ -53,12 +55,23 @@ class ModelSpec:
 class ObjectiveSpec:
     """Masked language modelling: a `share` of the tokens is to be found by those around it.
 
-    `mask_token` is the id that stands for most of them. A run without an objective is causal.
+    `mask_token` is the id that stands for most of them. The kind `masked_next_sentence` has pairs
+    of segments besides, which the other ids begin, end and pad. A run without an objective is
+    causal.
     """
 
     kind: str
     mask_token: int
     share: float = 0.15
+    cls_token: int | None = None
+    sep_token: int | None = None
+    pad_token: int | None = None
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Special tokens by the keys of a study, the one for hidden tokens first."""
+        named = {name: value for name, value in vars(self).items() if name.endswith("_token")}
+        return {name: value for name, value in named.items() if value is not None}
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> ObjectiveSpec | None:
@@ -224,6 +237,9 @@ class RunSpec:
         ]
         optional = "threads_per_rank link cores_per_node yardstick dilated_for real_time".split()
         later += [(whole["world"], name) for name in optional]
+        if self.objective is not None:
+            names = ("cls_token", "sep_token", "pad_token")
+            later += [(whole["objective"], name) for name in names]
         for place, name in later:
             if place[name] is None:
                 del place[name]
@@ -325,21 +341,35 @@ def _check_model(model: ModelSpec) -> None:
         )
 
 
+OBJECTIVES = {"ForMaskedLM": "masked", "ForPreTraining": "masked_next_sentence"}
+"""Objectives by the end of the name of a class of transformers; all others are causal."""
+
+
 def _check_objective(spec: RunSpec) -> None:
     objective, model = spec.objective, spec.model
-    masked = (model.architecture or "").endswith("ForMaskedLM")
-    if masked != (objective is not None):
+    kind = "causal" if objective is None else objective.kind
+    name = model.architecture or model.family
+    wanted = next((own for end, own in OBJECTIVES.items() if name.endswith(end)), "causal")
+    if kind != wanted:
         raise StudyError(
-            f"{spec.run_id}: objective {'causal' if objective is None else objective.kind} does "
-            f"not train {model.architecture or model.family}; use masked for classes "
-            "named ...ForMaskedLM and causal for all others"
+            f"{spec.run_id}: objective {kind} does not train {name}; use {wanted}: masked is for "
+            "classes named ...ForMaskedLM, masked_next_sentence for BertForPreTraining, causal for "
+            "all others"
         )
     if objective is None:
         return
-    if objective.mask_token >= model.vocab_size:
+    for key, token in objective.tokens.items():
+        if token >= model.vocab_size:
+            raise StudyError(
+                f"{spec.run_id}: objective.{key} {token} is not below model.vocab_size "
+                f"{model.vocab_size}; lower it or raise model.vocab_size"
+            )
+    if len({*objective.tokens.values()}) < len(objective.tokens):
+        raise StudyError(f"{spec.run_id}: {objective.tokens} are not all different; make them so")
+    if kind == "masked_next_sentence" and model.context < LEAST_PAIR:
         raise StudyError(
-            f"{spec.run_id}: objective.mask_token {objective.mask_token} is not below "
-            f"model.vocab_size {model.vocab_size}; lower it or raise model.vocab_size"
+            f"{spec.run_id}: model.context {model.context} has no room for two segments and three "
+            f"special tokens; set it to {LEAST_PAIR} or more"
         )
     hidden = objective.share * spec.global_batch_tokens
     if hidden < 1:

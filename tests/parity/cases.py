@@ -56,12 +56,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "PhiForCausalLM": {"intermediate_size": 48},
     "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "BertForMaskedLM": {"intermediate_size": 48},
+    "BertForPreTraining": {"intermediate_size": 48},
 }
 """Classes of transformers, which strategies that cut no model must train; what differs from a
 configuration's defaults."""
 PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
-NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
+NARROW = ("LlamaForCausalLM", "BertForPreTraining")
 """Trained in narrow numbers too, the latter also in micro-batches."""
 CUT: dict[str, tuple[str, ...]] = {
     "tensor": tuple(name for name in ARCHITECTURES if name.startswith(PLANNED)),
@@ -71,12 +72,16 @@ CUT: dict[str, tuple[str, ...]] = {
 """Classes that strategies which cut layers train."""
 UNTRIED = ("annotated", "deepspeed")
 """Strategies that train none."""
-MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
-"""Of a class that fills gaps: so few that ranks and micro-batches have unequal numbers, or none."""
+OBJECTIVES = {
+    "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05),
+    "BertForPreTraining": ObjectiveSpec("masked_next_sentence", 301, 0.05, 302, 303, 304),
+}
+"""Of classes that fill gaps: so few that ranks and micro-batches have unequal numbers, or none."""
 WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
-MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks")
+MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks", "padding_counted", "padding_read")
 """Mutations that show where targets have weights: each rank divides by its own weight, each
-micro-batch by its own, masks are those of the position within the rank."""
+micro-batch by its own, masks are those of the position within the rank, padding is hidden and
+counted like text, stages behind the first take it for text."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
 OPTIMISER = OptimiserSpec(
@@ -133,8 +138,10 @@ MUTATIONS = (
     ("hybrid", "same_shard"),
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
-    *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
+    *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED[:3]),
+    ("ddp", "padding_counted"),
     ("pipeline_parallel", "means_of_pieces"),
+    ("pipeline_parallel", "padding_read"),
     *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
     *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
     ("tensor", "heads_alone"),
@@ -240,7 +247,7 @@ class Case:
             repeat=0,
             seed=11,
             profile=self.profiled,
-            objective=MASKED if self.model.architecture == "BertForMaskedLM" else None,
+            objective=OBJECTIVES.get(self.architecture or ""),
         )
 
     @property
@@ -251,6 +258,8 @@ class Case:
             return replace(MODEL, num_layers=self.num_layers, pad_vocab_to=rows)
         config = ARCHITECTURES[self.architecture]
         shape = replace(MODEL, num_layers=self.num_layers, architecture=self.architecture)
+        if own := OBJECTIVES.get(self.architecture):
+            shape = replace(shape, vocab_size=max(own.tokens.values()) + 1)
         return replace(shape, family="transformers", config=config)
 
     @property

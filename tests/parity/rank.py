@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
-from pipeline.corpus.objectives import Masked
+from pipeline.corpus.objectives import Masked, draws
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
 from pipeline.parallel import counted, state
@@ -39,9 +39,10 @@ from pipeline.parallel.group import ALONE
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import SavedState, Trainable
+from pipeline.parallel.types import Batch, SavedState, Trainable
 from pipeline.precision.master import MasterWeights
 from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.strategies.pipeline_parallel.stages import Stage
 from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
 from pipeline.strategies.tensor import step as tensor
 from pipeline.study.spec import OptimiserSpec
@@ -315,8 +316,8 @@ def without_ends(layout: Layout, rank: int, mesh: Any) -> Axes:
 
 def first_half_twice(self: PipelineStepper, microbatches: Any) -> torch.Tensor:
     """A micro-batch of the pipeline in place of another."""
-    halves = [[torch.cat([part[: len(part) // 2]] * 2) for part in pair] for pair in microbatches]
-    return real_accumulate(self, [(inputs, targets) for inputs, targets in halves])
+    halves = [[torch.cat([part[: len(part) // 2]] * 2) for part in b.given] for b in microbatches]
+    return real_accumulate(self, [Batch(*half) for half in halves])
 
 
 def backwards(self: Stages, stage: int) -> range:
@@ -330,22 +331,20 @@ def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) 
         return real_pipeline_clip(self, parameters)
 
 
-def own_weight(self: Stepper, microbatches: Any) -> torch.Tensor:
+def own_weight(self: Stepper, weights: Any) -> torch.Tensor:
     """The count of this rank, before the all-reduce: a mean of means over the ranks."""
     with mock.patch.object(self, "group", ALONE):
-        return real_weight(self, microbatches)
+        return real_weight(self, weights)
 
 
 def means_of_pieces(real: Any) -> Any:
     """A mean of means: each micro-batch counts as much as any other."""
 
     def accumulate(self: Stepper, microbatches: Any) -> torch.Tensor:
-        total = sum(weights.sum() for *_, weights in microbatches) / len(microbatches)
-        even = [
-            (ids, targets, weights * total / weights.sum().clamp(min=1))
-            for ids, targets, weights in microbatches
-        ]
-        return real(self, even)
+        own = torch.stack([batch.weights.sum(dim=(0, 2)) for batch in microbatches])
+        factors = (own.mean(dim=0) / own.clamp(min=1)).unsqueeze(-1)
+        pairs = zip(microbatches, factors, strict=True)
+        return real(self, [b._replace(weights=b.weights * factor) for b, factor in pairs])
 
     return accumulate
 
@@ -374,11 +373,12 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
-real_masks, real_update = Masked.__call__, MasterWeights.step
+real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.step
 real_leave = tensor._Leave.forward
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.lamb."
+OBJECTIVES = "pipeline.corpus.objectives."
 NATIVE = "pipeline.precision.native.Native."
 TENSOR, STAGES, ROWS = (
     f"pipeline.strategies.{room}." for room in ("tensor.step", "pipeline_parallel", "sharded.rows")
@@ -411,8 +411,16 @@ WRONG: dict[str, dict[str, Any]] = {
         STAGES + "step.PipelineStepper.accumulate": means_of_pieces(PipelineStepper.accumulate),
     },
     "own_masks": {
-        "pipeline.corpus.objectives.Masked.__call__": lambda self, windows, seed, step, start: (
-            real_masks(self, windows, seed, step, 0)
+        OBJECTIVES + "draws": lambda count, seed, step, start: draws(count, seed, step, 0)
+    },
+    "padding_counted": {
+        OBJECTIVES + "Masked.hide": lambda self, *given: real_hide(
+            replace(self, special=frozenset()), *given
+        )
+    },
+    "padding_read": {
+        STAGES + "stages.Stage.forward": lambda self, x, segments: real_stage(
+            self, x, segments if x.dim() == 2 else None
         )
     },
     "part_ratio": {RATIO + "holders": lambda owner: []},

@@ -49,7 +49,7 @@ def microbatches(step: int, first: int, last: int) -> list[Batch]:
     generator = torch.Generator().manual_seed(1000 + step)
     tokens = torch.randint(0, VOCAB, (GLOBAL_BATCH, CONTEXT + 1), generator=generator)
     parts = tokens[first:last].chunk(MICROBATCHES)
-    return [(part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in parts]
+    return [Batch(part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in parts]
 
 
 def train(out: Path, name: str) -> None:

@@ -155,10 +155,10 @@ class Gpt2(nn.Module):
             logits = logits.masked_fill(columns >= self.spec.vocab_size, lowest)
         return self.cross_entropy(logits, targets.flatten())
 
-    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[[Tensor], Tensor]:
+    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[..., Tensor]:
         """The pass through some of the layers, with embedding or output layer at the ends."""
 
-        def run(x: Tensor) -> Tensor:
+        def run(x: Tensor, *_: None) -> Tensor:
             x = self.embed(x) if is_first else x
             for layer in layers:
                 x = self.h[layer](x)

@@ -87,11 +87,24 @@ def test_an_objective_is_part_of_a_spec_only_where_it_is_not_causal(study) -> No
     validate(run.to_dict(), "spec", Path())
     assert RunSpec.from_dict(json.loads(run.to_json())) == run
     for change in ({"objective": masked}, {"model": study["model"] | bert}):
-        with pytest.raises(StudyError, match="use masked for classes named"):
+        with pytest.raises(StudyError, match="masked is for classes named"):
             expand(Study.of(study | change))
     with pytest.raises(StudyError, match=r"is not below model\.vocab_size"):
         objective = ObjectiveSpec("masked", run.model.vocab_size)
         replace(run, objective=objective).check()
+    pairs = ObjectiveSpec("masked_next_sentence", 1, 0.15, 2, 3, 4)
+    model = replace(run.model, architecture="BertForPreTraining")
+    both = replace(run, objective=pairs, model=model)
+    both.check()
+    validate(both.to_dict(), "spec", Path())
+    assert RunSpec.from_dict(json.loads(both.to_json())) == both
+    for change, reason in (
+        ({"objective": replace(pairs, pad_token=2)}, "not all different"),
+        ({"model": replace(model, context=4)}, "set it to 5 or more"),
+        ({"objective": objective}, "objective masked does not train BertForPreTraining"),
+    ):
+        with pytest.raises(StudyError, match=reason):
+            replace(both, **change).check()
 
 
 def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
