@@ -44,6 +44,7 @@ class Batches:
         """
         self.manifest = Manifest.load(folder)
         self.context, self.global_batch, self.seed = context, global_batch, seed
+        self._shapes = {(context, global_batch): self}
         self.num_windows = (self.manifest.num_tokens - 1) // context
         self._folder = folder
         self._shard = lru_cache(maxsize=MAX_OPEN_SHARDS)(self._map)
@@ -53,7 +54,15 @@ class Batches:
                 f"{context}; expected at least the global batch {global_batch}, lower "
                 "workload.global_batch or model.context, or use a larger corpus"
             )
+        self._spec = objective
         self.objective: Objective = Causal() if objective is None else self._hiding(objective)
+
+    def of(self, context: int, global_batch: int) -> Batches:
+        """Batches of another shape, whose windows have an order of their own."""
+        shape = context, global_batch
+        if shape not in self._shapes:
+            self._shapes[shape] = Batches(self._folder, *shape, self.seed, self._spec)
+        return self._shapes[shape]
 
     def indices(self, step: int) -> Tokens:
         """The windows of the global batch of `step` (from 0), shape (global_batch,)."""

@@ -42,7 +42,11 @@ class Progress:
             return
         self._last_line = time.monotonic()
         total = self.spec.workload.steps
-        rate = self._done * self.spec.global_batch_tokens / self._seconds
+        tokens = sum(
+            phase.global_batch_tokens * min(max(0, self._done - first), phase.workload.steps)
+            for first, phase in self.spec.phases()
+        )
+        rate = tokens / self._seconds
         left = self._seconds / self._done * (total - self._done)
         print(
             f"{self.spec.run_id}: step {self._done}/{total}, {rate:,.0f} tokens/s, {left:.0f} s "

@@ -111,8 +111,9 @@ def check(runs: Iterable[RunSpec]) -> None:
                 f"objective {run.objective.kind} gives them weights; use another strategy"
             )
         models.num_parameters(run.model)  # raises where its family cannot make it
-        strategy.check_spec(run)
-        strategy.layout(run.world).check_batch(run)
+        for _, phase in run.phases():
+            strategy.check_spec(phase)
+            strategy.layout(run.world).check_batch(phase)
         if run.world.yardstick and not strategy.whole_forward:
             raise StudyError(
                 f"{run.run_id}: cluster.yardstick needs forward passes of the whole model, which "

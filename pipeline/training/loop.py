@@ -102,7 +102,7 @@ class Loop:
         self.clock.pacer.start()
         for step in range(done, work.steps):
             self.clock.pacer.begin_step(step)
-            rate = self.spec.optimiser.rate(step, work.steps)
+            rate = self.spec.rate(step)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
             microbatches, data_seconds = self._read(step)
@@ -169,9 +169,10 @@ class Loop:
 
     def read(self, step: int) -> list[Batch]:
         """This rank's slice of the global batch of `step`, cut into micro-batches."""
-        start, stop = self.layout.batch_slice(self.rank, self.spec.workload.global_batch)
-        pieces = self.spec.workload.accumulation_steps
-        parts = self.batches.slice(step, start, stop)
+        _, phase = self.spec.at(step)
+        batch, pieces = phase.workload.global_batch, phase.workload.accumulation_steps
+        start, stop = self.layout.batch_slice(self.rank, batch)
+        parts = self.batches.of(phase.model.context, batch).slice(step, start, stop)
         cut: list[Any] = [
             [None] * pieces
             if part is None

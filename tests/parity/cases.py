@@ -17,6 +17,7 @@ from pipeline.study.spec import (
     ModelSpec,
     ObjectiveSpec,
     OptimiserSpec,
+    PhaseSpec,
     RunSpec,
     WorkloadSpec,
     WorldSpec,
@@ -142,6 +143,8 @@ MUTATIONS = (
     ("ddp", "padding_counted"),
     ("pipeline_parallel", "means_of_pieces"),
     ("pipeline_parallel", "padding_read"),
+    ("ddp", "one_phase"),
+    ("ddp", "rate_of_all"),
     *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
     *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
     ("tensor", "heads_alone"),
@@ -173,6 +176,10 @@ VARIANT_OF = (
     | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
 )
 """Where a mutation shows with another setting of the knobs than the defaults."""
+PHASES = (PhaseSpec(4, global_batch=16, context=8, warmup_steps=2, learning_rate=4e-3),)
+"""Of a case that is `phased`; a run that resumes does so before they end."""
+UNPHASED = ("one_phase", "rate_of_all")
+"""Mutations that show there: all steps have the last batch, or one schedule."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
@@ -190,7 +197,8 @@ class Case:
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
-    `padded`: the vocabulary has masked rows, held against a single device without.
+    `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
+    steps have other shapes, see `PHASES`.
     """
 
     strategy: str
@@ -208,6 +216,7 @@ class Case:
     decay: bool = False
     padded: bool = False
     lamb: bool = False
+    phased: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -225,6 +234,7 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
+        parts += ["phased"] * self.phased
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
@@ -243,7 +253,16 @@ class Case:
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=self.model,
             optimiser=LAMB if self.lamb else DECAYED if self.decay else OPTIMISER,
-            workload=WorkloadSpec(batch, self.accumulation, steps, 2, "strong", 0, self.recompute),
+            workload=WorkloadSpec(
+                batch,
+                self.accumulation,
+                steps,
+                1 if self.phased else 2,
+                "strong",
+                0,
+                self.recompute,
+                PHASES if self.phased else (),
+            ),
             repeat=0,
             seed=11,
             profile=self.profiled,
@@ -306,7 +325,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     if world == mutated_world(strategy):
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
-    found += padded_cases(strategy, world)
+    found += padded_cases(strategy, world) + phased_cases(strategy, world)
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     if strategy == REFERENCE:
@@ -435,6 +454,21 @@ def padded_cases(strategy: str, world: int) -> list[Case]:
     return [case_of(strategy, world, v, padded=True) for v in variants_of(strategy, world)]
 
 
+def phased_cases(strategy: str, world: int) -> list[Case]:
+    """A run of two phases that goes on in the first one, with other knobs where they fit.
+
+    And one of BERT, with micro-batches, where stages hand on other shapes and padding.
+    """
+    if world != mutated_world(strategy) or strategy == REFERENCE:
+        return []
+    other = variants_of(strategy, world)[-1]
+    case = case_of(strategy, world, other, phased=True, resume=True)
+    found = [replace(case, variant=0, resume_variant=other)]
+    if strategy == "pipeline_parallel":
+        found.append(Case(strategy, accumulation=2, phased=True, architecture=NARROW[1]))
+    return found
+
+
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
@@ -509,6 +543,8 @@ def mutants(strategy: str) -> list[Case]:
     for mutation in [name for s, name in MUTATIONS if s == strategy]:
         if mutation in MISCOUNTED or (strategy, mutation) == ("pipeline_parallel", "untied"):
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
+        elif mutation in UNPHASED:
+            case = case_of(strategy, world, mutation=mutation, phased=True)
         elif mutation == "heads_alone":  # norms of heads, of which each rank has some
             case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
         else:

@@ -126,7 +126,7 @@ class PipelineStepper(Stepper):
             self.averaging = self.sharded.reduction
         elif self.axes.data is not None:
             self.averaging = mean_of(parts, self.axes.data)
-        self._runner: Any = None
+        self._schedules: dict[tuple[int, ...], tuple[Any, int]] = {}
         self._scale = self._total = torch.zeros((), device=self.device)
         self._whole = 1
         """Number of micro-batches by which the loss of one is divided; weights are so already."""
@@ -134,8 +134,13 @@ class PipelineStepper(Stepper):
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
-        if self._runner is None:
-            self._runner = self._make_schedule(microbatches)
+        shape = tuple(microbatches[0].inputs.shape)
+        if shape not in self._schedules:
+            self._schedules[shape] = self._make_schedule(microbatches)
+        runner, count = self._schedules[shape]
+        self._whole = count if microbatches[0].weights is None else 1
+        if self.averaging is not None:
+            self.averaging.overlap(count)
         parts = zip(*self.weighed(microbatches), strict=True)
         batch = Batch._make(None if part[0] is None else torch.cat(part) for part in parts)
         numbers = self.staged.stages.of_rank(self.staged.rank)
@@ -149,12 +154,12 @@ class PipelineStepper(Stepper):
             self._scale = scale.detach()
             # Around all passes: a weight is narrowed once, not for each micro-batch in flight.
             with self.waits.everywhere(), self.precision.autocast():
-                self._runner.step(*given, target=wanted, return_outputs=False, **sides)
+                runner.step(*given, target=wanted, return_outputs=False, **sides)
             self.reduced()
         return self._total
 
-    def _make_schedule(self, microbatches: Sequence[Batch]) -> Any:
-        """torch's schedule, made when the size of a micro-batch is known."""
+    def _make_schedule(self, microbatches: Sequence[Batch]) -> tuple[Any, int]:
+        """torch's schedule and its micro-batches, made when the size of one is known."""
         stages = self.staged.stages
         sequences, context = microbatches[0].inputs.shape
         given = len(microbatches)
@@ -162,7 +167,6 @@ class PipelineStepper(Stepper):
         size = sequences * given // count
         made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
         any_model: Any = self.model
-        self._whole = count if microbatches[0].weights is None else 1
 
         def loss(logits: Any, targets: Tensor) -> Tensor:
             with self.waits.not_while(FORWARD), self.precision.autocast():
@@ -171,11 +175,9 @@ class PipelineStepper(Stepper):
             scaled: Tensor = share * self._scale
             return scaled
 
-        if self.averaging is not None:
-            self.averaging.overlap(count)
         kind = SCHEDULES[self.knobs.schedule]
         held = made[0] if self.knobs.schedule in ONE_STAGE else made
-        return kind(held, count, loss_fn=loss, scale_grads=False)
+        return kind(held, count, loss_fn=loss, scale_grads=False), count
 
     def _stage(self, number: int, sequences: int, context: int) -> MarkedStage:
         any_model: Any = self.model
