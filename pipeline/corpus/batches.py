@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest
-from pipeline.corpus.objectives import Arrays, Causal, Masked, NextSentence, Objective, Tokens
+from pipeline.corpus.objectives import (
+    Arrays,
+    Causal,
+    Masked,
+    NextSentence,
+    Objective,
+    Tokens,
+    Words,
+)
 from pipeline.documents import read_document
 from pipeline.errors import CorpusError
 from pipeline.schemas import AGAIN
@@ -91,7 +99,20 @@ class Batches:
                     "one that it never makes"
                 )
         special |= {*spec.tokens.values()}
-        masked = Masked(spec.share, spec.mask_token, frozenset(special), self.manifest.vocab_size)
+        words = None
+        if spec.whole_words:
+            listed = about["model"]["vocab"]
+            if isinstance(listed, list):  # with scores, as those of Unigram
+                listed = {token: number for number, (token, _) in enumerate(listed)}
+            ordinary = {token: n for token, n in listed.items() if n not in special}
+            size = max([self.manifest.vocab_size, *(one + 1 for one in special)])
+            piece = about["model"].get("type") == "WordPiece"
+            words = Words.of(
+                ordinary, size, about["model"]["continuing_subword_prefix"] if piece else None
+            )
+        masked = Masked(
+            spec.share, spec.mask_token, frozenset(special), self.manifest.vocab_size, words
+        )
         if spec.kind == "masked":
             return masked
         _, cls_token, sep_token, pad_token = spec.tokens.values()

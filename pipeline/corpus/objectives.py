@@ -6,6 +6,7 @@ batch. Neither strategy nor world size enters, so that masks too are those of a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -21,6 +22,10 @@ are (Devlin et al. 2019, arXiv 1810.04805)."""
 SHORT, UNRELATED = 0.1, 0.5
 """Shares of sequences that are cut short, and whose second segment does not follow the first (the
 paper's code, `create_pretraining_data.py`)."""
+
+
+BLANKS = "\u0120\u010a\u0109\u010d\u2581"
+"""How byte-level tokenisers and SentencePiece write blanks; to Python some of them are letters."""
 
 
 class Arrays(NamedTuple):
@@ -60,17 +65,41 @@ class Causal:
         return Arrays(windows[:, :-1], windows[:, 1:])
 
 
+class Words(NamedTuple):
+    """For each token whether it may go on with a word, and whether a word may go on after it."""
+
+    goes_on: npt.NDArray[np.bool_]
+    leads_on: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, vocabulary: Mapping[str, int], size: int, prefix: str | None) -> Words:
+        """Words of letters and digits; or of WordPiece, where what goes on has the `prefix`."""
+        goes_on, leads_on = (np.full(size, False) for _ in range(2))
+        for token, number in vocabulary.items():
+            ends = [bool(c) and c.isalnum() and c not in BLANKS for c in (token[:1], token[-1:])]
+            goes_on[number] = ends[0] if prefix is None else token.startswith(prefix)
+            leads_on[number] = ends[1] if prefix is None else True
+        return cls(goes_on, leads_on)
+
+    def first(self, ids: Tokens) -> Tokens:
+        """The place of the first token of each token's word, (sequences, context)."""
+        begins = np.pad(~(self.goes_on[ids[:, 1:]] & self.leads_on[ids[:, :-1]]), ((0, 0), (1, 0)))
+        return np.maximum.accumulate(np.where(begins, np.arange(ids.shape[1]), 0), axis=1)
+
+
 @dataclass(frozen=True)
 class Masked:
     """A `share` of the tokens, none of them `special`, is chosen; these alone have a weight.
 
-    `vocab_size` is the tokeniser's, from which random tokens are drawn.
+    `vocab_size` is the tokeniser's, from which random tokens are drawn. With `words` all tokens of
+    a word are chosen or none; each is then replaced by itself.
     """
 
     share: float
     mask_token: int
     special: frozenset[int]
     vocab_size: int
+    words: Words | None = None
     pairs: ClassVar[bool] = False
 
     def __call__(self, windows: Tokens, seed: int, step: int, start: int) -> Arrays:
@@ -85,6 +114,8 @@ class Masked:
         """The tokens with those that are chosen hidden, and 1 for these, 0 for all others."""
         numbers = [generator.random((3, targets.shape[1])) for generator in generators]
         choice, fate, token = np.stack(numbers, axis=1)
+        if self.words is not None:
+            choice = np.take_along_axis(choice, self.words.first(targets), axis=1)
         chosen = (choice < self.share) & ~np.isin(targets, list(self.special))
         any_token = (token * self.vocab_size).astype(np.int64)
         changed = np.where(fate < REPLACED, self.mask_token, any_token)

@@ -55,7 +55,8 @@ class ModelSpec:
 class ObjectiveSpec:
     """Masked language modelling: a `share` of the tokens is to be found by those around it.
 
-    `mask_token` is the id that stands for most of them. The kind `masked_next_sentence` has pairs
+    `mask_token` is the id that stands for most of them. `whole_words`: of a word all tokens are
+    chosen or none. The kind `masked_next_sentence` has pairs
     of segments besides, which the other ids begin, end and pad. A run without an objective is
     causal.
     """
@@ -66,6 +67,7 @@ class ObjectiveSpec:
     cls_token: int | None = None
     sep_token: int | None = None
     pad_token: int | None = None
+    whole_words: bool = False
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -303,6 +305,8 @@ class RunSpec:
         for place, name in later:
             if place[name] is None:
                 del place[name]
+        if self.objective is not None and not self.objective.whole_words:
+            del whole["objective"]["whole_words"]
         unset = [(whole, "profile"), (whole, "environment"), (whole["workload"], "recompute")]
         unset += [(whole["optimiser"], "decay_matrices_only"), (whole["workload"], "phases")]
         for place, name in unset:

@@ -74,7 +74,7 @@ CUT: dict[str, tuple[str, ...]] = {
 UNTRIED = ("annotated", "deepspeed")
 """Strategies that train none."""
 OBJECTIVES = {
-    "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05),
+    "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05, whole_words=True),
     "BertForPreTraining": ObjectiveSpec("masked_next_sentence", 301, 0.05, 302, 303, 304),
 }
 """Of classes that fill gaps: so few that ranks and micro-batches have unequal numbers, or none."""

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.corpus.batches import MAX_OPEN_SHARDS, Batches, permute
-from pipeline.corpus.objectives import Masked, NextSentence
+from pipeline.corpus.objectives import Masked, NextSentence, Words
 from pipeline.errors import CorpusError
 from pipeline.study.spec import ObjectiveSpec
 from tests.unit.corpus.conftest import MakeShards
@@ -57,7 +57,7 @@ def shards(make_shards: MakeShards) -> Path:
     step=st.integers(min_value=0, max_value=10**6),
     seed=st.integers(min_value=0, max_value=2**64 - 1),
     cuts=st.sets(st.integers(min_value=1, max_value=11), max_size=4),
-    objective=st.sampled_from([None, ObjectiveSpec("masked", 500, 0.5), PAIRS]),
+    objective=st.sampled_from([None, ObjectiveSpec("masked", 500, 0.5, whole_words=True), PAIRS]),
 )
 def test_slices_of_any_world_make_the_same_batch(
     shards: Path, step: int, seed: int, cuts: set[int], objective: ObjectiveSpec | None
@@ -91,6 +91,23 @@ def test_masks_are_drawn_from_ordinary_tokens_in_their_shares() -> None:
         assert not np.array_equal(masked(tokens, *other).inputs, inputs)
     # Masks are part of every recorded result; changing them changes them all.
     assert np.flatnonzero(weights[0])[:8].tolist() == [6, 13, 18, 19, 21, 28, 29, 32]
+
+
+@pytest.mark.parametrize("prefix", [None, "##"])
+def test_of_a_word_all_tokens_are_hidden_or_none(prefix: str | None) -> None:
+    text = ["<s>", "\u0120the", "\u0120quick", "er", "2", ".", "\u0120", "fox", "es", "\u010a", "a"]
+    if prefix:
+        text = ["<s>", "the", "quick", "##er", "##2", ".", "a", "fox", "##es", "b", "c"]
+    words = Words.of({token: n for n, token in enumerate(text) if n}, len(text) + 1, prefix)
+    line = np.arange(len(text) + 1)[np.newaxis]
+    assert words.first(line)[0].tolist() == [0, 1, 2, 2, 2, 5, 6, 7, 7, 9, 10, 11]
+    masked = Masked(0.5, 11, frozenset({0, 11}), 11, words)
+    weights = masked(np.tile(line, (200, 1)), 0, 0, 0).weights
+    assert weights is not None and not weights[:, 0, 0].any()
+    assert (weights[:, 0, 3:5] == weights[:, 0, 2:3]).all() and 60 < weights[:, 0, 2].sum() < 140
+    assert (weights[:, 0, 7] == weights[:, 0, 8]).all() and (
+        weights[:, 0, 6] != weights[:, 0, 7]
+    ).any()
 
 
 def test_pairs_of_segments_follow_one_another_or_not_and_are_padded_for_real() -> None:

@@ -94,6 +94,7 @@ def test_an_objective_is_part_of_a_spec_only_where_it_is_not_causal(study) -> No
         replace(run, objective=objective).check()
     pairs = ObjectiveSpec("masked_next_sentence", 1, 0.15, 2, 3, 4)
     model = replace(run.model, architecture="BertForPreTraining")
+    pairs = replace(pairs, whole_words=True)
     both = replace(run, objective=pairs, model=model)
     both.check()
     validate(both.to_dict(), "spec", Path())
