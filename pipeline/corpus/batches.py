@@ -63,7 +63,11 @@ class Batches:
                 "workload.global_batch or model.context, or use a larger corpus"
             )
         self._spec = objective
-        self.objective: Objective = Causal() if objective is None else self._hiding(objective)
+        self.objective: Objective = Causal()
+        if objective is not None and objective.kind == "causal":
+            self.objective = Causal(self.manifest.separator_id)
+        elif objective is not None:
+            self.objective = self._hiding(objective)
 
     def of(self, context: int, global_batch: int) -> Batches:
         """Batches of another shape, whose windows have an order of their own."""
@@ -110,12 +114,11 @@ class Batches:
             words = Words.of(
                 ordinary, size, about["model"]["continuing_subword_prefix"] if piece else None
             )
-        masked = Masked(
-            spec.share, spec.mask_token, frozenset(special), self.manifest.vocab_size, words
-        )
+        mask_token, *others = spec.tokens.values()
+        masked = Masked(spec.share, mask_token, frozenset(special), self.manifest.vocab_size, words)
         if spec.kind == "masked":
             return masked
-        _, cls_token, sep_token, pad_token = spec.tokens.values()
+        cls_token, sep_token, pad_token = others
         return NextSentence(masked, cls_token, sep_token, pad_token, self.manifest.separator_id)
 
     def _windows(self, step: int, start: int, stop: int, order: int = 0) -> Tokens:

@@ -55,14 +55,22 @@ class Objective(Protocol):
         """
 
 
+@dataclass(frozen=True)
 class Causal:
-    """The next token is the target of each; all count alike."""
+    """The next token is the target of each; all count alike.
 
+    With a `separator` documents are segments, each of which begins with the separator before it.
+    """
+
+    separator: int | None = None
     pairs: ClassVar[bool] = False
 
     def __call__(self, windows: Tokens, seed: int, step: int, start: int) -> Arrays:
         """Nothing is drawn."""
-        return Arrays(windows[:, :-1], windows[:, 1:])
+        inputs, targets = windows[:, :-1], windows[:, 1:]
+        if self.separator is None:
+            return Arrays(inputs, targets)
+        return Arrays(inputs, targets, segments=1 + np.cumsum(inputs == self.separator, axis=1))
 
 
 class Words(NamedTuple):

@@ -107,8 +107,9 @@ def check(runs: Iterable[RunSpec]) -> None:
         strategy = load(run.strategy, run.options)
         if run.objective is not None and not strategy.weighs:
             raise StudyError(
-                f"{run.run_id}: strategy {run.strategy} averages over all tokens alike, and "
-                f"objective {run.objective.kind} gives them weights; use another strategy"
+                f"{run.run_id}: strategy {run.strategy} takes inputs and targets alone, and "
+                f"objective {run.objective.kind} has weights or borders besides; use another "
+                "strategy"
             )
         models.num_parameters(run.model)  # raises where its family cannot make it
         for _, phase in run.phases():

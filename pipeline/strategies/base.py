@@ -116,7 +116,7 @@ class Strategy(ABC):
     """Precisions that it can train in; none named means all. The others are `unsupported`."""
 
     weighs: ClassVar[bool] = True
-    """True where it takes batches whose targets have weights, as the shared step does."""
+    """True where it takes batches with weights and segments, as the shared step does."""
 
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, with which it must take the same step."""

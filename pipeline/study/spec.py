@@ -55,6 +55,8 @@ class ModelSpec:
 class ObjectiveSpec:
     """Masked language modelling: a `share` of the tokens is to be found by those around it.
 
+    Or, of the kind `causal`, the next one by those before it in its document: `reset_positions`.
+
     `mask_token` is the id that stands for most of them. `whole_words`: of a word all tokens are
     chosen or none. The kind `masked_next_sentence` has pairs
     of segments besides, which the other ids begin, end and pad. A run without an objective is
@@ -62,12 +64,18 @@ class ObjectiveSpec:
     """
 
     kind: str
-    mask_token: int
+    mask_token: int | None = None
     share: float = 0.15
     cls_token: int | None = None
     sep_token: int | None = None
     pad_token: int | None = None
     whole_words: bool = False
+    reset_positions: bool = False
+
+    @property
+    def pads(self) -> bool:
+        """True where sequences have padding."""
+        return self.pad_token is not None
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -78,7 +86,8 @@ class ObjectiveSpec:
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> ObjectiveSpec | None:
         """The objective of a study or a spec; None, which specs leave out, is the causal one."""
-        return None if data is None or data == {"kind": "causal"} else cls(**data)
+        objective = None if data is None else cls(**data)
+        return None if objective == cls("causal") else objective
 
 
 @dataclass(frozen=True)
@@ -300,15 +309,17 @@ class RunSpec:
         optional = "threads_per_rank link cores_per_node yardstick dilated_for real_time".split()
         later += [(whole["world"], name) for name in optional]
         if self.objective is not None:
-            names = ("cls_token", "sep_token", "pad_token")
+            names = ("mask_token", "cls_token", "sep_token", "pad_token")
             later += [(whole["objective"], name) for name in names]
         for place, name in later:
             if place[name] is None:
                 del place[name]
-        if self.objective is not None and not self.objective.whole_words:
-            del whole["objective"]["whole_words"]
         unset = [(whole, "profile"), (whole, "environment"), (whole["workload"], "recompute")]
         unset += [(whole["optimiser"], "decay_matrices_only"), (whole["workload"], "phases")]
+        if self.objective is not None:
+            unset += [(whole["objective"], name) for name in ("whole_words", "reset_positions")]
+            if self.objective.kind == "causal":
+                del whole["objective"]["share"]
         for place, name in unset:
             if not place[name]:
                 del place[name]
@@ -425,6 +436,13 @@ def _check_model(model: ModelSpec) -> None:
 OBJECTIVES = {"ForMaskedLM": "masked", "ForPreTraining": "masked_next_sentence"}
 """Objectives by the end of the name of a class of transformers; all others are causal."""
 
+APART = (
+    "GPT2LMHeadModel", "GPTNeoXForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM",
+    "MistralForCausalLM", "PhiForCausalLM", "Qwen3ForCausalLM",
+)  # fmt: skip
+"""Classes of transformers that were seen to keep documents apart by their positions; OPT's do not,
+and say nothing of it."""
+
 
 def _check_objective(spec: RunSpec) -> None:
     objective, model = spec.objective, spec.model
@@ -438,6 +456,13 @@ def _check_objective(spec: RunSpec) -> None:
             "all others"
         )
     if objective is None:
+        return
+    if kind == "causal":
+        if model.architecture and model.architecture not in APART:
+            raise StudyError(
+                f"{spec.run_id}: objective.reset_positions: it is not known that {name} keeps "
+                f"documents apart; leave it out, or use gpt2 or one of {', '.join(APART)}"
+            )
         return
     for key, token in objective.tokens.items():
         if token >= model.vocab_size:

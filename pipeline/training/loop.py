@@ -132,7 +132,7 @@ class Loop:
                     passes=self.phases.split_passes() if self.phases else None,
                 )
             )
-            if step >= timed_from:
+            if step >= timed_from and self.spec.objective and self.spec.objective.pads:
                 segments = [batch.segments for batch in microbatches if batch.segments is not None]
                 self.padding += [float((part == 0).float().mean()) for part in segments]
             stops = step + 1 < work.steps and hooks.stops(self.trainable)

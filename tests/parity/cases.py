@@ -78,6 +78,7 @@ OBJECTIVES = {
     "BertForPreTraining": ObjectiveSpec("masked_next_sentence", 301, 0.05, 302, 303, 304),
 }
 """Of classes that fill gaps: so few that ranks and micro-batches have unequal numbers, or none."""
+APART = ObjectiveSpec("causal", reset_positions=True)
 WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
 MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks", "padding_counted", "padding_read")
 """Mutations that show where targets have weights: each rank divides by its own weight, each
@@ -143,6 +144,7 @@ MUTATIONS = (
     ("ddp", "padding_counted"),
     ("pipeline_parallel", "means_of_pieces"),
     ("pipeline_parallel", "padding_read"),
+    ("pipeline_parallel", "borders_unread"),
     ("ddp", "one_phase"),
     ("ddp", "rate_of_all"),
     *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
@@ -198,7 +200,7 @@ class Case:
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
     `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
-    steps have other shapes, see `PHASES`.
+    steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
     """
 
     strategy: str
@@ -217,6 +219,7 @@ class Case:
     padded: bool = False
     lamb: bool = False
     phased: bool = False
+    documents: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -234,7 +237,7 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
-        parts += ["phased"] * self.phased
+        parts += ["phased"] * self.phased + ["documents"] * self.documents
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
@@ -266,7 +269,7 @@ class Case:
             repeat=0,
             seed=11,
             profile=self.profiled,
-            objective=OBJECTIVES.get(self.architecture or ""),
+            objective=APART if self.documents else OBJECTIVES.get(self.architecture or ""),
         )
 
     @property
@@ -326,6 +329,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     found += padded_cases(strategy, world) + phased_cases(strategy, world)
+    found += packed_cases(strategy, world)
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     if strategy == REFERENCE:
@@ -469,6 +473,16 @@ def phased_cases(strategy: str, world: int) -> list[Case]:
     return found
 
 
+def packed_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting that fits on GPT-2, and Llama, with documents that share a sequence."""
+    if world != mutated_world(strategy) or strategy == REFERENCE:
+        return []
+    made = [case_of(strategy, world, v, documents=True) for v in variants_of(strategy, world)]
+    if strategy in CUT:
+        made.append(replace(made[0], accumulation=2, architecture=NARROW[0]))
+    return [case for case in made if fits(case, world)]
+
+
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
@@ -543,6 +557,8 @@ def mutants(strategy: str) -> list[Case]:
     for mutation in [name for s, name in MUTATIONS if s == strategy]:
         if mutation in MISCOUNTED or (strategy, mutation) == ("pipeline_parallel", "untied"):
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
+        elif mutation == "borders_unread":
+            case = case_of(strategy, world, mutation=mutation, documents=True)
         elif mutation in UNPHASED:
             case = case_of(strategy, world, mutation=mutation, phased=True)
         elif mutation == "heads_alone":  # norms of heads, of which each rank has some

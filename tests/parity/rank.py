@@ -408,6 +408,11 @@ WRONG: dict[str, dict[str, Any]] = {
             self, x, segments if x.dim() == 2 else None
         )
     },
+    "borders_unread": {
+        STAGES + "stages.Stage.forward": lambda self, x, segments: real_stage(
+            self, x, segments if x.dim() == 2 else None
+        )
+    },
     "one_phase": {"pipeline.study.spec.RunSpec.at": lambda self, step: self.phases()[-1]},
     "rate_of_all": {
         "pipeline.study.spec.RunSpec.rate": lambda self, step: self.optimiser.rate(

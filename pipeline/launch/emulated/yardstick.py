@@ -185,7 +185,7 @@ def _rounds(having: Mapping[Shape, RunSpec], threads: int, seconds: int) -> list
         seeded = torch.Generator().manual_seed(run.seed)
         size = (shape[1], run.model.context)
         tokens = torch.randint(0, run.model.vocab_size, size, generator=seeded)
-        padded = run.objective is not None and run.objective.pad_token is not None
+        padded = run.objective is not None and run.objective.pads
         # A mask of padding takes time, wherever the padding is.
         segments = (torch.arange(size[1]) > 0).long().expand(size) if padded else None
         batch = Batch(tokens, tokens, segments=segments)

@@ -22,7 +22,8 @@ from transformers.models.auto.modeling_auto import (
 
 from pipeline.errors import StudyError
 from pipeline.models import StageCuts, TensorCuts
-from pipeline.study.spec import ModelSpec
+from pipeline.models.segments import places
+from pipeline.study.spec import OBJECTIVES, ModelSpec
 
 _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 """Classes of these names scale by one plus their weight, which therefore begins at zero."""
@@ -62,6 +63,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         kind, config = resolve(spec)
         self.width = spec.width
+        self.bidirectional = str(spec.architecture).endswith(tuple(OBJECTIVES))
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
         # Weights are initialised below, each whole and in place, as `deferred` repeats it.
         with no_init_weights():
@@ -157,7 +159,7 @@ class LanguageModel(nn.Module):
 
         def run(x: Tensor, segments: Tensor | None = None) -> Any:
             before.given = x
-            given = {"input_ids" if is_first else "inputs_embeds": x, **_sides(segments)}
+            given = {"input_ids" if is_first else "inputs_embeds": x, **self.sides(segments)}
             setattr(owner, name, chosen)
             try:
                 if is_last:
@@ -194,7 +196,19 @@ class LanguageModel(nn.Module):
 
         Of BERT's two heads also those of the second one, (batch, 2).
         """
-        return _logits(self.model(input_ids=inputs, **_sides(segments)))
+        return _logits(self.model(input_ids=inputs, **self.sides(segments)))
+
+    def sides(self, segments: Tensor | None) -> dict[str, Any]:
+        """What the class gets besides the ids: of two segments types and a mask of the padding.
+
+        Of documents the places: from those that begin anew it makes a mask for each.
+        """
+        if segments is None:
+            return {"use_cache": False}
+        if not self.bidirectional:
+            return {"use_cache": False, "position_ids": places(segments)}
+        mask, types = (segments > 0).long(), (segments > 1).long()
+        return {"use_cache": False, "attention_mask": mask, "token_type_ids": types}
 
     def loss(self, logits: Any, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Cross-entropy in nats, a scalar in fp32; targets and weights are (batch, context).
@@ -220,14 +234,6 @@ class LanguageModel(nn.Module):
     ) -> Tensor:
         """The `loss` of token ids (batch, context)."""
         return self.loss(self.logits(inputs, segments), targets, weights)
-
-
-def _sides(segments: Tensor | None) -> dict[str, Any]:
-    """What a model gets besides the ids: of two segments their types and a mask of the padding."""
-    if segments is None:
-        return {"use_cache": False}
-    mask, types = (segments > 0).long(), (segments > 1).long()
-    return {"use_cache": False, "attention_mask": mask, "token_type_ids": types}
 
 
 def _logits(output: Any) -> Any:
@@ -293,7 +299,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
             f"model.config does not fit {known.__name__}: {' '.join(str(error).split())}"
         ) from error
     encoder = types[spec.architecture] in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    causal = not str(spec.architecture).endswith(("ForMaskedLM", "ForPreTraining"))
+    causal = not str(spec.architecture).endswith(tuple(OBJECTIVES))
     if encoder and causal != getattr(config, "is_decoder", causal):
         raise StudyError(
             f"{spec.architecture} with model.config.is_decoder {config.is_decoder} sees the tokens "

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.corpus.batches import MAX_OPEN_SHARDS, Batches, permute
-from pipeline.corpus.objectives import Masked, NextSentence, Words
+from pipeline.corpus.objectives import Causal, Masked, NextSentence, Words
 from pipeline.errors import CorpusError
 from pipeline.study.spec import ObjectiveSpec
 from tests.unit.corpus.conftest import MakeShards
@@ -26,6 +26,8 @@ GOLDEN = [
 ]
 
 
+DOCUMENTS = ObjectiveSpec("causal", reset_positions=True)
+WORDS = ObjectiveSpec("masked", 500, 0.5, whole_words=True)
 PAIRS = ObjectiveSpec("masked_next_sentence", 500, 0.5, 501, 502, 503)
 
 
@@ -57,7 +59,7 @@ def shards(make_shards: MakeShards) -> Path:
     step=st.integers(min_value=0, max_value=10**6),
     seed=st.integers(min_value=0, max_value=2**64 - 1),
     cuts=st.sets(st.integers(min_value=1, max_value=11), max_size=4),
-    objective=st.sampled_from([None, ObjectiveSpec("masked", 500, 0.5, whole_words=True), PAIRS]),
+    objective=st.sampled_from([None, DOCUMENTS, WORDS, PAIRS]),
 )
 def test_slices_of_any_world_make_the_same_batch(
     shards: Path, step: int, seed: int, cuts: set[int], objective: ObjectiveSpec | None
@@ -72,6 +74,14 @@ def test_slices_of_any_world_make_the_same_batch(
             assert not any(part is not None for part in found)
         else:
             assert np.array_equal(np.concatenate(found), expected)
+
+
+def test_a_document_begins_with_the_separator_before_it() -> None:
+    window = np.array([[5, 0, 7, 8, 0, 0, 9, 4]])
+    arrays = Causal(separator=0)(window, 0, 0, 0)
+    assert arrays.segments is not None and arrays.weights is None
+    assert arrays.inputs.tolist() == [[5, 0, 7, 8, 0, 0, 9]]
+    assert arrays.segments.tolist() == [[1, 2, 2, 2, 3, 4, 4]]
 
 
 def test_masks_are_drawn_from_ordinary_tokens_in_their_shares() -> None:

@@ -81,6 +81,14 @@ def test_an_objective_is_part_of_a_spec_only_where_it_is_not_causal(study) -> No
     causal = expand(Study.of(study | {"objective": {"kind": "causal"}}))
     assert [run.sha256() for run in causal] == [run.sha256() for run in usual]
     assert "objective" not in usual[0].to_json()
+    apart = {"kind": "causal", "reset_positions": True}
+    run = expand(Study.of(study | {"objective": apart}))[0]
+    assert run.to_dict()["objective"] == apart
+    validate(run.to_dict(), "spec", Path())
+    assert RunSpec.from_dict(json.loads(run.to_json())) == run
+    opt = replace(run.model, family="transformers", architecture="OPTForCausalLM")
+    with pytest.raises(StudyError, match="it is not known that OPTForCausalLM keeps documents"):
+        replace(run, model=opt).check()
     masked = {"kind": "masked", "mask_token": study["model"]["vocab_size"] - 1}
     bert = {"family": "transformers", "architecture": "BertForMaskedLM"}
     run = expand(Study.of(study | {"objective": masked, "model": study["model"] | bert}))[0]
