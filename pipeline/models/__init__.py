@@ -34,6 +34,9 @@ class Family(Protocol):
     What a model has not raises StudyError with the reason.
     """
 
+    def examples(self) -> Mapping[str, ModelSpec]:
+        """Small models by name, which the parity suite trains."""
+
     def label(self, model: ModelSpec) -> tuple[str, str]:
         """The model's name in a paper, and the key of its source in the bibliography."""
 
@@ -92,11 +95,23 @@ def family(model: ModelSpec) -> Family:
     """The model's family; raises StudyError for an unknown one."""
     name = model.family
     if not name.isidentifier() or not (FOLDER / name / "arithmetic.py").is_file():
-        known = sorted(path.parent.name for path in FOLDER.glob("*/arithmetic.py"))
         raise StudyError(
             f"model family {name[:80]!r} has no folder in pipeline/models; use one of "
-            + ", ".join(known)
+            + ", ".join(_names())
         )
+    return _module(name)
+
+
+def examples() -> dict[str, ModelSpec]:
+    """Small models of all families by name, which the parity suite trains."""
+    return {name: model for one in _names() for name, model in _module(one).examples().items()}
+
+
+def _names() -> list[str]:
+    return sorted(path.parent.name for path in FOLDER.glob("*/arithmetic.py"))
+
+
+def _module(name: str) -> Family:
     return cast(Family, importlib.import_module(f"{__name__}.{name}.arithmetic"))
 
 

@@ -8,6 +8,7 @@ A folder has two files: `plan.py`, the strategy's arithmetic, in which no torch 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -18,7 +19,15 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.strategies.base import SYMBOLS, Strategy
-from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import (
+    ModelSpec,
+    ObjectiveSpec,
+    OptimiserSpec,
+    RunSpec,
+    WorkloadSpec,
+    WorldSpec,
+    objective_of,
+)
 
 FOLDER = Path(__file__).parent
 MAX_KNOB = 1_000_000
@@ -78,6 +87,51 @@ def sent_table() -> str:
     return "\n".join(rows) + f"\n\n{symbols}."
 
 
+def models_table() -> str:
+    """A Markdown table: the models of `models.examples`, and which strategies take each.
+
+    Strategies that take the same ones for the same reasons share a column. Reasons are those of
+    `check`, numbered below the table.
+    """
+    examples, columns = models.examples(), dict[tuple[str, ...], list[str]]()
+    for name in names():
+        refusals = tuple(_refusal(name, one, model) for one, model in examples.items())
+        columns.setdefault(refusals, []).append(f"`{name}`")
+    reasons = list(dict.fromkeys(why for column in columns for why in column if why))
+    rows = [["model", *(", ".join(together) for together in columns.values())]]
+    rows.append(["---"] * len(rows[0]))
+    for number, name in enumerate(examples):
+        whys = [column[number] for column in columns]
+        rows.append([f"`{name}`", *(f"no ({1 + reasons.index(w)})" if w else "yes" for w in whys)])
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([*lines, "", *(f"{n}. {why}" for n, why in enumerate(reasons, 1))])
+
+
+def _refusal(name: str, example: str, model: ModelSpec) -> str:
+    """Why a strategy with its defaults does not take a model; empty where it does.
+
+    On two ranks, which divide key and value heads, or as many as it has a layout for.
+    """
+    run = _example(name, {})
+    run = replace(run, workload=replace(run.workload, steps=1 + load(name, {}).period))
+    kind, last = objective_of(model), model.vocab_size - 1
+    others = (last - 1, last - 2, last - 3) if kind == "masked_next_sentence" else ()
+    objective = None if kind == "causal" else ObjectiveSpec(kind, last, 0.15, *others)
+    for nodes in (2, 4, 1):
+        run = replace(run, model=model, objective=objective, world=replace(run.world, nodes=nodes))
+        try:
+            load(name, {}).layout(run.world)
+        except StudyError:
+            continue
+        try:
+            check([run])
+        except StudyError as error:
+            why = re.split("[:;] ", str(error).removeprefix(f"{run.run_id}: "))[0]
+            return why.replace(example, "the class")
+        break
+    return ""
+
+
 def _example(name: str, options: Mapping[str, Any]) -> RunSpec:
     """A run that every strategy has a layout for: one rank for `single`, four for all others."""
     spec = RunSpec(
@@ -107,14 +161,27 @@ def check(runs: Iterable[RunSpec]) -> None:
         strategy = load(run.strategy, run.options)
         if run.objective is not None and not strategy.weighs:
             raise StudyError(
-                f"{run.run_id}: strategy {run.strategy} takes inputs and targets alone, and "
-                f"objective {run.objective.kind} has weights or borders besides; use another "
-                "strategy"
+                f"{run.run_id}: weights and borders of tokens are not taken; objective "
+                f"{run.objective.kind} has them, and strategy {run.strategy} averages over all "
+                "tokens alike: use another strategy"
             )
         models.num_parameters(run.model)  # raises where its family cannot make it
         for _, phase in run.phases():
             strategy.check_spec(phase)
             strategy.layout(run.world).check_batch(phase)
+        if run.workload.checkpoint_every and not strategy.resumes:
+            raise StudyError(
+                f"{run.run_id}: workload.checkpoint_every {run.workload.checkpoint_every}, but "
+                f"strategy {run.strategy} with these options keeps a state that no checkpoint "
+                "holds; set it to 0"
+            )
+        if (timed := run.workload.steps - run.workload.first_timed()) % strategy.period:
+            raise StudyError(
+                f"{run.run_id}: {timed} timed steps are no whole rounds of {strategy.period}, of "
+                f"which strategy {run.strategy} sends in one alone; set "
+                f"{'profile.steps' if run.profile else 'workload.steps less untimed_steps'} to a "
+                "multiple"
+            )
         if run.world.yardstick and not strategy.whole_forward:
             raise StudyError(
                 f"{run.run_id}: cluster.yardstick needs forward passes of the whole model, which "

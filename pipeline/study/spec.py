@@ -436,6 +436,13 @@ def _check_model(model: ModelSpec) -> None:
 OBJECTIVES = {"ForMaskedLM": "masked", "ForPreTraining": "masked_next_sentence"}
 """Objectives by the end of the name of a class of transformers; all others are causal."""
 
+
+def objective_of(model: ModelSpec) -> str:
+    """Kind of the objective that trains a model."""
+    name = model.architecture or model.family
+    return next((kind for end, kind in OBJECTIVES.items() if name.endswith(end)), "causal")
+
+
 APART = (
     "GPT2LMHeadModel", "GPTNeoXForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM",
     "MistralForCausalLM", "PhiForCausalLM", "Qwen3ForCausalLM",
@@ -448,8 +455,7 @@ def _check_objective(spec: RunSpec) -> None:
     objective, model = spec.objective, spec.model
     kind = "causal" if objective is None else objective.kind
     name = model.architecture or model.family
-    wanted = next((own for end, own in OBJECTIVES.items() if name.endswith(end)), "causal")
-    if kind != wanted:
+    if kind != (wanted := objective_of(model)):
         raise StudyError(
             f"{spec.run_id}: objective {kind} does not train {name}; use {wanted}: masked is for "
             "classes named ...ForMaskedLM, masked_next_sentence for BertForPreTraining, causal for "

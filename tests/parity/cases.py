@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from pipeline import strategies
+from pipeline import models, strategies
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import (
@@ -45,22 +45,9 @@ VARIED = ("fp32", "fp16")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")
-MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=8, context=16, vocab_size=302)
-"""Eight ranks divide its heads; three, four and eight do not divide its vocabulary."""
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "GPT2LMHeadModel": {},
-    "GPTNeoXForCausalLM": {"intermediate_size": 48},
-    "Qwen3ForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "MistralForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2},
-    "Gemma3ForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
-    "PhiForCausalLM": {"intermediate_size": 48},
-    "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "BertForMaskedLM": {"intermediate_size": 48},
-    "BertForPreTraining": {"intermediate_size": 48},
-}
-"""Classes of transformers, which strategies that cut no model must train; what differs from a
-configuration's defaults."""
+EXAMPLES = models.examples()
+ARCHITECTURES = tuple(name for name, model in EXAMPLES.items() if model.architecture)
+"""Classes of transformers, which strategies that cut no model must train."""
 PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForPreTraining")
@@ -71,7 +58,7 @@ CUT: dict[str, tuple[str, ...]] = {
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
 }
 """Classes that strategies which cut layers train."""
-UNTRIED = ("annotated", "deepspeed")
+UNTRIED = ("annotated", "deepspeed", "local_sgd")
 """Strategies that train none."""
 OBJECTIVES = {
     "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05, whole_words=True),
@@ -157,6 +144,9 @@ MUTATIONS = (
     ("hybrid", "cut_ratio"),
     ("hybrid", "rows_ratio"),
     ("pipeline_parallel", "stage_ratio"),
+    ("local_sgd", "same_shard"),
+    ("local_sgd", "never_one"),
+    ("local_sgd", "no_momentum"),
 )
 NARROWED = ("narrow_reduction", "narrow_masters")
 """Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
@@ -182,6 +172,11 @@ PHASES = (PhaseSpec(4, global_batch=16, context=8, warmup_steps=2, learning_rate
 """Of a case that is `phased`; a run that resumes does so before they end."""
 UNPHASED = ("one_phase", "rate_of_all")
 """Mutations that show there: all steps have the last batch, or one schedule."""
+CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
+    "ddp": (("fp16", "sum"), ("bf16", ""), ("powersgd", "no_feedback")),
+    "horovod": (("fp16", ""),),
+}
+"""Compressions of the gradients by strategy, each with a mistake that must be noticed in it."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
@@ -201,6 +196,8 @@ class Case:
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
     `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
     steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
+    `replicas`: so many ranks of the strategy's own algorithm, written out in one process; see
+    `written_out`.
     """
 
     strategy: str
@@ -220,11 +217,14 @@ class Case:
     lamb: bool = False
     phased: bool = False
     documents: bool = False
+    compression: str = ""
+    replicas: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
         """The strategy's knobs: its defaults, or the variant of that number."""
-        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {})
+        compressed = {"compression": self.compression} if self.compression else {}
+        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | compressed
 
     def options_of(self, variant: int) -> dict[str, Any]:
         """The defaults, or the variant of that number."""
@@ -241,7 +241,8 @@ class Case:
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
-        parts += [self.mutation or "", self.architecture or ""]
+        parts += [f"r{self.replicas}"] if self.replicas else []
+        parts += [self.compression, self.mutation or "", self.architecture or ""]
         return "-".join(filter(None, parts))
 
     def spec(self, world: int) -> RunSpec:
@@ -273,22 +274,26 @@ class Case:
         )
 
     @property
+    def changed(self) -> bool:
+        """Whether its step is another one than that of a single device, on purpose."""
+        return bool(self.compression or strategies.load(self.strategy, {}).algorithm)
+
+    @property
     def model(self) -> ModelSpec:
         """Our own GPT-2, or a class of transformers of the same sizes."""
         if self.architecture is None:
             rows = 128 if self.padded else None
-            return replace(MODEL, num_layers=self.num_layers, pad_vocab_to=rows)
-        config = ARCHITECTURES[self.architecture]
-        shape = replace(MODEL, num_layers=self.num_layers, architecture=self.architecture)
-        if own := OBJECTIVES.get(self.architecture):
-            shape = replace(shape, vocab_size=max(own.tokens.values()) + 1)
-        return replace(shape, family="transformers", config=config)
+            return replace(EXAMPLES["gpt2"], num_layers=self.num_layers, pad_vocab_to=rows)
+        return replace(EXAMPLES[self.architecture], num_layers=self.num_layers)
 
     @property
     def profiled(self) -> bool:
         """Whether it counts what it sends; that changes no bit of the training."""
         counted = self.precision in ("fp32", "bf16_masters", "bf16_reduced")
-        return counted and self.accumulation > 1 and self.strategy != "single"
+        several = self.strategy != REFERENCE and not self.replicas
+        # A brief case has one timed step, which is no round.
+        whole = not self.brief or strategies.load(self.strategy, self.options).period == 1
+        return counted and self.accumulation > 1 and several and whole
 
     @property
     def weights_wanted(self) -> bool:
@@ -297,10 +302,17 @@ class Case:
         Putting them together takes a collective for each of them.
         """
         disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
-        return self.precision == "fp32" and self.mutation is None and not disturbed
+        plain = not (self.mutation or self.compression or disturbed)
+        return self.precision == "fp32" and plain
 
     def reference(self, world: int) -> Case:
-        """The same work on a single device; in MASTERS in the same micro-batches."""
+        """The same work on a single device; in MASTERS in the same micro-batches.
+
+        Of what changes the step: its own algorithm, written out.
+        """
+        if self.changed:
+            plain = replace(self, mutation=None, resume=False, recompute=False, padded=False)
+            return replace(plain, replicas=world)
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
         plain = replace(plain, padded=False, strategy=REFERENCE, recompute=False)
         if self.precision != MASTERS:
@@ -329,7 +341,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     found += padded_cases(strategy, world) + phased_cases(strategy, world)
-    found += packed_cases(strategy, world)
+    found += packed_cases(strategy, world) + changed_cases(strategy, world)
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     if strategy == REFERENCE:
@@ -451,6 +463,24 @@ def decay_cases(strategy: str, world: int) -> list[Case]:
     return list(dict.fromkeys(found + lamb))
 
 
+def changed_cases(strategy: str, world: int) -> list[Case]:
+    """Each compression in fp32 with micro-batches, where what is sent is counted.
+
+    On two ranks under autocast too, and those resume that can.
+    """
+    if world < 2:
+        return []
+    found = []
+    for name, _ in CHANGED.get(strategy, ()):
+        case = Case(strategy, accumulation=2, compression=name)
+        found.append(case)
+        if world == 2:
+            found.append(replace(case, precision="bf16"))
+            if strategies.load(strategy, case.options).resumes:
+                found.append(replace(case, resume=True))
+    return found
+
+
 def padded_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32; in one world, the same code."""
     if world != (1 if strategy == REFERENCE else mutated_world(strategy)):
@@ -463,7 +493,7 @@ def phased_cases(strategy: str, world: int) -> list[Case]:
 
     And one of BERT, with micro-batches, where stages hand on other shapes and padding.
     """
-    if world != mutated_world(strategy) or strategy == REFERENCE:
+    if world != mutated_world(strategy) or strategy == REFERENCE or Case(strategy).changed:
         return []
     other = variants_of(strategy, world)[-1]
     case = case_of(strategy, world, other, phased=True, resume=True)
@@ -475,7 +505,7 @@ def phased_cases(strategy: str, world: int) -> list[Case]:
 
 def packed_cases(strategy: str, world: int) -> list[Case]:
     """Every setting that fits on GPT-2, and Llama, with documents that share a sequence."""
-    if world != mutated_world(strategy) or strategy == REFERENCE:
+    if world != mutated_world(strategy) or strategy == REFERENCE or Case(strategy).changed:
         return []
     made = [case_of(strategy, world, v, documents=True) for v in variants_of(strategy, world)]
     if strategy in CUT:
@@ -486,7 +516,8 @@ def packed_cases(strategy: str, world: int) -> list[Case]:
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
-    wanted += [replace(case.reference(world), resume=True) for case in cases if case.resume]
+    again = [case for case in cases if case.resume and not case.compression]
+    wanted += [replace(case.reference(world), resume=True) for case in again]
     return list(dict.fromkeys(wanted))
 
 
@@ -571,6 +602,11 @@ def mutants(strategy: str) -> list[Case]:
                 strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb
             )
         found.append(case)
+    found += [
+        Case(strategy, accumulation=2, compression=name, mutation=mutation)
+        for name, mutation in CHANGED.get(strategy, ())
+        if mutation
+    ]
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
     wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
     if strategy != REFERENCE:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from pipeline.models.gpt2.model import Gpt2
 
 
+def examples() -> dict[str, ModelSpec]:
+    """One; eight ranks divide its heads; three, four and eight do not divide its vocabulary."""
+    return {"gpt2": ModelSpec("gpt2", 2, 32, 8, 16, 302)}
+
+
 def label(model: ModelSpec) -> tuple[str, str]:
     """The report on it."""
     return "GPT-2", "radford2019"

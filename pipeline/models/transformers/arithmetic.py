@@ -30,6 +30,29 @@ FACTS = 3
 """Version of what `facts` prints."""
 
 
+def examples() -> dict[str, ModelSpec]:
+    """A model of each class that the parity suite trains, of the sizes of our GPT-2."""
+    feed_forward: dict[str, Any] = {"intermediate_size": 48}
+    grouped = feed_forward | {"num_key_value_heads": 2}
+    configs: dict[str, dict[str, Any]] = {
+        "LlamaForCausalLM": grouped,
+        "GPT2LMHeadModel": {},
+        "GPTNeoXForCausalLM": feed_forward,
+        "Qwen3ForCausalLM": grouped | {"head_dim": 8},
+        "MistralForCausalLM": grouped,
+        "Gemma3ForCausalLM": grouped | {"head_dim": 8},
+        "PhiForCausalLM": feed_forward,
+        "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+        "BertForMaskedLM": feed_forward,
+        "BertForPreTraining": feed_forward,
+    }
+    # The last one has three special tokens more.
+    return {
+        name: ModelSpec("transformers", 2, 32, 8, 16, 305 if "Pre" in name else 302, name, config)
+        for name, config in configs.items()
+    }
+
+
 def label(model: ModelSpec) -> tuple[str, str]:
     """The class, and the library that it comes from."""
     return str(model.architecture), "wolf2020"

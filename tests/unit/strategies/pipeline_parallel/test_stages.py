@@ -14,7 +14,7 @@ from pipeline.models.build import build_model
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import StagedModel
 from pipeline.study.spec import ModelSpec
-from tests.parity.cases import ARCHITECTURES
+from tests.parity.cases import ARCHITECTURES, EXAMPLES
 
 SPEC = ModelSpec("gpt2", num_layers=5, width=16, num_heads=2, context=8, vocab_size=30)
 
@@ -32,12 +32,14 @@ def staged(ranks: int, chunks: int = 1, spec: ModelSpec = SPEC) -> list[StagedMo
     return [StagedModel(build_model(spec, 3), stages, rank) for rank in range(ranks)]
 
 
-def loss_of(parts: list[StagedModel], count: int, ids: torch.Tensor) -> torch.Tensor:
+def loss_of(
+    parts: list[StagedModel], count: int, ids: torch.Tensor, *weights: torch.Tensor
+) -> torch.Tensor:
     """Of all stages one after the other."""
     x = ids
     for number in range(count):
         x = parts[number % len(parts)].stage(number, nullcontext)(x)
-    loss: torch.Tensor = parts[-1].model.loss(x, ids)
+    loss: torch.Tensor = parts[-1].model.loss(x, ids, *weights)
     return loss
 
 
@@ -51,11 +53,13 @@ def test_stages_one_after_the_other_are_the_model(ranks, chunks) -> None:
 @pytest.mark.parametrize("name", [*ARCHITECTURES, *MORE])
 def test_stages_of_a_model_of_transformers_are_the_model(name) -> None:
     """Bits of the loss, gradients of every parameter, and all names of the whole model."""
-    config = (ARCHITECTURES | MORE)[name]
+    config = MORE[name] if name in MORE else EXAMPLES[name].config
     spec = replace(SPEC, family="transformers", width=32, architecture=name, config=config)
     ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
+    ids[:, 0] = 1  # of two heads, the target of the second one
     parts, whole = staged(2, 2, spec), build_model(spec, 3)
-    loss, expected = loss_of(parts, 4, ids), whole(ids, ids)
+    weights = torch.ones(ids.shape)
+    loss, expected = loss_of(parts, 4, ids, weights), whole(ids, ids, weights)
     assert torch.equal(loss, expected)
     for one in (loss, expected):
         one.backward()
