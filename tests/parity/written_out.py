@@ -186,9 +186,14 @@ class Replicas:
         for at, share in reversed([*enumerate(each)]):
             self.at = at
             self.optimisers[at].zero_grad()
-            for ids, targets, *_ in share:
+            some = [batch.weights.sum(dim=(0, 2)) for batch in share if batch.weights is not None]
+            whole = sum(some, torch.zeros(1)).clamp(min=1).unsqueeze(1)
+            for batch in share:
+                if batch.weights is not None:
+                    batch = batch._replace(weights=(batch.weights / whole).sum(dim=1))
                 with self.precision.autocast():
-                    loss = self.models[self.at](ids, targets).mean() / len(share)
+                    given = self.models[at](*batch.given)
+                loss = given.sum() if some else given.mean() / len(share)
                 losses.append(loss.item())
                 loss.backward()
             norms.append((self.advance if self.at else self.update)().item())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 
@@ -57,6 +57,10 @@ class LocalStepper(Stepper):
         self.outer = torch.optim.SGD(
             self.anchors.values(), lr=rate, momentum=momentum, nesterov=momentum > 0
         )
+
+    def mean_weight(self, weights: Sequence[Tensor]) -> Tensor:
+        """Weight of this rank's own share, which no other rank's gradients join."""
+        return torch.stack([each.sum(dim=(0, 2)) for each in weights]).sum(dim=0).clamp(min=1)
 
     def update(self) -> Tensor:
         """Clip and step alone; the last step of a round ends with the outer one."""
