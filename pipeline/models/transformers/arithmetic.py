@@ -44,9 +44,11 @@ def examples() -> dict[str, ModelSpec]:
         "PhiForCausalLM": feed_forward,
         "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
         "BertForMaskedLM": feed_forward,
+        "BertForPreTraining": feed_forward,
     }
+    # The last one has three special tokens more.
     return {
-        name: ModelSpec("transformers", 2, 32, 8, 16, 302, name, config)
+        name: ModelSpec("transformers", 2, 32, 8, 16, 305 if "Pre" in name else 302, name, config)
         for name, config in configs.items()
     }
 
