@@ -32,6 +32,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.corpus.objectives import Masked
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
+from pipeline.models.transformers.experts import imbalance
 from pipeline.parallel import counted, state
 from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.cut import cut_of, held, holders, rows_of
@@ -413,6 +414,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "own_masks": {
         "pipeline.corpus.objectives.Masked.__call__": lambda self, windows, seed, step, start: (
             real_masks(self, windows, seed, step, 0)
+        )
+    },
+    "own_balance": {
+        "pipeline.models.transformers.model.imbalance": lambda logits, chosen, _: imbalance(
+            logits, chosen, sequences=1
         )
     },
     "part_ratio": {RATIO + "holders": lambda owner: []},

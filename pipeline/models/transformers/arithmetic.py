@@ -26,7 +26,7 @@ from pipeline.study.spec import ModelSpec
 if TYPE_CHECKING:
     from pipeline.models.transformers.model import LanguageModel
 
-FACTS = 3
+FACTS = 4
 """Version of what `facts` prints."""
 
 
@@ -44,6 +44,7 @@ def examples() -> dict[str, ModelSpec]:
         "PhiForCausalLM": feed_forward,
         "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
         "BertForMaskedLM": feed_forward,
+        "MixtralForCausalLM": grouped | {"num_local_experts": 4, "router_aux_loss_coef": 0.1},
     }
     return {
         name: ModelSpec("transformers", 2, 32, 8, 16, 302, name, config)
@@ -68,6 +69,11 @@ def num_parameters(model: ModelSpec) -> int:
     return sum(map(prod, parameter_shapes(model).values()))
 
 
+def active_parameters(model: ModelSpec) -> int:
+    """All but those of the experts that a token does not go to."""
+    return num_parameters(model) - int(_facts(model)["idle_parameters"])
+
+
 def layer_parameters(model: ModelSpec) -> int:
     """Parameters of the first block."""
     return int(_facts(model)["block_parameters"])
@@ -85,7 +91,7 @@ def recomputed_flops_per_token(model: ModelSpec) -> float:
 
 
 def product_weights(model: ModelSpec) -> int:
-    """Weights that are used in matrix products."""
+    """Weights that are used in matrix products but for experts', which autocast does not copy."""
     return int(_facts(model)["product_weights"])
 
 
