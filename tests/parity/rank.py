@@ -203,33 +203,10 @@ def noting(trainable: Any, squares: list[dict[str, float]]) -> Callable[[], torc
     real = trainable.update
 
     def update() -> torch.Tensor:
-        squares.append(own_squares(trainable))
+        squares.append(trainable.squares())
         return real()
 
     return update
-
-
-def own_squares(trainable: Any) -> dict[str, float]:
-    """Of each parameter's mean gradient the sum of squares that this rank is the first to hold.
-
-    Added up over the ranks they are those of the whole gradient; nothing is sent.
-    """
-    if hasattr(trainable, "engine"):
-        return {}  # DeepSpeed's engine keeps the gradients to itself
-    precision, optimiser = trainable.precision, trainable.optimiser
-    clipped = {id(tensor) for tensor in precision.clip_parameters(optimiser)}
-    names, norms = list[str](), list[torch.Tensor]()
-    for name, weight, owner in precision.owners(trainable.model, optimiser):
-        tensor = owner if id(owner) in clipped else weight
-        own = held(tensor.grad, tensor)
-        if trainable.is_first_with(name, own.axes):
-            for box in own.boxes:
-                names.append(name)
-                norms.append(torch.linalg.vector_norm(box.of(own.part), dtype=torch.float64))
-    found = dict.fromkeys(names, 0.0)
-    for name, norm in zip(names, torch.stack(norms).tolist() if norms else [], strict=True):
-        found[name] += norm**2
-    return found
 
 
 def resumed_options(case: Case) -> dict[str, Any]:
