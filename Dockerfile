@@ -17,7 +17,7 @@ COPY envs/image/environment.sh envs/image/1-system.sh envs/image/
 RUN sh envs/image/1-system.sh
 
 ARG PIP_ARGS=""
-COPY envs/requirements.lock envs/
+COPY envs/requirements.lock envs/deepspeed.lock envs/
 COPY envs/image/2-packages.sh envs/image/lock.py envs/image/
 RUN sh envs/image/2-packages.sh
 ENV PATH=/opt/samestep/bin:$PATH

@@ -3,7 +3,6 @@
 #   make paper STUDY=name         a study of workflow/config, or the path of a study file
 #   make paper CONFIGFILE=path    the same
 #   make paper FROM=archive.zip   the paper of an archived study, from its records alone
-#   make archive STUDY=name       PARTIAL=yes packs the records of an unfinished study
 #   PYTHON=python3.12             the interpreter behind .venv (3.11 or later)
 #   PIP_ARGS=...                  options for pip, e.g. --extra-index-url of CPU-only wheels
 #   make image IMAGE=apex         NVIDIA's base with Apex, else its newest (IMAGE=current);
@@ -15,7 +14,7 @@
 
 # What a person gives is data: Make expands no `$` in it, and a recipe gets it as a variable of the
 # shell, in quotes, never as text of the command.
-override GIVEN := STUDY CONFIGFILE FROM PARTIAL CONFIRM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
+override GIVEN := STUDY CONFIGFILE FROM CONFIRM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
     BUILD_OPTIONS FORCE UPGRADE
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),\
     $(eval override export $(name) := $$(value $(name)))))
@@ -70,7 +69,7 @@ studies: setup ## every study on published claims that needs no GPU, and one pag
 	$(PIPELINE) index
 
 archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=smoke
-	@$(PIPELINE) archive --study=$(STUDY_FILE) $${PARTIAL+--partial="$$PARTIAL"}
+	@$(PIPELINE) archive --study=$(STUDY_FILE)
 
 test: setup check ## set up, check, and run all tests but those of the next line
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile \

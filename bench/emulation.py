@@ -50,6 +50,7 @@ class Extent:
     strategies: Sequence[str] = CELLS + OTHERS
     factors: Sequence[float] = (3, 5, 10)
     nodes: int = NODES
+    beside: bool = False
 
 
 QUICK = Extent(2, ("default",), ("dps",), (5,))
@@ -66,6 +67,7 @@ def main() -> int:
     parser.add_argument("--factors", nargs="+", type=float, default=list(Extent.factors))
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--share", type=int, default=0, help="cores of emulated nodes alone")
+    parser.add_argument("--beside", action="store_true", help="also beside another program")
     args = parser.parse_args()
     cores, needed = sorted(os.sched_getaffinity(0)), args.nodes + args.share
     few = f"{needed} cores are needed, {len(cores)} are there" if len(cores) < needed else None
@@ -73,7 +75,9 @@ def main() -> int:
     if reason is not None:
         print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
         return 1
-    extent = Extent(args.repeats, args.models, args.strategies, args.factors, args.nodes)
+    extent = Extent(
+        args.repeats, args.models, args.strategies, args.factors, args.nodes, args.beside
+    )
     if args.quick:
         extent = QUICK
     about = hardware()
@@ -98,25 +102,35 @@ def main() -> int:
                 found |= accuracy(runs, name, extent)
                 print(json.dumps(found), file=sys.stderr)
                 result["accuracy"].append(found)
+                write(args.out, result)
             if isinstance(runs, Lanes):
                 runs.close()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"-> {args.out}")
     return 0
+
+
+def write(out: Path, result: Mapping[str, Any]) -> None:
+    """Write what there is: a measurement of half an hour may be stopped."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def accuracy(runs: Runs, name: str, extent: Extent) -> dict[str, Any]:
     """Step time in real time, and each emulated one over it, repeat by repeat."""
     first, *others = variants(runs, name, extent.factors, extent.nodes)
+    if extent.beside:
+        others += [replace(one, beside=True) for one in others if one.spec.world.yardstick is None]
     real, *emulated = runs.in_turn(extent.repeats, [first, *others])
-    ratios = [
-        {"factor": one.factor, "yardstick": bool(one.spec.world.yardstick)}
-        | checks.shown(
-            checks.interval_of([a.seconds / b.seconds for a, b in zip(taken, real, strict=True)])
+    ratios = []
+    for one, taken in zip(others, emulated, strict=True):
+        pairs = list(zip(taken, real, strict=True))
+        ratios.append(
+            {"factor": one.factor, "yardstick": bool(one.spec.world.yardstick)}
+            | ({"beside": "another program"} if one.beside else {})
+            | checks.shown(checks.interval_of([a.seconds / b.seconds for a, b in pairs]))
+            # What the same work costs in CPU seconds: the part of the ratio that caches explain.
+            | {"cpu_seconds": checks.median(a.cpu_seconds / b.cpu_seconds for a, b in pairs)}
         )
-        for one, taken in zip(others, emulated, strict=True)
-    ]
     seconds = checks.shown(checks.interval_of([one.seconds for one in real]))
     return {"strategy": name, "step_seconds": seconds, "ratios": ratios} | runs.machine.counts()
 
@@ -138,7 +152,7 @@ def spec_of(runs: Runs, name: str, nodes: int = NODES) -> RunSpec:
         return runs.spec(name, nodes, checks.RATE_MBITS)
     plain = runs.spec("dps", nodes, checks.RATE_MBITS)
     world = replace(plain.world, yardstick=None)
-    return replace(plain, cell=name, strategy=name, options={}, world=world)
+    return replace(plain, cell=name.replace("_", "-"), strategy=name, options={}, world=world)
 
 
 if __name__ == "__main__":

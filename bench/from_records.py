@@ -97,7 +97,7 @@ def rebuild(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
         archive = folder / "study.zip"
         from pipeline.archive.pack import contents, write_zip
 
-        write_zip(contents(work, partial=False), archive)
+        write_zip(contents(work), archive)
         return {"runs": count} | timed("make", "paper", f"FROM={archive}", "STAMP=")
     finally:
         for left in (made, ROOT / "paper" / "generated" / "from_archive" / NAME):

@@ -2,11 +2,11 @@
 
     python -m bench.propagation --out bench/results/propagation.json
 
-GSPMD's claim (Xu et al. 2021) is that its compile time is constant in the number of devices. Here a
-small GPT-2 with a model axis of two is placed by DTensor for 2 to 2,048 ranks, on torch's fake
-process group, each size in a process of its own: the first micro-batch, in which every operator is
-placed, and the second, which finds all placements known; both hold rank 0's own computation, equal
-for all sizes. The mesh with its groups is timed apart.
+By the abstract of GSPMD's first version (Xu et al. 2021) its compile time is constant in the
+number of devices. Here a small GPT-2 with a model axis of two is placed by DTensor for 2 to 2,048
+ranks, on torch's fake process group, each size in a process of its own: the first micro-batch, in
+which every operator is placed, and the second, which finds all placements known; both hold rank 0's
+own computation, equal for all sizes. The mesh with its groups is timed apart.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
     The files of its corpus and tokeniser are looked for, unless its tokens were made
     (`has_tokens`): from then on nothing reads them. Raises SamestepError.
     """
-    real = study.cluster.network == "real"
-    if names := inherited.reserved(study.environment, over_network=real):
+    if names := inherited.reserved(study.environment):
         raise StudyError(
-            f"environment has {', '.join(names)}, which this project sets itself (threads by "
-            "cluster.threads_per_rank, a strategy's knobs by its options); leave it out"
+            f"environment has {', '.join(names)}, which is set elsewhere (threads by "
+            "cluster.threads_per_rank, a strategy's knobs by its options, interfaces between "
+            "nodes by workflow/site.yaml); leave it out"
         )
     runs = expand(study)
     here = [run for run in runs if run.world.num_machines == 1]

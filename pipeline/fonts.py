@@ -7,9 +7,8 @@ Chinese, Japanese and Korean. No package of the lock has all emoji, and none has
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
@@ -46,25 +45,15 @@ def missing(texts: Iterable[str]) -> list[str]:
     return [c for c in characters if not _has_glyph(c) and _name(c)]
 
 
-def printed(text: str, names: Mapping[str, str] | None = None) -> str:
-    """`text` as figures and PDF show it, without a character that would be a box.
+def printed(text: str) -> str:
+    """`text` as figures, PDF and LaTeX show it, without a character that would be a box.
 
-    First every key of `names` in it becomes its value: a cell's label its short name. What is left
-    without a glyph becomes letters that mean the same, or else its name in parentheses.
+    What has no glyph becomes letters that mean the same, or else its name in parentheses.
     """
     if text.isascii():
         return text
-    # The longest first, as a label may begin with another one.
-    for label in sorted(names or (), key=len, reverse=True):
-        text = _anywhere(label).sub((names or {})[label], text)
     runs = ((has, "".join(run)) for has, run in groupby(text, _has_glyph))
     return "".join(run if has else _in_words(run) for has, run in runs)
-
-
-@cache
-def _anywhere(label: str) -> re.Pattern[str]:
-    """`label` in a text, which may have set one of its blanks so that no line ends there."""
-    return re.compile(re.escape(label).replace(r"\ ", "[ \N{NO-BREAK SPACE}]"))
 
 
 def _in_words(run: str) -> str:

@@ -20,4 +20,5 @@ LABELS = (
     '"j" \'k\' & <l> &lt; %m "',
     "[n] o ~p~ q^r^ @s -? t... --",
     "שלום e\u0301 🙂  \t two\nlines",
+    "分散学習 训练 한국어 カ、 \N{KHMER LETTER KA} 🚀",
 )

@@ -7,7 +7,8 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,10 +32,15 @@ STUDY = ROOT / "workflow/config/smoke/study.yaml"
 
 @dataclass(frozen=True)
 class Variant:
-    """A run on this machine, in time dilated by `factor`."""
+    """A run on this machine, in time dilated by `factor`, `beside` a program that computes."""
 
     spec: RunSpec
     factor: float
+    beside: bool = False
+
+
+PROGRAM = "import numpy; a = numpy.ones(1 << 22)\nwhile True: a.sort()"
+"""A program that computes and goes through 32 MiB of memory, on one core, without end."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,8 @@ class Runs:
     def taken(self, variant: Variant) -> Taken:
         """Run it, again where other work on the machine kept it from its cores or its rate."""
         for _ in range(3):
-            record = self._run(variant)
+            with other_program() if variant.beside else nullcontext():
+                record = self._run(variant)
             if record.status == "ok" and "emulation" in record.run["execution"]:
                 break
         else:
@@ -136,6 +143,16 @@ class Runs:
     def _pipeline(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "pipeline", *arguments]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def other_program() -> Iterator[None]:
+    """Another program at work on the machine."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM]) as program:
+        try:
+            yield
+        finally:
+            program.kill()
 
 
 def order(repeat: int, count: int) -> list[int]:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Step 2 of the image: the environment /opt/samestep with what envs/requirements.lock names.
+# Step 2 of the image: the environment /opt/samestep with what envs/requirements.lock and
+# envs/deepspeed.lock name.
 #
 # A base image that has torch keeps it, and only the rest of the lock is installed over it. PIP_ARGS adds
 # options to `pip install`, and in step 3 to `pip download`, such as an index. The image's history shows
@@ -33,3 +34,7 @@ elif ! "$venv/bin/python" -c 'import numpy, torch; torch.from_numpy(numpy.arange
     "$venv/bin/python" -m pip uninstall --yes numpy
 fi
 rm -f "$rest"
+
+# DeepSpeed compiles no operator here: the strategy uses none.
+export DS_ACCELERATOR=cpu DS_BUILD_OPS=0
+install --no-build-isolation --no-deps --require-hashes --requirement envs/deepspeed.lock

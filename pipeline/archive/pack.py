@@ -25,7 +25,7 @@ from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import read_run, run_folder
+from pipeline.metrics.collect import collect_every, run_folder
 from pipeline.metrics.emulation import bias_of, load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
@@ -39,20 +39,25 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)
 _UNIX, _REGULAR_FILE = 3, 0o100644
 
 
-def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
+def contents(results: Path) -> dict[str, Path | bytes]:
     """Name in the archive -> file or bytes, all but the checksums.
 
-    Raises ArchiveError where the study is unfinished, RecordError where a record is unfit. A
-    partial archive holds records and no results, which would be those of other records.
+    Raises ArchiveError where the study is unfinished, RecordError where a record is unfit.
     """
     study = load_study(results / layout.STUDY_FILE)
-    records, missing = _records(study, results / "runs")
-    kept = [layout.STUDY_FILE, layout.MANIFEST_FILE]
-    if not partial:
-        made = layout.products(study)
-        _check_finished(study, results, made, missing)
-        optional = (layout.REPORT_FILE, layout.YARDSTICK_FILE)
-        kept += [*made, *(name for name in optional if (results / name).is_file())]
+    made = layout.products(study)
+    files = [run_folder(results / "runs", spec) / "run.json" for spec in every_run(study)]
+    files += [results / name for name in made]
+    if absent := [path for path in files if not path.is_file()]:
+        raise ArchiveError(
+            f"study {study.name!r} is unfinished: {absent[0]} does not exist ({len(absent)} "
+            f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`"
+        )
+    check_made(study, results)
+    records = collect_every(study, results / "runs")
+    optional = (layout.REPORT_FILE, layout.YARDSTICK_FILE)
+    kept = [layout.STUDY_FILE, layout.MANIFEST_FILE, *made]
+    kept += [name for name in optional if (results / name).is_file()]
     check_inputs(records, results)
     for record in records:
         folder = f"runs/{record.spec.run_id.partition('/')[2]}"
@@ -62,7 +67,7 @@ def contents(results: Path, *, partial: bool) -> dict[str, Path | bytes]:
     facts = {
         "schema_version": 1,
         "study": study.name,
-        "num_runs": len(records) + len(missing),
+        "num_runs": len(records),
         "num_recorded": len(records),
         "samestep": pipeline.__version__,
         **provenance(),
@@ -91,32 +96,6 @@ def _own(results: Path, name: str) -> Path:
             "since; remove it and run `make paper`"
         )
     return path
-
-
-def _records(study: Study, runs: Path) -> tuple[list[RunRecord], list[Path]]:
-    """The records of the study, each validated, and the files of those that are missing."""
-    specs = every_run(study)
-    files = [run_folder(runs, spec) / "run.json" for spec in specs]
-    records = [
-        read_run(runs, spec) for spec, file in zip(specs, files, strict=True) if file.is_file()
-    ]
-    if not records:
-        raise ArchiveError(f"{runs} holds no record of the study; run the training first")
-    return records, [file for file in files if not file.is_file()]
-
-
-def _check_finished(
-    study: Study, results: Path, made: Sequence[str], missing: Sequence[Path]
-) -> None:
-    """Raise ArchiveError unless all is there, and metrics and verdicts are those of the records."""
-    absent = [*missing, *(path for path in map(results.joinpath, made) if not path.is_file())]
-    if absent:
-        raise ArchiveError(
-            f"study {study.name!r} is unfinished: {absent[0]} does not exist ({len(absent)} "
-            f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`, or pack "
-            "its records alone with --partial"
-        )
-    check_made(study, results)
 
 
 def check_made(study: Study, results: Path) -> None:
@@ -169,7 +148,7 @@ def _image(records: Sequence[RunRecord]) -> dict[str, Path]:
 _README = """\
 # {title}
 
-Study `{study}`, {num_recorded} of {num_runs} runs, packed by {code}.
+Study `{study}`, {num_runs} runs, packed by {code}.
 
 - `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs,
   `t<repeat>` those of runs in real time; `study.json`: what was asked for

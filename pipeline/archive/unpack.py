@@ -17,7 +17,7 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import mkdtemp
@@ -26,7 +26,7 @@ from pipeline.archive import layout
 from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError, SamestepError
 from pipeline.files import made_folder, open_regular, sha256_of_file
-from pipeline.metrics.collect import collect_every
+from pipeline.metrics.collect import collect_every, run_folder
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import AGAIN, validate
@@ -37,7 +37,6 @@ _PREFIX = ".unpack."
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
 _AGAIN, _RETRAIN = AGAIN["archive"], AGAIN["record"]
-_PACK_AGAIN = "finish the study and pack it again"
 _AS_IT_WAS = f"{_AGAIN}, or give it as `make archive` packed it"
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
             RuntimeError, ValueError)  # fmt: skip
@@ -59,7 +58,7 @@ def unpack(archive: Path, into: Path) -> Path:
             text = " ".join(str(error).split()).replace(f"{fresh}{os.sep}", "")
             # nor can a run of it be repeated here
             text = text.replace("delete the folder and ", "").replace(_RETRAIN, _AGAIN)
-            if not any(fix in text for fix in (_AGAIN, _PACK_AGAIN)):
+            if _AGAIN not in text:
                 text = f"{text}; {_AGAIN}"
             raise ArchiveError(f"{archive}: {text}") from None
         final = into / study
@@ -100,16 +99,13 @@ def extract(archive: Path, folder: Path) -> None:
         with open_regular(archive) as stream, zipfile.ZipFile(stream) as opened:
             entries = _checked_entries(opened, archive)
             sums = _checksums(opened, entries, archive)
-            first = (layout.ARCHIVE_FILE, layout.STUDY_FILE)
-            for name in (*first, *(sums.keys() - {*first})):
+            for name, total in sums.items():
                 target = folder / name if layout.is_needed(name) else None
-                if _copy(opened, entries[name], target, archive) != sums[name]:
+                if _copy(opened, entries[name], target, archive) != total:
                     raise ArchiveError(
                         f"{archive}: {name} is not the file that its {layout.SUMS_FILE} states; "
                         + _AGAIN
                     )
-                if name == layout.STUDY_FILE and not _are_of(folder / name, sums, archive):
-                    return
             _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE, archive)
     except FileNotFoundError:
         raise ArchiveError(f"there is no archive {archive}; `make archive` writes one") from None
@@ -132,11 +128,6 @@ def check_records(folder: Path) -> str:
     """
     facts = read_document(folder / layout.ARCHIVE_FILE, "", ArchiveError, _AGAIN)
     validate(facts, "archive", folder / layout.ARCHIVE_FILE)
-    if facts["num_recorded"] < facts["num_runs"]:
-        raise ArchiveError(
-            f"it is partial, with {facts['num_recorded']} of {facts['num_runs']} runs, and no "
-            f"results can be rebuilt from it; {_PACK_AGAIN}"
-        )
     content = read_document(folder / layout.STUDY_FILE, "", ArchiveError, _AGAIN)
     if isinstance(content, dict) and "extends" in content:
         raise ArchiveError(f"{layout.STUDY_FILE} extends another study; {_AGAIN}")
@@ -147,6 +138,11 @@ def check_records(folder: Path) -> str:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "
             f"{study.name!r}; {_AGAIN}"
+        )
+    known = {run_folder(folder / "runs", spec) for spec in every_run(study)}
+    for run in sorted({*(folder / "runs").glob("*/*/*")} - known):
+        raise ArchiveError(
+            f"the record {run.relative_to(folder)} belongs to no run of its study; {_AGAIN}"
         )
     records = collect_every(study, folder / "runs")
     if not len(records) == facts["num_runs"] == facts["num_recorded"]:
@@ -231,22 +227,6 @@ def _checksums(
             f"{archive} holds {min(unlisted)}, which its {layout.SUMS_FILE} does not list; {_AGAIN}"
         )
     return sums
-
-
-def _are_of(study_file: Path, names: Iterable[str], archive: Path) -> bool:
-    """True for a good study, of which `check_records` says more; raises for others' records."""
-    try:
-        study = load_study(study_file)
-    except (SamestepError, ValueError, RecursionError):
-        return False
-    known = {spec.run_id.partition("/")[2] for spec in every_run(study)}
-    for name in names:
-        if name.startswith("runs/") and name[5:].rpartition("/")[0] not in known:
-            raise ArchiveError(
-                f"{archive}: the record {name.rpartition('/')[0]} belongs to no run of its study; "
-                + _AGAIN
-            )
-    return True
 
 
 def _copy(

@@ -1,4 +1,7 @@
-"""From a folder of results to all that `artifact` writes: document, criteria of badges, SBOM."""
+"""From a folder of results to all that `artifact` writes: document, criteria of badges, SBOM.
+
+Needs and times are those of the records; set-up and analysis leave none.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,25 @@ from pipeline.artifact import badges, sbom
 from pipeline.claims.write import outcome, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table
-from pipeline.metrics.select import pick, seconds_of_runs
-from pipeline.paper.appendix import duration, size
+from pipeline.metrics.counts import LEVELS
+from pipeline.metrics.format import significant
+from pipeline.metrics.select import fact, listed, pick, plural, seconds_of_runs
 from pipeline.paper.numbers import collect
 from pipeline.study.load import load_study
+from pipeline.study.study import Study
 from pipeline.text import markdown, markdown_code
 
 ROOT = Path(__file__).parents[2]
+LICENCE = "Apache-2.0"
+KICK_SECONDS = 30 * 60
+"""Reviewers of artifacts first look whether anything runs at all, in half an hour."""
+
+_DATA_LICENCES = {
+    "python-docs": "that of Python itself (PSF), as part of which the text comes",
+    "json": "that of the files, which the study does not record",
+    "text": "that of the files, which the study does not record",
+    "hub": "that of the data set, as its page on the hub says",
+}
 
 
 def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
@@ -45,7 +60,7 @@ def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
     manifest = image = None
     if (path := results / "tokens" / "manifest.json").is_file():
         manifest = schemas.read(path, "manifest", "python -m pipeline tokens")
-    numbers = collect(study, frame, verdicts, manifest)
+    numbers = collect(study, frame, verdicts) | needs(study, frame, manifest)
     if (path := ROOT / "images" / "samestep.json").is_file():
         image = schemas.read(path, "image", "make image")
     ran_inside = image and image["image_digest"] == numbers["appendix"]["image"]
@@ -65,6 +80,73 @@ def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
         checks=checks,
     )
     return text, bill, checks
+
+
+def needs(
+    study: Study, table: pd.DataFrame, manifest: Mapping[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    """What the runs ran on, and times and sizes over all of them, whatever became of them.
+
+    `manifest` is that of the token shards, None where it is not there. The records of profiled runs
+    and of those in real time are among the sizes.
+    """
+    every, profiled, _ = (seconds_of_runs(table, level) for level in LEVELS)
+    spans, num_bytes = (
+        pd.concat([pick(table, level, *names) for level in LEVELS])
+        for names in (("started_at", "ended_at"), ("record_bytes",))
+    )
+    times = pd.to_datetime(spans["text"])
+    memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
+    sizes = sorted(pick(table, "run", "memory_bytes")["value"].dropna().unique())
+    # The run that finished soonest is the first thing to try; there is none where none finished.
+    finished = every.loc[every["status"] == "ok", "seconds"]
+    kick = {} if finished.empty else {
+        "time": duration(finished.min()), "fits": bool(finished.min() < KICK_SECONDS),
+    }  # fmt: skip
+    tokens = {} if manifest is None else {
+        "count": f"{manifest['num_tokens']:,}",
+        "documents": f"{manifest['num_documents']:,}",
+        "size": size(manifest["num_tokens"] * {"uint16": 2, "uint32": 4}[manifest["dtype"]]),
+    }  # fmt: skip
+    runs = table[table["level"] == "run"]
+    versions = ("python", "torch", "horovod", "samestep")
+    return {
+        "environment": {
+            "cpu": fact(runs, "cpu_model"),
+            "gpus": fact(runs, "gpus"),
+            **{name: fact(runs, f"version:{name}", "") for name in versions},
+        },
+        "appendix": {
+            "licence": LICENCE,
+            "data_licence": _DATA_LICENCES[study.corpus["source"]],
+            "total": duration(every["seconds"].sum()),
+            "profiled": "" if profiled.empty else duration(profiled["seconds"].sum()),
+            "elapsed": duration((times.max() - times.min()).total_seconds()),
+            "memory": listed(f"{value / 2**30:.1f} GiB" for value in sizes),
+            # The most that the ranks of one run asked for at once.
+            "peak": "" if memory.empty else size(memory.max()),
+            "records": size(num_bytes["value"].sum()),
+            "tokens": tokens,
+            "image": fact(table, "image_digest"),
+            "kick": kick,
+        },
+    }
+
+
+def duration(seconds: float) -> str:
+    """`45 seconds`, `12 minutes` or `3.4 hours`: two digits are enough to plan with."""
+    for unit, length in (("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * length:
+            return f"{significant(seconds / length, 2)} {unit}s"
+    return plural(round(seconds), "second")
+
+
+def size(num_bytes: float) -> str:
+    """`1.2 MB`, in powers of a thousand, as disks are sold."""
+    for unit, length in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= length:
+            return f"{significant(num_bytes / length, 2)} {unit}"
+    return f"{significant(num_bytes / 1e3, 2)} kB"
 
 
 def render(numbers: Mapping[str, Any], **parts: Any) -> str:

@@ -22,7 +22,8 @@ from pipeline.claims.quantities import (
 )
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.claims.worlds import Evidence
-from pipeline.metrics.select import pick, plural
+from pipeline.metrics.parity import EQUAL, UNEQUAL
+from pipeline.metrics.select import listed, pick, plural
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
 
 # How a run ends that could have continued: a sign against robustness.
@@ -195,6 +196,29 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
     raise NotTestableError(f"the study has no pair of {' and '.join(map(str, wanted))} on one node")
 
 
+def same_steps(claim: Claim, evidence: Evidence) -> Found:
+    """Whether all cells over several nodes took the steps of the single device (parity)."""
+    if evidence.judged:
+        raise NotTestableError("all node counts are asked at once, so it has one world")
+    places = []
+    for selector in claim.test["cells"]:
+        found = [p for p in evidence.places(selector) if p.nodes > 1]
+        if not found:
+            raise NotTestableError(f"the study has no cell of {selector} on several nodes")
+        places += found
+    verdicts, apart = pick(evidence.table, "cell", "parity_verdict"), []
+    for place in places:
+        words = {*own(verdicts, place)["text"]}
+        if not words or not words <= {EQUAL, *UNEQUAL}:
+            raise NotTestableError(f"{place.label} was not held against a single device")
+        apart += [place.label] if words != {EQUAL} else []
+    names = joined(places, ", ")
+    why = f"{names} took the steps of a single device, within the bands of parity"
+    if apart:
+        why = f"{listed(apart)} left the bands of parity around the single device's steps"
+    return Found(places, f"whether {names} took the same steps", holds=not apart, why=why)
+
+
 def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     """Measured memory at an empty batch over that of the parameters' values.
 
@@ -240,5 +264,6 @@ KINDS: Mapping[str, Callable[[Claim, Evidence], Found]] = {
     "absolute": absolute,
     "utilisation": utilisation,
     "fits": fits,
+    "same_steps": same_steps,
     "memory_formula": memory_formula,
 }

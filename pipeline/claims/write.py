@@ -133,7 +133,7 @@ def _contradiction(one: Mapping[str, Any], study: str) -> str | None:
     if foreign := [run for run in one["runs"] if not run.startswith(f"{study}/")]:
         return f"the run {foreign[0]} is of another study"
     if effect is None:
-        # Only a claim on what fits holds without one, and that claims no region.
+        # Only a claim on what fits, or on equal steps, holds without one, and claims no region.
         needed = verdict == UNDECIDED or (verdict == REPRODUCED and claimed is not None)
         return f"{verdict} without an effect" if needed else None
     if not effect["low"] <= effect["value"] <= effect["high"]:

@@ -64,6 +64,7 @@ def one_of(*choices: Declare, required: bool = False) -> Declare:
     return declare
 
 
+SITE = option("--site", type=options.path, help="site file of a cluster, workflow/site.yaml")
 STUDY = option("--study", type=options.study, required=True, help=options.STUDY)
 STUDY_OR_RESULTS = one_of(
     option("--study", type=options.study, help=options.STUDY),

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import options
-from pipeline.commands import STUDY, STUDY_OR_RESULTS, Command, command, one_of, option
+from pipeline.commands import SITE, STUDY, STUDY_OR_RESULTS, Command, command, one_of, option
 
 COMMANDS: dict[str, Command] = {}
 enter = partial(command, COMMANDS)
@@ -23,17 +23,24 @@ REFRESH_SECONDS = 2.0
     one_of(
         option("--study", type=options.study, help=f"for this study alone: {options.STUDY}"),
         option("--all", action="store_true", help="print every probe, also what is there"),
+        option("--site", action="store_true", help="hold workflow/site.yaml against its cluster"),
     ),
 )
 def doctor(args: argparse.Namespace) -> int:
     """Examine this machine: what can run on it, and how to get what is missing.
 
-    `python -m pipeline doctor --study smoke`; without a study for those of one machine, and with
-    `--all` for every probe. Exit status 0 whatever is missing.
+    `python -m pipeline doctor --study smoke`; without a study for those of one machine, with
+    `--all` for every probe, and with `--site` for what the site file of a cluster asks for. Exit
+    status 0 whatever is missing.
     """
-    from pipeline.doctor.show import show
+    from pipeline.doctor.show import examine, lines, show
 
-    show(args.study, everything=args.all)
+    if args.site:
+        from pipeline.doctor.site import probes
+
+        print("\n".join(lines({name: examine(probe) for name, probe in probes().items()})))
+    else:
+        show(args.study, everything=args.all)
     return 0
 
 
@@ -166,7 +173,11 @@ def placements(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(STUDY, option("--image", type=options.path, help="container image that the ranks run in"))
+@enter(
+    STUDY,
+    option("--image", type=options.path, help="container image that the ranks run in"),
+    SITE,
+)
 def commands(args: argparse.Namespace) -> int:
     """Print the commands that the runs of a study start.
 
@@ -179,17 +190,18 @@ def commands(args: argparse.Namespace) -> int:
     from pipeline.launch.torchrun import Place, RunPaths
     from pipeline.launch.torchrun import commands as commands_of
     from pipeline.machine.control_groups import usable_cores
+    from pipeline.machine.site import Site, load_site
     from pipeline.resolved import resolve
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
-    study = load_study(args.study)
+    study, site = load_study(args.study), load_site(args.site) if args.site else Site()
     results = Path("results", study.name).resolve()
     for spec in expand(study):
         if spec.repeat:
             continue
         run = resolve(spec)
-        asked = request(run)
+        asked = request(run, site)
         print(
             f"# {spec.run_id}: nodes {asked.nodes}, on each {asked.gpus} GPUs and "
             f"{asked.memory_mb} MiB; {asked.minutes} minutes"
@@ -197,9 +209,35 @@ def commands(args: argparse.Namespace) -> int:
         folder = results / "runs" / spec.run_id.partition("/")[2]
         paths = RunPaths(folder / "spec.json", results / "tokens", folder)
         scheduler = asked.srun if spec.world.num_machines > 1 else ()
-        place = Place(len(usable_cores()), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN")
+        place = Place(
+            len(usable_cores()), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN", site=site
+        )
         for words in commands_of(run, paths, place):
             print(shlex.join(words))
+    return 0
+
+
+@enter(STUDY)
+def allocate(args: argparse.Namespace) -> int:
+    """Print the commands that send a study to SLURM, an allocation for each number of nodes.
+
+    `python -m pipeline allocate --study cluster-check | sh` sends them. All runs on so many nodes
+    go one after another inside; what sbatch is asked for stands in workflow/site.yaml.
+    """
+    from pipeline.accept import accept_to_run
+    from pipeline.launch.slurm.request import allocation, request
+    from pipeline.machine.site import load_site
+    from pipeline.resolved import resolve
+    from pipeline.study.load import load_study
+    from pipeline.study.real_time import planned_order
+
+    study, site = load_study(args.study), load_site()
+    accept_to_run(study)
+    requests = [request(resolve(spec), site) for spec in planned_order(study)]
+    for nodes in sorted({one.nodes for one in requests}):
+        words = allocation(site, nodes, [one for one in requests if one.nodes == nodes])
+        script = ("workflow/profiles/allocation/job.sh", f"runs_on_{nodes}")
+        print(shlex.join([*words, *script, "--configfile", str(args.study)]))
     return 0
 
 
@@ -315,6 +353,7 @@ def artifact(args: argparse.Namespace) -> int:
     option("--results", type=options.folder, help="results"),
     option("--out", type=options.new_file, help="page to write, and a CSV; results/index.html"),
     option("--list", action="store_true", help="print the studies on claims that run here"),
+    option("--readme", type=options.path, help="Markdown file whose table of studies is renewed"),
 )
 def index(args: argparse.Namespace) -> int:
     """Every shipped claim of every publication, with its verdict in the studies that ran.
@@ -327,6 +366,12 @@ def index(args: argparse.Namespace) -> int:
         options.check_mode(args, "--list", "list")
         print("\n".join(index.studies_here()))
         return 0
+    if args.readme:
+        from pipeline.files import replace_marked
+
+        options.check_mode(args, "--readme", "readme")
+        replace_marked(args.readme, "studies", index.studies_table())
+        return 0
     results = args.results or Path("results")
     out = args.out or results / "index.html"
     counts = index.counts(index.write(results, out))
@@ -337,11 +382,7 @@ def index(args: argparse.Namespace) -> int:
 @enter(
     STUDY_OR_RESULTS,
     option("--out", type=options.new_file, help="zip file to write; archives/<study>.zip"),
-    option(
-        "--partial", nargs="?", const="yes", choices=["yes"],
-        help="pack the records of an unfinished study, without results",
-    ),
-)  # fmt: skip
+)
 def archive(args: argparse.Namespace) -> int:
     """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
 
@@ -357,7 +398,7 @@ def archive(args: argparse.Namespace) -> int:
     if not (results / STUDY_FILE).is_file():
         raise ArchiveError(f"there is no {results / STUDY_FILE}; run the study with make paper")
     out = args.out or Path("archives", f"{load_study(results / STUDY_FILE).name}.zip")
-    parts = contents(results, partial=args.partial is not None)
+    parts = contents(results)
     write_zip(parts, out)
     size = out.stat().st_size / 1e6
     print(f"{out}: {len(parts) + 1} files, {size:.1f} MB, sha256 {sha256_of_file(out)}")

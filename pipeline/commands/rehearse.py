@@ -35,10 +35,10 @@ from pipeline.study.study import Study
 _BLANK = '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="9" viewBox="0 0 640 9"/>'
 
 
-def after_training(study: Study, results: Path, *paper: str) -> list[tuple[str, ...]]:
+def after_training(study: Study, results: Path) -> list[tuple[str, ...]]:
     """Names and arguments of the stages from the records on, in their order, as rules call them.
 
-    What the paper is made from lies beside `results`; `paper` are more arguments of its stage.
+    What the paper is made from lies beside `results`.
     """
     of_study = ("--study", str(results / layout.STUDY_FILE))
     metrics = ("--metrics", str(results / layout.METRICS_FILE))
@@ -54,7 +54,7 @@ def after_training(study: Study, results: Path, *paper: str) -> list[tuple[str, 
         *claims,
         ("figure", *figures.catalogue.shown(study), *metrics, *out[0]),
         ("table", *tables.catalogue.shown(study), *metrics, *out[1]),
-        ("paper", *of_study, *metrics, *judged, *drawn, *tabled, *paper, *into),
+        ("paper", *of_study, *metrics, *judged, *drawn, *tabled, *into),
         ("page", *of_study, *metrics, *judged, *drawn, *runs,
          "--out", str(results / layout.REPORT_FILE)),
     ]  # fmt: skip

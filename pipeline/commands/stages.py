@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline import options
-from pipeline.commands import STUDY, Command, Declare, command, option
+from pipeline.commands import SITE, STUDY, Command, Declare, command, option
 
 STAGES: dict[str, Command] = {}
 enter = partial(command, STAGES)
@@ -103,6 +103,7 @@ def yardstick(args: argparse.Namespace) -> int:
     option("--tokens", type=options.path, required=True, help="folder of token shards"),
     _out(options.new_folder, "folder for the record"),
     option("--image", type=options.path, help="container image that the ranks run in"),
+    SITE,
     option(
         "--yardstick", type=options.path, help="what `yardstick` measured, where the study has it"
     ),
@@ -123,7 +124,7 @@ def train(args: argparse.Namespace) -> int:
     from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
-    names = ("spec", "tokens", "out", "image", "yardstick", "attempt")
+    names = ("spec", "tokens", "out", "image", "site", "yardstick", "attempt")
     given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
     again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
     done = preloaded.ask_stage(again)
@@ -132,15 +133,29 @@ def train(args: argparse.Namespace) -> int:
     # A client of a waiting process needs none of the modules that the process has imported.
     from pipeline.launch.run import train
     from pipeline.launch.torchrun import RunPaths
+    from pipeline.machine.site import load_site
 
     yardstick = args.yardstick and args.yardstick.resolve()
     paths = RunPaths(args.spec.resolve(), args.tokens.resolve(), args.out.resolve(), yardstick)
-    record = train(paths, args.attempt, args.scheduler, args.image)
+    site = load_site(args.site) if args.site else None
+    record = train(paths, args.attempt, args.scheduler, args.image, site)
     run_id = record.run["run_id"]
     if record.status != "ok":
         print(f"{run_id}: {record.status}: {record.run['reason']}", file=sys.stderr)
     if stall := record.run["execution"].get("emulation", {}).get("stalled"):
         print(f"{run_id}: warning: stalled, kept in the data: {stall}", file=sys.stderr)
+    return 0
+
+
+@enter(option("--site", type=options.path, required=True, help="site file, workflow/site.yaml"))
+def before(args: argparse.Namespace) -> int:
+    """Print the lines that a cluster's site file runs first in each job, as one shell script.
+
+    `python -m pipeline before --site workflow/site.yaml`: a line that fails ends the shell.
+    """
+    from pipeline.machine.site import load_site
+
+    print(load_site(args.site).script(), end="")
     return 0
 
 
@@ -231,13 +246,11 @@ def table(args: argparse.Namespace) -> int:
     """
     from pipeline.files import note_made
     from pipeline.metrics import table
-    from pipeline.metrics.labels import short_names
     from pipeline.tables.write import write_table
 
     frame = table.read(args.metrics)
-    letters = short_names(frame)
     for name in args.names:
-        write_table(name, frame, args.out, letters)
+        write_table(name, frame, args.out)
     made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
     note_made(made, args.metrics)
     return 0
@@ -288,7 +301,6 @@ def claims(args: argparse.Namespace) -> int:
     FIGURES,
     TABLES,
     VERDICTS,
-    option("--manifest", type=options.path, help="manifest.json of the tokens, for their size"),
     option(
         "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
     ),
@@ -299,11 +311,10 @@ def paper(args: argparse.Namespace) -> int:
 
     `python -m pipeline paper --study --metrics --figures --tables --generated --out`
     """
-    from pipeline import schemas
     from pipeline.claims.write import read_verdicts
     from pipeline.files import note_made, write_text
+    from pipeline.fonts import printed
     from pipeline.metrics import table
-    from pipeline.metrics.labels import printable_markdown
     from pipeline.paper import export
     from pipeline.paper.manuscript import SOURCES, render
     from pipeline.paper.numbers import collect
@@ -311,11 +322,8 @@ def paper(args: argparse.Namespace) -> int:
 
     generated, study = args.generated, load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
-    manifest = None
-    if args.manifest:
-        manifest = schemas.read(args.manifest, "manifest", "python -m pipeline tokens")
     frame = table.read(args.metrics, study.name)
-    numbers = collect(study, frame, verdicts, manifest)
+    numbers = collect(study, frame, verdicts)
     _copy(args.figures, generated / "figures", (".svg", ".pdf"))
     _copy(args.tables, generated / "tables", (".md", ".tex"))
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
@@ -324,7 +332,7 @@ def paper(args: argparse.Namespace) -> int:
     source = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
     text = render(source, stored, generated / "tables")
     write_text(generated / export.MANUSCRIPT, text)
-    write_text(generated / export.PRINTED, printable_markdown(text, frame))
+    write_text(generated / export.PRINTED, printed(text))
     export.write_pdf(generated, args.out / "paper.pdf", stored["date"])
     export.write_latex(generated, args.out / "paper.tex", args.figures)
     note_made(args.out.glob("paper.*"), args.metrics)

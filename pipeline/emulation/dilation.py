@@ -49,27 +49,13 @@ def dilate(world: WorldSpec, cores: int) -> Dilation:
     if world.real_time:
         return Dilation(1.0, max(1, cores // (world.nodes * width)))
     headroom = YARDSTICK_HEADROOM if world.yardstick else HEADROOM
+    # On the fullest core.
     shared = -(-(world.dilated_for or world.nodes) * width // cores)
-    factor = max(
-        least_dilation(), YARDSTICK_LEAST if world.yardstick else 1, _factor_of(shared, headroom)
-    )
-    room = nodes_per_core(factor, headroom) * cores
+    needed = 1 if shared == 1 else shared + math.ceil(headroom * shared)
+    asked_for = float(os.environ.get(LEAST, "1"))
+    factor = max(asked_for, YARDSTICK_LEAST if world.yardstick else 1, needed)
+    room = max(1, math.floor(factor / (1 + headroom))) * cores
     return Dilation(factor, max(1, room // (world.nodes * width)))
-
-
-def _factor_of(nodes: int, headroom: float) -> int:
-    """The whole number by which time is stretched where so many nodes share the fullest core."""
-    return 1 if nodes == 1 else nodes + math.ceil(headroom * nodes)
-
-
-def nodes_per_core(factor: float, headroom: float = HEADROOM) -> int:
-    """The most nodes that may share a core at this factor."""
-    return max(1, math.floor(factor / (1 + headroom)))
-
-
-def least_dilation() -> float:
-    """What the environment asks for; 1 where it asks for nothing."""
-    return float(os.environ.get(LEAST, "1"))
 
 
 def places(count: int, cores_per_node: int, cores: Sequence[int]) -> list[list[int]]:

@@ -82,8 +82,10 @@ def measure(
     look = partial(_cores, width, nodes, shares, dilation)
     cores, reached, disturber = _when_quiet(look, rates, least_share, link, patience, wait, tell)
     session.keep("busy", disturber is not None)
+    latency = before and before["latency"]
     if before is None and reached and _reached(reached, link):
-        session.keep(same, {"rates": reached, "run": spec.run_id})
+        latency = _latency(nodes, shares, dilation)
+        session.keep(same, {"rates": reached, "latency": latency, "run": spec.run_id})
     return {
         "dilation": dilation.factor,
         "copies": dilation.copies,
@@ -94,6 +96,7 @@ def measure(
         "mtu": links.MTU,
         "tcp": nodes.tcp(),
         "measured_mbits": reached,
+        **({"latency_us": latency} if latency else {}),
         **({"rates_measured_by": before["run"]} if before else {}),
         **({"disturbed_by": disturber} if disturber else {}),
     }
@@ -188,6 +191,24 @@ def _cores(width: int, nodes: Nodes, shares: Shares, dilation: Dilation) -> list
         min(width, sum(spun[node * width : (node + 1) * width]) * dilation.factor)
         for node in range(nodes.count)
     ]
+
+
+def _latency(nodes: Nodes, shares: Shares, dilation: Dilation) -> float:
+    """Microseconds of the cluster for one byte from a node to the next, nothing else on the way.
+
+    The kernel's work and its wake-ups take their own time at every factor, so the larger the
+    factor, the less of the cluster's time is left of them.
+    """
+
+    @contextmanager
+    def inside(node: int) -> Iterator[None]:
+        nodes.enter(0, node)
+        with shares.of(node):
+            yield
+
+    address = links.address(0, 0)
+    _, seconds = probes.measure([probes.echo(address), probes.ping(address)], inside)
+    return round(seconds / dilation.factor * 1e6, 2)
 
 
 def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: Dilation) -> list[float]:

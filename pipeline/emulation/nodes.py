@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import links, tcp
-from pipeline.emulation.cables import Cables
 from pipeline.errors import LaunchError, SamestepError
 from pipeline.machine import session
 from pipeline.machine.control_groups import cpu_quota
@@ -90,15 +89,6 @@ class Nodes:
             yield
         finally:
             _set(self._home)
-
-    def listen(self) -> Cables:
-        """Hear of every change of a cable from now on."""
-        cables = Cables()
-        cables.listen("the switches")
-        for copy, node in self._networks:
-            with self.inside(copy, node):
-                cables.listen(f"node {node}{f' of copy {copy}' if copy else ''}")
-        return cables
 
     def tcp(self) -> dict[str, Any]:
         """What holds of TCP in the nodes, all of which were made alike."""

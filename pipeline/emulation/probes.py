@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,9 @@ SENT_BLOCK, READ_BLOCK = 1 << 17, 1 << 13
 
 ROOM_BYTES = 1 << 17
 """What may lie unread: what came before the clock started must not count for much."""
+
+PINGS = 200
+"""Messages of one byte, there and back: some 20 ms of the machine."""
 
 END = b"\n"
 
@@ -132,6 +136,39 @@ def ring(own: str, following: str, seconds: float = SEND_SECONDS) -> Probe:
                 threading.Thread(target=_send, args=(following,), daemon=True).start()
             flows = [open_ones.enter_context(server.accept()[0]) for _ in range(FLOWS)]
             return _receive(flows, seconds)
+
+    return probe
+
+
+def echo(own: str) -> Probe:
+    """A probe that sends back every byte that it gets; its figure is no measurement."""
+
+    def probe(wait_for_all: Callable[[], None]) -> float:
+        with socket.create_server((own, PORT)) as server:
+            wait_for_all()
+            with server.accept()[0] as peer:
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while byte := peer.recv(1):
+                    peer.sendall(byte)
+        return 0.0
+
+    return probe
+
+
+def ping(host: str) -> Probe:
+    """A probe that sends single bytes to `echo`; median seconds of one way."""
+
+    def probe(wait_for_all: Callable[[], None]) -> float:
+        wait_for_all()
+        taken = []
+        with socket.create_connection((host, PORT), timeout=30) as peer:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(PINGS):
+                start = time.perf_counter()
+                peer.sendall(b".")
+                peer.recv(1)
+                taken.append((time.perf_counter() - start) / 2)
+        return statistics.median(taken)
 
     return probe
 

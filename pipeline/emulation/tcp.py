@@ -21,10 +21,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
-import stat
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,28 +52,16 @@ SETTINGS = {
 _SETTINGS = Path("/proc/sys/net")
 
 _COUNTERS = Path("/proc/thread-self/net")
-NODE_TIMEOUTS = "TCPTimeouts"
+TIMEOUTS = "TCPTimeouts"
 COUNTED = (
     "RetransSegs",
-    NODE_TIMEOUTS,
+    TIMEOUTS,
     "TCPLossProbes",
     "TCPSpuriousRtxHostQueues",
     "TCPBacklogDrop",
     "TCPRcvQDrop",
 )
 """Counters of a network that are recorded, where the kernel has them."""
-
-OPEN_TIMEOUTS = "OpenTimeouts"
-"""Time-outs of the connections that the rank holds open, where the kernel counts them (from 6.7).
-
-A node's own counter also has those of connections that are being closed: the rendezvous server of
-Horovod closes hundreds as the training begins, and the last packet of some is sent again for want
-of an answer, while the training waits for none of them.
-"""
-
-_OPEN_FILES = Path("/proc/self/fd")
-_TIMEOUTS_AT, _INFO_BYTES = 240, 256
-"""Where `tcpi_total_rto`, 16 bits, stands in `struct tcp_info` of linux/tcp.h."""
 
 
 def route_commands(address: str, interface: str, factor: float) -> list[str]:
@@ -143,37 +128,11 @@ def _setting(name: str, default: str) -> str:
 
 
 def counters() -> dict[str, int] | None:
-    """`COUNTED` of this rank's node since it was made, and `OPEN_TIMEOUTS` of this process.
-
-    None where this is no emulated node.
-    """
+    """`COUNTED` of this rank's node since it was made; None where this is no emulated node."""
     if pacing.VARIABLE not in os.environ:
         return None
     table = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
-    counted = {name: table[name] for name in COUNTED if name in table}
-    of_open = open_timeouts()
-    return counted if of_open is None else counted | {OPEN_TIMEOUTS: of_open}
-
-
-def open_timeouts() -> int | None:
-    """Time-outs of all TCP connections that this process has open; None on an older kernel."""
-    infos = [info for file in _OPEN_FILES.iterdir() if (info := _tcp_info(int(file.name)))]
-    if any(len(info) < _TIMEOUTS_AT + 2 for info in infos):
-        return None
-    return sum(
-        int.from_bytes(info[_TIMEOUTS_AT : _TIMEOUTS_AT + 2], sys.byteorder) for info in infos
-    )
-
-
-def _tcp_info(file: int) -> bytes:
-    """What the kernel tells of a connection; empty for what is none, or was closed meanwhile."""
-    try:
-        if not stat.S_ISSOCK(os.fstat(file).st_mode):
-            return b""
-        with socket.socket(fileno=os.dup(file)) as held:
-            return held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    except OSError:
-        return b""
+    return {name: table[name] for name in COUNTED if name in table}
 
 
 def since(before: Mapping[str, int] | None) -> dict[str, int] | None:

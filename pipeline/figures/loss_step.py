@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from pipeline.figures import panels, theme
+from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.format import limit
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import pick, plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
@@ -24,13 +25,27 @@ _SMALLEST, _LARGEST = 1e-9, 1e2
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """A panel of the loss, and one of the deviation where any cell has a reference."""
+    """A panel of the loss, and one of the deviation where any cell has a reference.
+
+    Where a study compares cells that take other steps, a panel of the loss over bytes sent.
+    """
     loss, deviation = pick(table, "step", "loss"), pick(table, "step", "loss_deviation")
     if loss["value"].isna().all():
         return theme.nothing(table)
-    figure, (first, *others) = panels.grid(1 + (not deviation.empty), 1.85)
+    over_bytes = _over_bytes(table, loss)
+    figure, (first, *others) = panels.grid(1 + (not over_bytes.empty) + (not deviation.empty), 1.85)
     _curves(first, loss, table, "median")
     first.set_ylabel("Loss [nats/token]")
+    remark = ""
+    if not over_bytes.empty:
+        second, *others = others
+        _curves(second, over_bytes, table, "median")
+        second.set(xscale="log", xlabel="Sent so far [MB]", ylabel="Loss [nats/token]")
+        nodes = plural(int(over_bytes["nodes"].iloc[0]), "node")
+        remark = (
+            f"Steps differ by intent. Sent: by the rank that sends most, on {nodes}, counted in "
+            "the profiled runs. "
+        )
     texts = pick(table, "cell", "parity_loss_early")["text"].dropna()
     tolerances = sorted({float(text) for text in texts})
     top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances], default=1.0)
@@ -47,10 +62,25 @@ def draw(table: pd.DataFrame) -> Figure:
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: limit(value)))
-    remark = (
+    remark += (
         f"Deviations below {_SMALLEST:g}, exact agreement among them, are drawn at {_SMALLEST:g}."
     )
     return theme.finish(figure, table, set(loss["cell"]), remark)
+
+
+def _over_bytes(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
+    """Losses with the megabytes sent so far as their `step`, on the most nodes.
+
+    Empty where all cells take the same step, or where nothing was counted.
+    """
+    sent = table[table["metric"].astype(str).str.startswith("sent_bytes:")]
+    if "schedule" not in declared_by_study(table) or sent.empty:
+        return loss.iloc[:0]
+    here = loss[loss["nodes"] == sent["nodes"].max()]
+    ranks = sent[sent["nodes"] == sent["nodes"].max()].groupby(["cell", "run_id", "rank"])["value"]
+    each = here["cell"].map(ranks.sum().groupby("cell").max())
+    so_far: pd.DataFrame = here.assign(step=1e-6 * each * (here["step"] + 1))[each > 0]
+    return so_far
 
 
 def _curves(axes: Axes, steps: pd.DataFrame, table: pd.DataFrame, estimator: str) -> None:

@@ -33,7 +33,6 @@ from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
 from pipeline.metrics import table as tidy
 from pipeline.metrics.comparison import require_equal_work
-from pipeline.metrics.labels import printable
 from pipeline.metrics.select import (
     cells,
     missing_cells,
@@ -162,7 +161,8 @@ def finish(
         key = "; ".join(f"{row['arm']} = {row['arm_label']}" for row in present)
     else:
         for place, row in enumerate(present):
-            look, label = looks[row["cell"]], textwrap.fill(one_line(row["arm_label"]), 48)
+            label = textwrap.fill(one_line(printed(row["arm_label"])), 48)
+            look = looks[row["cell"]]
             dashes = ((0, look.dashes) if look.dashes else "-") if lines else ""
             handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
                                          lw=1.6, ls=dashes, label=label))  # fmt: skip
@@ -173,7 +173,8 @@ def finish(
     cells_named = f" Cells: {key}." if key else ""
     notes.append(f"{setting(table)}; {repeats(table)}. {remark}{cells_named}")
     text = "\n".join(
-        textwrap.fill(one_line(note), _NOTE_LETTERS, break_on_hyphens=False) for note in notes
+        textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)
+        for note in notes
     )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
     _stack(figure, handles, note)
@@ -249,9 +250,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
     """Check equal work, draw these figures and write all formats."""
     frame = tidy.read(metrics)
-    shown = printable(frame)
     apply()
     for name in names:
         module = import_module(f"pipeline.figures.{name}")
         require_equal_work(frame, module.COMPARES, f"figure {name}")
-        save(module.draw(shown), out, name)
+        save(module.draw(frame), out, name)

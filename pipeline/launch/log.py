@@ -58,6 +58,8 @@ class Sign:
 
 
 _SIGNS = (
+    # Between the probe of a port and its use anything may take it; no rank is started by then.
+    (r"EADDRINUSE", "lost", "the next start takes another port"),
     (r"Too many open files", "failed", "raise the limit (`ulimit -n`)"),
     (r"No space left on device|Disk quota exceeded", "error", "free space and start it again"),
     (
@@ -90,15 +92,11 @@ def cause(log: Path) -> Sign | None:
 
     For ends on which no rank had a word: the process that could have said it did not get so far.
     """
-    for line in text_of(log).rpartition(LOST)[2].splitlines():
+    _, lost, attempt = text_of(log).rpartition(LOST)
+    # What is left of the line on a lost attempt quotes that attempt's own reason.
+    for line in attempt.splitlines()[1 if lost else 0 :]:
         for pattern, kind, fix in _SIGNS:
             if match := re.search(pattern, line):
                 begin = max(0, match.end() - _CUT)
                 return Sign(kind, " ".join(line[begin : match.end() + 30].split()), fix)
     return None
-
-
-def port_was_taken(log: Path, port: int | str) -> bool:
-    """True where a launcher could not listen on `port`, in the words of torch's store."""
-    lines = text_of(log).splitlines()
-    return any("EADDRINUSE" in line and f"port: {port}," in line for line in lines)

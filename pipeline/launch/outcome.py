@@ -210,6 +210,8 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
     if sign.kind == "error":
         raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
     reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
+    if sign.kind == "lost":
+        return Judgement("failed", reason, lost=True)
     return Judgement(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
 
 
@@ -228,10 +230,14 @@ def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | 
     look at the run first. `ranks` are those of a record, with `tcp` where nodes are emulated.
     """
     counted: dict[int, Mapping[str, int]] = {}
+
+    def time_outs(counters: Mapping[str, int]) -> int:
+        return counters.get(tcp.TIMEOUTS, 0)
+
     for rank in ranks:  # of a node's ranks the one with the most time-outs
         if "tcp" in rank:
             other = counted.get(rank["node"], rank["tcp"])
-            counted[rank["node"]] = max(other, rank["tcp"], key=_time_outs)
+            counted[rank["node"]] = max(other, rank["tcp"], key=time_outs)
     if not counted:
         return None
     seconds: dict[int, float] = {}  # a step is over when its last rank is
@@ -246,15 +252,10 @@ def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | 
         others = f" (and {count} other{'' if count == 1 else 's'})" if count else ""
         took = f"{seconds[slow[0]]:.3g} s where the median is {usual:.3g} s"
         lines.append(f"step {slow[0]}{others} took {took}")
-    late = [node for node in sorted(counted) if _time_outs(counted[node]) > 0]
+    late = [node for node in sorted(counted) if time_outs(counted[node])]
     for node in late:
         counters = ", ".join(f"{name} {n}" for name, n in counted[node].items() if n)
         lines.append(f"node {node} had {counters}")
     if slow and not late:
         lines.append("no node had a TCP time-out")
     return "; ".join(lines) or None
-
-
-def _time_outs(counters: Mapping[str, int]) -> int:
-    """Time-outs of the rank's own connections where the kernel counts these, else of its node."""
-    return counters.get(tcp.OPEN_TIMEOUTS, counters.get(tcp.NODE_TIMEOUTS, 0))

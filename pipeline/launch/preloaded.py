@@ -19,7 +19,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.launch import fork_server
@@ -56,15 +56,18 @@ def start_stages() -> None:
     fork_server.start((_MODULE, "serve-stages"), STAGES, {})
 
 
-def start_ranks(runs: Iterable[ResolvedRun]) -> None:
-    """Start the processes with torch that these runs use, and name them to the jobs of this one."""
+def start_ranks(runs: Iterable[ResolvedRun], of_site: Mapping[str, str] | None = None) -> None:
+    """Start the processes with torch that these runs use, and name them to the jobs of this one.
+
+    `of_site` are the variables that the site file gives to their ranks.
+    """
     from pipeline.machine.control_groups import usable_cores
 
     cores = len(usable_cores())
     alone = [run for run in runs if run.spec.world.num_machines == 1]
     wanted = {run.threads_on(cores): run.spec.environment for run in alone}
     for threads, environment in sorted(wanted.items()):
-        settings = {**environment, **inherited.threads(threads)}
+        settings = {**(of_site or {}), **environment, **inherited.threads(threads)}
         fork_server.start((_MODULE, "serve-ranks"), variable(threads), settings)
 
 

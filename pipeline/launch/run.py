@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
-from pipeline.errors import CorpusError, LaunchError, LostError, StoppedError, StudyError
+from pipeline.errors import CorpusError, LostError, StoppedError, StudyError
 from pipeline.launch.leftovers import clear
-from pipeline.launch.log import LOST, port_was_taken, signals_of_ranks, size_of
+from pipeline.launch.log import LOST, signals_of_ranks, size_of
 from pipeline.launch.outcome import Ended, judge, make_record
 from pipeline.launch.progress import Progress
 from pipeline.launch.torchrun import (
@@ -32,6 +32,7 @@ from pipeline.machine import image, limits, processes
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
+from pipeline.machine.site import Site
 from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
 from pipeline.resolved import ResolvedRun, resolve
@@ -46,10 +47,7 @@ FENCE_SECONDS = 1.0
 """Between two polls whether a later start of the run has taken over."""
 
 ATTEMPTS = 3
-"""Starts of a run that is lost each time (killed, or with a node) before that is its result."""
-
-PORT_ATTEMPTS = 3
-"""Starts of launchers while something else takes the port where they are to meet."""
+"""Starts of a run that is lost each time, with a process, a node or a port, before that counts."""
 
 SHARED_FOLDER_SECONDS = 60
 """Time for files of other nodes to show in a shared folder (NFS caches a minute)."""
@@ -60,12 +58,13 @@ def train(
     attempt: int = 1,
     scheduler: Sequence[str] = (),
     image_file: Path | None = None,
+    site: Site | None = None,
 ) -> RunRecord:
     """Train the run of `paths.spec` and write its record, also where its status is not ok.
 
     `attempt` counts the starts of this run so far, `scheduler` starts a process on each node of an
-    allocation, and `image_file` is the container image that the ranks run in. Raises SamestepError
-    where no record can be made.
+    allocation, and `image_file` is the container image that the ranks run in, by what `site` says.
+    Raises SamestepError where no record can be made.
     """
     spec = load_spec(paths.spec)
     if is_to_end():
@@ -75,7 +74,7 @@ def train(
     run = resolve(spec)
     run.layout.check_batch(spec)
     limits.check(run.ranks_per_machine)
-    place = here(spec, len(usable_cores()), tuple(scheduler), image_file)
+    place = here(spec, len(usable_cores()), tuple(scheduler), image_file, site)
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
@@ -96,7 +95,8 @@ def _attempts(
     """Start the run, again where it was lost; the last start, its end, and what disturbed it.
 
     Each start has the whole time limit: one that counted the time of a lost start would make a
-    `timeout`, which is a result, of a fault from outside. Each asks anew which network it gets.
+    `timeout`, which is a result, of a fault from outside. Each has a port of its own, and asks anew
+    which network it gets.
     """
     spec, notes = run.spec, list[str]()
     while True:
@@ -116,7 +116,7 @@ def _attempts(
             )
         if launch.unsupported is not None:
             return run, launch, Ended([], False, *_times(time.monotonic())), notes
-        ended = _follow_on_a_free_port(run, paths, launch, place)
+        ended = follow(spec, launch, paths)
         _see_all_ranks(paths, run.layout, ended, place)
         _check_ours(spec, paths, launch.token)
         _check_tokens_again(spec, paths, manifest)
@@ -172,31 +172,6 @@ def _check_tokens_again(spec: RunSpec, paths: RunPaths, manifest: Manifest) -> N
     if all((paths.tokens / name).exists() for name in names):
         shutil.rmtree(paths.checkpoints, ignore_errors=True)
     raise CorpusError(f"{spec.run_id}: its tokens changed while it trained, no record: {change}")
-
-
-def _follow_on_a_free_port(
-    run: ResolvedRun, paths: RunPaths, launch: Launch, place: Place
-) -> Ended:
-    """Follow the run; start it again with another port where the launchers found theirs taken.
-
-    Between the probe of a port and its use anything may take it. No rank is started by then.
-    Raises LaunchError after `PORT_ATTEMPTS`, so that no record is made of it.
-    """
-    taken = []
-    for left in reversed(range(PORT_ATTEMPTS)):
-        ended = follow(run.spec, launch, paths)
-        if not any(ended.exit_codes) or not port_was_taken(paths.log, place.port):
-            return ended
-        taken.append(str(place.port))
-        if left:
-            place = replace(place, port=free_port(place.address))
-            launch = plan(run, paths, place)
-            again = f"port {taken[-1]} was taken before its use; again with port {place.port}"
-            _say(run.spec, paths, again)
-    raise LaunchError(
-        f"{run.spec.run_id}: ports {', '.join(taken)} were free when probed and taken when the "
-        f"launchers of attempts 1 to {PORT_ATTEMPTS} came to use them; start the run again"
-    )
 
 
 def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:

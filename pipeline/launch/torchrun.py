@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -22,11 +22,15 @@ from pipeline.launch import preloaded
 from pipeline.machine import addresses, inherited, limits
 from pipeline.machine import image as container
 from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.site import PYXIS, Site
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 
 NODE = ("-m", "pipeline.launch.slurm.node")
 """torchrun too, which asks the scheduler for the node's place."""
+
+STEP = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none")
+"""A step of this job on this machine: pyxis enters an image by nothing else."""
 
 RANK_BYTES = 400 * 2**20
 """Memory of one forked rank besides what it shares with the others, generously."""
@@ -37,7 +41,8 @@ class Place:
     """The place of a start: this machine, or an allocation that starts with it.
 
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
-    file that the ranks run in. `port` is free at `address`, which the other nodes reach. `token`
+    file that the ranks run in, by what `site` says. `port` is free at `address`, which the other
+    nodes reach. `token`
     tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
     checkpoint of an earlier launch has done: all ranks get it and resume from that step.
     `owner` is the key of the checkpoints.
@@ -51,6 +56,7 @@ class Place:
     token: str = ""
     done: int = 0
     owner: str = ""
+    site: Site = field(default_factory=Site)
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,8 @@ def network_text(run: ResolvedRun) -> str:
 def plan(run: ResolvedRun, paths: RunPaths, place: Place) -> Launch:
     """The commands of a run; raises LaunchError where its image cannot be had."""
     threads = run.threads_on(place.num_cores)
-    launch = Launch((), environment(run, threads), threads, _why_unsupported(run, place))
+    variables = environment(run, threads, place.site)
+    launch = Launch((), variables, threads, _why_unsupported(run, place))
     made = () if launch.unsupported else commands(run, paths, place)
     return replace(launch, commands=made, token=place.token)
 
@@ -158,7 +165,9 @@ def commands(run: ResolvedRun, paths: RunPaths, place: Place) -> tuple[tuple[str
     enter: tuple[str, ...] = ()
     if place.image is not None and container.digest_from_within() is None:
         folders = (paths.spec.parent, paths.tokens, paths.out)
-        enter = container.enter(place.image, device=world.device, folders=folders)
+        enter = container.enter(place.image, place.site, device=world.device, folders=folders)
+        if place.site.runtime == PYXIS and not several:
+            enter = (*STEP, *enter)
     python = "python" if enter else sys.executable
     options = worker_options(paths, place, digest)
     threads = run.threads_on(place.num_cores)
@@ -182,17 +191,21 @@ def commands(run: ResolvedRun, paths: RunPaths, place: Place) -> tuple[tuple[str
     return tuple((*torchrun, f"--node-rank={node}", *meeting) for node in range(world.nodes))
 
 
-def environment(run: ResolvedRun, threads: int) -> dict[str, str]:
-    """The ranks' environment; a runtime carries it into the image."""
-    stated = {**run.spec.environment, **inherited.threads(threads)}
+def environment(run: ResolvedRun, threads: int, site: Site) -> dict[str, str]:
+    """The ranks' environment; a runtime carries it into the image.
+
+    What the study states comes before what the site does.
+    """
+    stated = site.variables(os.environ, over_network=run.spec.world.num_machines > 1)
+    stated |= {**run.spec.environment, **inherited.threads(threads)}
     if run.network == "loopback":
         stated |= dict.fromkeys(inherited.INTERFACES, "lo")
-    several = run.spec.world.num_machines > 1
-    return inherited.for_ranks(os.environ, stated, over_network=several)
+    caller = {**os.environ, **({"TMPDIR": site.folder} if site.folder else {})}
+    return inherited.for_ranks(caller, stated)
 
 
 def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
-    """The options of a rank, the same below torchrun and horovodrun."""
+    """The options of a rank."""
     return (
         f"--spec={paths.spec}",
         f"--tokens={paths.tokens}",
@@ -208,13 +221,18 @@ def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> t
 
 
 def here(
-    spec: RunSpec, num_cores: int, scheduler: tuple[str, ...] = (), image: Path | None = None
+    spec: RunSpec,
+    num_cores: int,
+    scheduler: tuple[str, ...] = (),
+    image: Path | None = None,
+    site: Site | None = None,
 ) -> Place:
     """This machine as the first node, with a port that is free at this moment."""
+    site = site or Site()
     several = spec.world.num_machines > 1 and has_allocation(scheduler)
-    chosen = {**os.environ, **spec.environment}.get(addresses.INTERFACE)
+    chosen = site.environment.get(addresses.INTERFACE)
     address = addresses.own_address(chosen) if several else limits.LOOPBACK
-    return Place(num_cores, limits.free_port(address), address, scheduler, image)
+    return Place(num_cores, limits.free_port(address), address, scheduler, image, site=site)
 
 
 def has_allocation(scheduler: tuple[str, ...]) -> bool:

@@ -8,7 +8,8 @@ import socket
 from pipeline.errors import LaunchError
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Gloo's own variable: where a user names the interface between the nodes, it holds for all."""
+"""Gloo's own variable: where workflow/site.yaml names the interface between the nodes, it holds
+for all."""
 
 ANYWHERE = "192.0.2.1"
 """An address of no machine (RFC 5737): the way to it is the default route. Nothing is sent."""
@@ -22,8 +23,8 @@ def source_address(host: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise LaunchError(
-            f"no IPv4 way to {host} ({error.strerror or error}); set {INTERFACE} to the interface "
-            "that reaches the other nodes"
+            f"no IPv4 way to {host} ({error.strerror or error}); name the interface "
+            f"that reaches the other nodes as {INTERFACE} in workflow/site.yaml"
         ) from error
 
 
@@ -68,8 +69,8 @@ def interface_of(address: str) -> str:
             if same or (is_loopback(address) and is_loopback(entry.address)):
                 return str(interface)
     raise LaunchError(
-        f"no network interface holds {address}; set {INTERFACE} to the one that reaches the other "
-        "nodes"
+        f"no network interface holds {address}; name the one that reaches the other nodes as "
+        f"{INTERFACE} in workflow/site.yaml"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.documents import read_made
 from pipeline.errors import LaunchError
+from pipeline.machine.site import NO_RUNTIME, PYXIS, Site
 from pipeline.study.spec import RunSpec
 
 DIGEST_FILE = Path("/etc/samestep-image-digest")
@@ -105,27 +106,57 @@ def check_inside(required: str | None) -> None:
     )
 
 
-def enter(image: Path, *, device: str, folders: Iterable[Path]) -> tuple[str, ...]:
+def enter(image: Path, site: Site, *, device: str, folders: Iterable[Path]) -> tuple[str, ...]:
     """The start of a command that runs inside `image`, with `folders` at their own paths.
 
     The project's folder is home and working folder, so that nothing of the user's own home counts;
-    `--nv` brings the GPUs' driver in. Raises LaunchError without a runtime.
+    `--nv` brings the GPUs' driver in. Of pyxis they are options of the `srun` that starts the
+    command. Raises LaunchError without a runtime, or for an image that it cannot read.
     """
-    runtime = next((name for name in RUNTIMES if shutil.which(name)), None)
-    if runtime is None:
-        raise LaunchError(
-            f"neither {' nor '.join(RUNTIMES)} is on the PATH; install Apptainer or load its module"
-        )
     here = Path.cwd()
-    outside = sorted({str(path) for path in folders if not path.is_relative_to(here)})
+    outside = {str(path) for path in folders if not path.is_relative_to(here)}
+    mounts = sorted({*outside, *site.mounts})
+    if site.runtime == NO_RUNTIME:
+        raise LaunchError(
+            f"the run is to be inside {image} and the site file has `runtime: none`; leave out "
+            "--image or name a runtime there"
+        )
+    if site.runtime == PYXIS:
+        if _facts(image).get("format") == "sif":
+            raise LaunchError(
+                f"{image} is a SIF, which pyxis cannot read; build it where Apptainer is not "
+                "installed, which makes squashfs"
+            )
+        pairs = [path if ":" in path else f"{path}:{path}" for path in (str(here), *mounts)]
+        return (
+            f"--container-image={image.resolve()}",
+            f"--container-mounts={','.join(pairs)}",
+            f"--container-workdir={here}",
+            "--no-container-mount-home",
+            *site.options,
+            *site.inside(),
+        )
     return (
-        runtime,
+        runtime(),
         "exec",
         *(["--nv"] if device == "cuda" else []),
         "--home",
         str(here),
         "--pwd",
         str(here),
-        *(["--bind", ",".join(outside)] if outside else []),
+        *(["--bind", ",".join(mounts)] if mounts else []),
+        *site.options,
         str(image),
+        *site.inside(),
     )
+
+
+def runtime() -> str:
+    """The program that enters an image here; raises LaunchError where there is none."""
+    found = next((name for name in RUNTIMES if shutil.which(name)), None)
+    if found is None:
+        raise LaunchError(
+            f"neither {' nor '.join(RUNTIMES)} is on the PATH; install Apptainer, or load its "
+            "module by a line of `before` in workflow/site.yaml"
+        )
+    return found

@@ -1,9 +1,10 @@
 """Variables that a process takes over from its caller: ranks by a list, stages all but some.
 
 A shell, a site's modules or a batch system export variables that change how fast ranks compute, or
-what. A rank gets what is `NEEDED`, what its launcher sets and what the study states
-(`environment`). The other stages keep what people set for them, such as proxies, but nothing that
-changes numbers or Python's packages. `STATED` names in each environment what was set on purpose.
+what. A rank gets what is `NEEDED`, what its launcher sets and what the study or the site file
+states (`environment`). The other stages keep what people set for them, such as proxies, but nothing
+that changes numbers or Python's packages. `STATED` names in each environment what was set on
+purpose.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ SENT_AGAIN = "SAMESTEP_SENT_AGAIN"
 """Set in jobs that Snakemake has sent to a scheduler (`workflow/rules/common.smk`)."""
 
 STOP = "SAMESTEP_STOP"
-"""Names a file that is made when the job is to end (`envs/checkpoint_on_signal.sh`)."""
+"""Names a file that is made when the job is to end (`envs/begin_job.sh`)."""
 
 OWN = {"PYTHONPATH": ROOT, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 """Python finds this project and its own packages, and none of the working folder or the user."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""The way between the nodes: where it leads is a fact of the site, which no study can know."""
+"""The way between the nodes: a fact of the site (`pipeline.machine.site`), not of a study."""
 
 NEEDED = re.compile(
     # Who and where a process is, and what it finds its programs, libraries and text by. Libraries
@@ -40,7 +41,7 @@ NEEDED = re.compile(
     r"|SLURM(?!_(EXPORT_ENV|HINT|MEM_BIND|CPU_BIND|CPU_FREQ_REQ|DISTRIBUTION)(_|$))\w*"
     r"|PMI\w*|OMPI_COMM_WORLD_RANK"
     # How a runtime enters the image; what it would set inside (APPTAINERENV_) is not.
-    r"|APPTAINER_\w+|SINGULARITY_\w+"
+    r"|APPTAINER_\w+|SINGULARITY_\w+|ENROOT_\w+"
     r"|SAMESTEP_\w+"
 )
 
@@ -68,18 +69,9 @@ def threads(count: int) -> dict[str, str]:
     return dict.fromkeys(THREADS, str(count))
 
 
-def for_ranks(
-    environment: Mapping[str, str], on_purpose: Mapping[str, str], *, over_network: bool
-) -> dict[str, str]:
-    """Variables that a rank gets of `environment`, with those given `on_purpose`.
-
-    `over_network`: it is one of several machines, and interfaces that the caller names count.
-    """
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if NEEDED.fullmatch(name) or (over_network and name in INTERFACES)
-    }
+def for_ranks(environment: Mapping[str, str], on_purpose: Mapping[str, str]) -> dict[str, str]:
+    """Variables that a rank gets of `environment`, with those given `on_purpose`."""
+    kept = {name: value for name, value in environment.items() if NEEDED.fullmatch(name)}
     return kept | _with_names(on_purpose) | OWN
 
 
@@ -94,7 +86,7 @@ def for_stages(
 
 def again_for_ranks(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a rank as it was made: a node's own start scripts may have added to it."""
-    return for_ranks(environment, stated(environment), over_network=True)
+    return for_ranks(environment, stated(environment))
 
 
 def stated(environment: Mapping[str, str]) -> dict[str, str]:
@@ -109,7 +101,7 @@ def _with_names(stated: Mapping[str, str]) -> dict[str, str]:
 
 def _of_stages(name: str) -> bool:
     # Snakemake sets the libraries' numbers of threads for each job.
-    kept = NEEDED.fullmatch(name) or name in INTERFACES or re.fullmatch(r"\w+_THREADS", name)
+    kept = NEEDED.fullmatch(name) or re.fullmatch(r"\w+_THREADS", name)
     return bool(kept) or not MATTERS.fullmatch(name)
 
 
@@ -128,8 +120,8 @@ def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | No
     if not names:
         return None
     return (
-        f"note: not taken over from the caller's environment: {', '.join(names)}; a study states "
-        "on purpose what its runs need, under `environment`"
+        f"note: not taken over from the caller's environment: {', '.join(names)}; a study, or "
+        "workflow/site.yaml for a cluster, states what runs need under `environment`"
     )
 
 
@@ -163,16 +155,17 @@ def clean() -> None:
     os.environ.update(kept)
 
 
-def reserved(names: Iterable[str], *, over_network: bool) -> list[str]:
-    """Those of a study's variables that this project sets itself, so that they had no effect."""
-    ours = () if over_network else INTERFACES
+def reserved(names: Iterable[str], *, of_site: bool = False) -> list[str]:
+    """Those of the variables of a study, or of a site file, that are not its to set."""
+    ours = () if of_site else INTERFACES
     return sorted(name for name in names if name in ours or _RESERVED.fullmatch(name))
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a rank that matter, but for its own place among the ranks."""
+    """The variables of a rank that matter or were stated, but for its own place among the ranks."""
+    names = stated(environment)
     return {
         name: value
         for name, value in sorted(environment.items())
-        if MATTERS.fullmatch(name) and not _OF_A_PLACE.fullmatch(name)
+        if (MATTERS.fullmatch(name) or name in names) and not _OF_A_PLACE.fullmatch(name)
     }

@@ -21,13 +21,12 @@ def busy_programs(seconds: float, cores: Iterable[int]) -> str:
     named where /proc shows no program, that of another guest or container for example, and where
     one uses more than the core that it was seen on.
     """
-    before = {process.pid: _cpu_seconds(process) for process in psutil.process_iter()}
+    _used()
     time.sleep(seconds)
     this = psutil.Process()
     ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
     busy: list[tuple[float, int, str]] = []  # used cores, the last core, the name to show
-    for process in psutil.process_iter():
-        used = (_cpu_seconds(process) - before.get(process.pid, float("inf"))) / seconds
+    for process, used in _used().items():
         if used >= LEAST_CORES and process.pid not in ours:
             with suppress(psutil.Error):
                 name = "".join(c if c.isprintable() else "?" for c in process.name())
@@ -42,9 +41,10 @@ def busy_programs(seconds: float, cores: Iterable[int]) -> str:
     return f"{subject} {which}: {named}{', ...' if len(busy) > MOST_NAMED else ''}"
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """CPU seconds of a process so far; 0 for one that has ended."""
-    with suppress(psutil.Error):
-        times = process.cpu_times()
-        return float(times.user + times.system)
-    return 0.0
+def _used() -> dict[psutil.Process, float]:
+    """Cores that each process has used since the last call, 0 for one that is new."""
+    used = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            used[process] = process.cpu_percent() / 100
+    return used

@@ -35,7 +35,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
-    bias = bias_from(accurate, uncertainty)
+    bias = bias_from((ratio for _, ratio in accurate), uncertainty)
     about: list[dict[str, Any]] = [
         {"metric": "title", "text": study.title},
         {"metric": "compares", "text": " ".join(study.compares)},
@@ -52,7 +52,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
             *network_bound_rows(groups),
             *parity,
             *contrast_rows(groups, study.compares, parity, bias),
-            *(one.rows for one in accurate),
+            *(rows for rows, _ in accurate),
             *real_time_rows(real, labels),
             *profile_rows(read_all(study, profiled(study), runs), labels, groups),
             *(found for one in loaded for found in run_rows(one)),

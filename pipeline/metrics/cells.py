@@ -103,7 +103,7 @@ def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
     values += [
         interval_row("step_seconds", "s", group.step_seconds),
         interval_row("tokens_per_second", "tokens/s", group.rate),
-        row("timed_steps", "count", float(sum(len(run.timed_seconds) for run in group.ok))),
+        row("timed_steps", "count", float(sum(run.timed.sum() for run in group.ok))),
     ]
     values += [*_ranges(group), *_speedup(group, groups)]
     # Whether the runs that are pooled were made under different circumstances, and which.

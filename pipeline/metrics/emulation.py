@@ -8,7 +8,6 @@ state it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.errors import RecordError
-from pipeline.metrics.cells import Group, Groups
+from pipeline.metrics.cells import Groups
 from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.runs import load_run, outcome_rows
@@ -36,24 +35,11 @@ BASE = "the same cell in real time"
 HOW_TO_MEASURE = "cluster.real_time measures it, in a minute on a machine with two free cores"
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Step time of a cell in real time, and the emulated one over it."""
+def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows, Interval]]:
+    """Step time in real time, and the emulated one over it, of each cell that finished both ways.
 
-    group: Group
-    real: Interval
-    ratio: Interval
-
-    @property
-    def rows(self) -> Rows:
-        """The two, as rows of the cell."""
-        real = interval_row("real_time_step_seconds", "s", self.real)
-        ratio = interval_row("accuracy", "1", self.ratio)
-        return rows(self.group.context | {"level": "cell", "base": BASE}, [real, ratio])
-
-
-def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[Accuracy]:
-    """Of each cell that finished both ways; `records` are those of the runs in real time."""
+    As rows of the cell, and that ratio; `records` are those of the runs in real time.
+    """
     found = []
     for (cell, nodes), group in groups.items():
         real = [
@@ -64,19 +50,25 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[Accuracy]:
         if real and group.ok:
             seconds = repeats_interval(real)
             ratio = interval_of_ratio(group.step_seconds, seconds)
-            found.append(Accuracy(group, seconds, ratio))
+            values = [
+                interval_row("real_time_step_seconds", "s", seconds),
+                interval_row("accuracy", "1", ratio),
+            ]
+            found.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
     return found
 
 
-def bias_from(found: Iterable[Accuracy], uncertainty: float = 0.0) -> float | None:
+def bias_from(found: Iterable[Interval], uncertainty: float = 0.0) -> float | None:
     """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
+
+    `found` are emulated times over those in real time, of one cell each.
 
     All times of a study share the level of its yardstick, the speed of the emulated processor,
     which a ratio does not have; so cells are held against one another, and a single one against
     itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
     two nodes do not show. None where no cell has the repeats that an interval needs.
     """
-    ratios = [one.ratio for one in found if one.ratio.n >= MIN_REPEATS]
+    ratios = [ratio for ratio in found if ratio.n >= MIN_REPEATS]
     pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
     if not pairs:
         return None

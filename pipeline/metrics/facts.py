@@ -91,6 +91,8 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
         facts["forward_seconds"] = emulation["forward_seconds"]
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
+    if "latency_us" in emulation:
+        facts["latency_us"] = emulation["latency_us"]
     # Records from before TCP was dilated have none.
     if (tcp := emulation.get("tcp")) is not None:
         # In time of the emulated cluster, as all times are.

@@ -1,8 +1,4 @@
-"""What a cell is called and which columns all its rows share.
-
-In figures, PDF and LaTeX a cell whose label has a character that no font at hand has goes by its
-short name, which is plain letters. Whatever a browser shows keeps the label, by its own fonts.
-"""
+"""What a cell is called and which columns all its rows share."""
 
 from __future__ import annotations
 
@@ -11,18 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline import fonts
 from pipeline.metrics.select import cells, records
 from pipeline.records import RunRecord
 from pipeline.study.equal_work import model_text, schedule_text, updates_per_step
 from pipeline.study.expansion import FALLBACK, cells_of, fallback_name
 from pipeline.study.study import Study
-from pipeline.text import markdown
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
 
-_TEXTS = ("label", "arm_label", "reason")
 LABEL_COLUMNS = ("cell", "label", "cell_order", "precision_ran", "arm", "arm_label")
 """What a cell is called."""
 
@@ -89,26 +82,24 @@ def spoken(table: pd.DataFrame) -> pd.DataFrame:
 
     What is in a figure or a table keeps both, and so does a label that another cell would share.
     """
-    names = cells(table).drop_duplicates("arm")
-    plain = {}
+    names, short = cells(table).drop_duplicates("arm"), dict[str, str]()
     for row in records(names):
         label, ran = row["arm_label"], row["precision_ran"]
-        short = label.removesuffix(f" [{ran}]")
+        plain = label.removesuffix(f" [{ran}]")
         # It names the library of mixed precision that ran, and no other.
-        named = [name for name in ("apex", "amp") if name in short.lower()]
-        if short != label and named == ["apex" if ran.startswith("apex") else "amp"]:
-            plain[label] = short
-    others = set(names["arm_label"]) - set(plain)
-    kept = {label: short for label, short in plain.items()
-            if short not in others and list(plain.values()).count(short) == 1}  # fmt: skip
-
-    def shortened(label: str) -> str:
-        longest = max((long for long in kept if label.startswith(long)), key=len, default="")
-        return kept[longest] + label[len(longest) :] if longest else label
-
-    said = {label: shortened(label) for label in table["label"].dropna().unique()}
-    arms = table["arm_label"].map(lambda label: kept.get(label, label), na_action="ignore")
-    return table.assign(label=table["label"].map(said), arm_label=arms)
+        named = [name for name in ("apex", "amp") if name in plain.lower()]
+        if plain != label and named == ["apex" if ran.startswith("apex") else "amp"]:
+            short[label] = plain
+    said = [short.get(label, label) for label in names["arm_label"]]
+    short = {label: plain for label, plain in short.items() if said.count(plain) == 1}
+    # A cell's label is that of its arm, with its link or `loopback` behind it.
+    pairs = table[["label", "arm_label"]].dropna().drop_duplicates()
+    labels = {
+        label: short.get(arm, arm) + label.removeprefix(arm)
+        for label, arm in pairs.itertuples(index=False)
+    }
+    arms = table["arm_label"].map(lambda label: short.get(label, label), na_action="ignore")
+    return table.assign(label=table["label"].map(labels), arm_label=arms)
 
 
 def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,40 +143,3 @@ def run_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
         "status": record.status,
         "reason": record.run["reason"],
     }
-
-
-def short_names(table: pd.DataFrame) -> dict[str, str]:
-    """The short name of each cell that goes by it, by its label as the study has it.
-
-    Where another cell has just that label, the two would be one to a reader: it is left out.
-    """
-    own = {}
-    for row in records(cells(table).drop_duplicates("arm")):
-        added = "" if row["precision"] == "fp32" else f" [{row['precision_ran']}]"
-        own[row["arm_label"].removesuffix(added)] = row["arm"]
-    return {
-        label: name for label, name in own.items() if fonts.missing([label]) and name not in own
-    }
-
-
-def printable(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` with what figures show in its labels and reasons; itself where nothing changes."""
-    texts = {text for name in _TEXTS for text in table[name].dropna().unique()}
-    if all(map(str.isascii, texts)):
-        return table
-    names = short_names(table)
-    shown = {text: fonts.printed(text, names) for text in texts}
-    return table.assign(
-        **{name: table[name].map(shown).astype(table[name].dtype) for name in _TEXTS}
-    )
-
-
-def printable_markdown(document: str, table: pd.DataFrame) -> str:
-    """The Markdown `document`, made by `markdown` from texts of `table`, for PDF and LaTeX."""
-    # What begins a text is escaped in another way than what stands inside of one.
-    forms = {
-        form: name
-        for label, name in short_names(table).items()
-        for form in (markdown(label), markdown(f"x{label}")[1:])
-    }
-    return fonts.printed(document, forms)

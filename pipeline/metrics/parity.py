@@ -9,8 +9,7 @@ verdict: two sound trainings drift apart, as two seeds do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,32 +31,19 @@ _NO_REFERENCE = f"{NOT_COMPARED}: no single-device run in this precision"
 _FULL_PRECISION = "fp32"
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """Largest relative deviations of one run, or of several when merged.
+Deviation = Mapping[str, float]
+"""Largest relative deviations of one run, or of several, in loss and unclipped gradient norm.
 
-    `early` is over the first `FIRST_STEPS` steps, `all` over the whole run.
-    Steps at which a loss scaler skipped the update in either run are in none of them.
-    """
+`loss_first`, `norm_first` are of the first step, `_early` over the first `FIRST_STEPS`, `_all` over
+the whole run. Steps at which a loss scaler skipped the update in either run are in none of them.
+"""
 
-    loss_first: float
-    norm_first: float
-    loss_early: float
-    norm_early: float
-    loss_all: float
-    norm_all: float
 
-    def within(self, band: Band) -> bool:
-        """Whether the four figures of the first steps stay inside the band."""
-        first = max(self.loss_first, self.norm_first)
-        early = max(self.loss_early, self.norm_early)
-        return first <= band.first_step and early <= band.first_steps
-
-    @staticmethod
-    def largest(parts: Sequence[Deviation]) -> Deviation:
-        """The worst of each figure."""
-        names = ("loss_first", "norm_first", "loss_early", "norm_early", "loss_all", "norm_all")
-        return Deviation(**{name: max(getattr(part, name) for part in parts) for name in names})
+def is_within(deviation: Deviation, band: Band) -> bool:
+    """Whether the four figures of the first steps stay inside the band."""
+    first = max(deviation["loss_first"], deviation["norm_first"])
+    early = max(deviation["loss_early"], deviation["norm_early"])
+    return first <= band.first_step and early <= band.first_steps
 
 
 def relative_deviation(values: Floats, reference: Floats) -> Floats:
@@ -71,7 +57,7 @@ def relative_deviation(values: Floats, reference: Floats) -> Floats:
 
 
 def deviation_of(run: Run, reference: Run) -> Deviation | None:
-    """How far `run` is from `reference` in loss and unclipped gradient norm.
+    """How far `run` is from `reference`.
 
     None where a loss or norm of either was not finite, or no step of the first was left to compare.
     """
@@ -81,16 +67,16 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
     if np.any(lost) or skipped[:FIRST_STEPS].all():
         return None
     early = np.flatnonzero(~skipped[:FIRST_STEPS])
-    figures: dict[str, float] = {}
-    for name, own, other in (
-        ("loss", run.loss, reference.loss),
-        ("norm", run.grad_norm, reference.grad_norm),
-    ):
-        deviation = relative_deviation(own, other)
-        figures[f"{name}_first"] = float(deviation[early[0]])
-        figures[f"{name}_early"] = float(deviation[early].max())
-        figures[f"{name}_all"] = float(deviation[~skipped].max())
-    return Deviation(**figures)
+    apart = {
+        "loss": relative_deviation(run.loss, reference.loss),
+        "norm": relative_deviation(run.grad_norm, reference.grad_norm),
+    }
+    steps = {"first": early[:1], "early": early, "all": ~skipped}
+    return {
+        f"{name}_{part}": float(deviation[at].max())
+        for part, at in steps.items()
+        for name, deviation in apart.items()
+    }
 
 
 def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -191,20 +177,18 @@ def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
     apart = [deviation for deviation in each if deviation is not None]
     if len(apart) < len(each):
         return [_verdict(DIVERGED)]
-    worst, n = Deviation.largest(apart), len(known)
-    first, early = f"{band.first_step:g}", f"{band.first_steps:g}"
+    worst = {name: max(one[name] for one in apart) for name in apart[0]}
+    limits = {"first": {"text": f"{band.first_step:g}"}, "early": {"text": f"{band.first_steps:g}"}}
     steps = min(FIRST_STEPS, len(known[0][0].loss))
     return [
-        row("parity_loss_first", "1", worst.loss_first, n=n, text=first),
-        row("parity_norm_first", "1", worst.norm_first, n=n, text=first),
-        row("parity_loss_early", "1", worst.loss_early, n=n, text=early),
-        row("parity_norm_early", "1", worst.norm_early, n=n, text=early),
-        row("parity_loss_all", "1", worst.loss_all, n=n),
-        row("parity_norm_all", "1", worst.norm_all, n=n),
+        *(
+            row(f"parity_{name}", "1", value, n=len(known), **limits.get(name.split("_")[1], {}))
+            for name, value in worst.items()
+        ),
         {"metric": "parity_band", "text": band.name},
         row("parity_steps", "count", float(steps), text="first steps that decide"),
-        _verdict(EQUAL if worst.within(band) else NOT_EQUAL),
-    ]  # fmt: skip
+        _verdict(EQUAL if is_within(worst, band) else NOT_EQUAL),
+    ]
 
 
 def _verdict(text: str) -> dict[str, Any]:

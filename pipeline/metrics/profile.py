@@ -19,7 +19,7 @@ from pipeline.metrics.bubble import step_bubbles
 from pipeline.metrics.cells import Group, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.runs import Run, load_run, outcome_rows
+from pipeline.metrics.runs import Run, load_run, outcome_rows, period_of
 from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
@@ -68,13 +68,17 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
 
 
 def phase_steps(record: RunRecord) -> pd.DataFrame:
-    """One row for each profiled step and rank: its phases and `step`, all in seconds."""
+    """One row for each profiled step and rank: its phases and `step`, all in seconds.
+
+    Of a strategy that sends in one step of a round alone, for each round: its mean step.
+    """
+    size, first = period_of(record.spec), record.spec.workload.untimed_steps
     found = [
-        {"at": s.step, "rank": s.rank, "step": s.seconds, **(s.phases or {})}
+        {"at": (s.step - first) // size, "rank": s.rank, "step": s.seconds, **(s.phases or {})}
         for s in record.steps
         if s.timed
     ]
-    return pd.DataFrame(found)
+    return pd.DataFrame(found).groupby(["at", "rank"], as_index=False).mean()
 
 
 def slowest(steps: pd.DataFrame) -> pd.DataFrame:
@@ -100,11 +104,12 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
                               text=formula.formula or None, **about))  # fmt: skip
             own = [each for each in calls or () if each["axis"] == axis]
             if calls is not None and None not in (each["wire_bytes"] for each in own):
-                total = float(sum(each["wire_bytes"] for each in own))
+                steps = rank["sent"].get("period", 1)
+                total = sum(each["wire_bytes"] for each in own) / steps
                 # `2 all-reduces, 1 send`: the calls of a step; what the rank receives is left out.
                 names = [plural(each["count"], each["kind"].replace("_", "-")) for each in own
                          if each["kind"] != RECEIVE]  # fmt: skip
-                text = ", ".join(names) or None
+                text = ", ".join(names) + f" in {steps} steps" * (steps > 1) or None
                 found.append(row(f"sent_bytes:{axis}", "bytes", total, text=text, **about))
     return found
 

@@ -18,6 +18,8 @@ from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord
 from pipeline.records.record import texts
+from pipeline.study.expansion import plugin
+from pipeline.study.spec import RunSpec
 
 # Hoefler & Belli (SC15, section 4.2): a timer should cost less than this share of what it times.
 TIMER_SHARE = 0.05
@@ -39,6 +41,7 @@ class Run:
     loss: Floats
     grad_norm: Floats
     timed: np.ndarray[Any, np.dtype[np.bool_]]
+    period: int = 1
 
     @property
     def ok(self) -> bool:
@@ -47,8 +50,17 @@ class Run:
 
     @property
     def timed_seconds(self) -> Floats:
-        """Step times after the untimed steps, in seconds."""
-        return np.asarray(self.seconds[self.timed], dtype=np.float64)
+        """Step times after the untimed steps, in seconds.
+
+        Of a strategy that sends in one step of a round alone, the mean step of each whole round: a
+        median of steps would leave all communication out.
+        """
+        seconds: Floats = np.asarray(self.seconds[self.timed], dtype=np.float64)
+        if self.period == 1:
+            return seconds
+        rounds = max(1, len(seconds) // self.period)
+        means: Floats = seconds[-rounds * self.period :].reshape(rounds, -1).mean(axis=1)
+        return means
 
     @property
     def tails(self) -> dict[str, float]:
@@ -79,7 +91,13 @@ def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
         _floats(one.loss for one in first),
         _floats(one.grad_norm for one in first),
         np.array([one.timed for one in first], dtype=np.bool_),
+        period_of(record.spec),
     )
+
+
+def period_of(spec: RunSpec) -> int:
+    """Steps of a round of its strategy, see `Strategy.period`."""
+    return int(plugin(spec.strategy, spec.options).period)
 
 
 def _floats(values: Iterable[float | None]) -> Floats:

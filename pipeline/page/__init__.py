@@ -1,5 +1,5 @@
 """One self-contained HTML page on a study: `python -m pipeline page`.
 
-Flow: `runs` (every run with its outcome and the end of its log) and `page` (verdicts, parity,
-figures, tables, environment) -> `page.html.j2`, which Jinja2 fills with every value escaped.
+`page` puts verdicts, parity, figures, tables, environment and every run with the end of its log
+into `page.html.j2`, which Jinja2 fills with every value escaped; `index` is the page of all claims.
 """

@@ -11,13 +11,17 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.load import FOLDER, files_of, load_claims
 from pipeline.claims.predicted import predicted
 from pipeline.claims.types import NOT_TESTABLE, Claim
 from pipeline.claims.write import OUTCOMES, effect_text, outcome, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
+from pipeline.metrics.select import plural
 from pipeline.study.load import load_study, shipped_studies
+from pipeline.study.real_time import every_run
+from pipeline.study.study import Study
+from pipeline.text import markdown
 
 NOT_RUN = "not run"
 COLUMNS = (
@@ -35,6 +39,30 @@ def studies_here() -> list[str]:
         for one in studies
         if one.claims and one.cluster.device == "cpu" and one.cluster.network != "real"
     ]
+
+
+def studies_table() -> str:
+    """A Markdown row for each shipped study: its title, publications, runs and what it needs."""
+    lines = ["| study | what | claims of | runs | needs |", "|---|---|---|---|---|"]
+    for name, path in shipped_studies().items():
+        study, publications = load_study(path), list[str]()
+        for file in files_of(study):
+            publications += dict.fromkeys(claim.document for claim in load_claims(file))
+        cells = [f"`{name}`", markdown(study.title), ", ".join(publications), len(every_run(study))]
+        lines.append(f"| {' | '.join(map(str, [*cells, _needs(study)]))} |")
+    return "\n".join(lines)
+
+
+def _needs(study: Study) -> str:
+    """Devices and text, as `2 nodes of 4 GPUs, a corpus`."""
+    cluster, nodes = study.cluster, max(study.cluster.nodes)
+    needs = "2 cores"
+    if cluster.device == "cuda":
+        each = plural(cluster.ranks_per_node, "GPU")
+        needs = each if nodes == 1 else f"{plural(nodes, 'node')} of {each}"
+    elif cluster.network == "real":
+        needs = f"a cluster of {plural(nodes, 'node')}"
+    return f"{needs}, a corpus" if study.corpus["source"] == "json" else needs
 
 
 def rows(results: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -20,12 +21,13 @@ from pipeline import figures, tables
 from pipeline.claims.types import NOT_TESTABLE
 from pipeline.claims.write import OUTCOMES, count, effect_text, outcome
 from pipeline.errors import SamestepError
+from pipeline.files import open_regular
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, significant
-from pipeline.metrics.select import fact, plural, repeats, setting
-from pipeline.page.runs import LOG_LINES, groups_of, run_rows
-from pipeline.paper.claim_facts import by_reason
+from pipeline.metrics.select import fact, pick, plural, records, repeats, setting
+from pipeline.paper.facts import by_reason
 from pipeline.paper.numbers import collect
+from pipeline.study.spec import PROFILED, REAL_TIME, TIMED
 from pipeline.study.study import Study
 from pipeline.tables.write import is_right, made, printed_form
 from pipeline.text import one_line
@@ -47,6 +49,13 @@ _SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
 # What the first screen and the runs show.
 _RESULT = (("throughput",), ("summary",))
 _RUN_TABLES = ("status",)
+LOG_LINES = 20
+_TAIL_BYTES, _LINE_LETTERS = 2**16, 400
+# Sequences that colour a terminal, then what no page can show.
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+# A path of more than three parts, of which the first ones only say where a checkout was.
+_LONG_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/:\"'<>|]+/)+((?:[^\s/:\"'<>|]+/){2}[^\s/:\"'<>|]+)")
 _POINT = re.compile(r'<circle class="point" cx="([\d.]+)%" cy="([\d.]+)%"[^>]*><title>([^<]*)<')
 
 
@@ -74,8 +83,8 @@ def render(
         lstrip_blocks=True,
     )
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    rows = run_rows(study, table, folders.runs)
-    counts = Counter(row.status for row in rows)
+    groups = run_groups(table, folders.runs)
+    counts = Counter(run["status"] for group in groups for run in group["runs"])
     numbers = collect(study, table, verdicts)
     # Decided claims come first, then what was measured and left open, then the rest.
     interest = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
@@ -125,9 +134,9 @@ def render(
         sections=[one for one in sections if one["figures"] or one["tables"]],
         run_tables=tables_of(_RUN_TABLES),
         environment=_table("environment", table),
-        groups=groups_of(rows),
+        groups=groups,
         records=folders.records,
-        exceptions=any(row.status != "ok" for row in rows),
+        exceptions=bool(set(counts) - {"ok"}),
         log_lines=LOG_LINES,
         none_shown=NONE,
     )
@@ -195,3 +204,66 @@ def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
     if one["published"]:
         texts["published"] = significant(one["published"]["value"])
     return {"predicted": None, **one, "verdict": outcome(one), **texts}
+
+
+def run_groups(table: pd.DataFrame, runs: Path) -> list[dict[str, Any]]:
+    """The runs of each cell at each number of nodes, those with an exception first.
+
+    `seconds` of a run is its median step time, of a group the median of these; None where there is
+    none, as of profiled runs. `runs` is the folder in which their logs and steps lie.
+    """
+    times = pick(table, "run", "step_seconds").set_index("run_id")["value"]
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for level, kind in (("run", TIMED), ("real_time", REAL_TIME), ("profile", PROFILED)):
+        for row in records(pick(table, level, "status")):
+            name, seconds = row["run_id"].partition("/")[2], times.get(row["run_id"])
+            steps, (log, note) = runs / name / "steps.jsonl", log_end(runs / name / "log.txt")
+            found.setdefault((row["label"], int(row["nodes"])), []).append({
+                "name": name,
+                "repeat": str(row["repeat"]) if kind == TIMED else kind,
+                "status": row["text"],
+                "reason": "" if pd.isna(row["reason"]) else tidy(row["reason"]),
+                "seconds": seconds,
+                "step_time": NONE if seconds is None else significant(1000 * seconds),
+                "log": log,
+                "log_note": note,
+                "has_steps": steps.is_file() and steps.stat().st_size > 0,
+            })  # fmt: skip
+    groups = []
+    for (label, nodes), own in found.items():
+        known = [run["seconds"] for run in own if run["seconds"] is not None]
+        seconds = median(known) if known else None
+        groups.append({
+            "label": label,
+            "nodes": nodes,
+            "counts": list(Counter(run["status"] for run in own).items()),
+            "seconds": seconds,
+            "milliseconds": "" if seconds is None else significant(1000 * seconds),
+            "exceptions": any(run["status"] != "ok" for run in own),
+            "runs": sorted(own, key=lambda run: run["status"] == "ok"),
+        })  # fmt: skip
+    return sorted(groups, key=lambda group: not group["exceptions"])
+
+
+def log_end(path: Path) -> tuple[tuple[str, ...], str]:
+    """The last lines of a log, fit to be shown, and one line that says what they are."""
+    try:
+        with open_regular(path) as stream:
+            stream.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
+            text = stream.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return (), "No log: the run folder holds no log.txt."
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return (), "The log is empty."
+    shown = tuple(tidy(line) for line in lines[-LOG_LINES:])
+    return shown, "The end of the log" if len(lines) > LOG_LINES else "The log"
+
+
+def tidy(line: str) -> str:
+    """`line` without control characters and the folders that a path began with, and cut to length.
+
+    So the page says the same wherever the checkout lies; the log itself keeps everything.
+    """
+    plain = _LONG_PATH.sub(r".../\1", _CONTROLS.sub("", _ESCAPES.sub("", line)))
+    return plain if len(plain) <= _LINE_LETTERS else f"{plain[:_LINE_LETTERS]} ..."

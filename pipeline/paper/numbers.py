@@ -1,12 +1,13 @@
 """Every number and fact that the manuscript may use, from the study and the table of metrics.
 
 The result is plain JSON: what stands in the paper can be looked up, and a sentence is chosen by the
-booleans in it, so that the text never says more than the data does.
+booleans in it, so that the text never says more than the data does. What was asked for is here,
+what came out in `facts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from pipeline.metrics.headline import headline
 from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
     cells,
-    fact,
     listed,
     missing_notes,
     mixed_notes,
@@ -32,37 +32,25 @@ from pipeline.metrics.select import (
     speedup_name,
 )
 from pipeline.models import family
-from pipeline.paper.appendix import appendix
-from pipeline.paper.claim_facts import claim_facts
-from pipeline.paper.emulation_facts import emulation_facts
-from pipeline.paper.measurement import loss, measurement, split
-from pipeline.paper.parity_facts import parity_facts
+from pipeline.paper import facts
 from pipeline.study.expansion import compares_conditions
+from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
 from pipeline.tables.write import made
 from pipeline.text import markdown_code
 
-_CONFIG = Path("workflow") / "config"
 _MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
 MOST_COMPARED = 20
 """Cells of which a matrix, a column for each, is as wide as a page."""
 
-VERSIONS = ("python", "torch", "horovod", "samestep")
-
 
 def collect(
-    study: Study,
-    table: pd.DataFrame,
-    verdicts: Sequence[dict[str, Any]] = (),
-    manifest: Mapping[str, Any] | None = None,
+    study: Study, table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The content of numbers.json; JSON types only.
-
-    `manifest` is that of the token shards.
-    """
-    runs, counts = table[table["level"] == "run"], run_counts(table)
+    """The content of numbers.json; JSON types only."""
+    counts = run_counts(table)
     label, source = family(study.model).label(study.model)
     # The day on which the last run ended: the one date that the records themselves fix.
     day = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])[:10]
@@ -80,7 +68,7 @@ def collect(
         "optimiser": _optimiser(study),
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
-        "emulation": emulation_facts(table),
+        "emulation": facts.emulation(table),
         "runs": {
             "mixed": mixed_notes(table),
             "planned": counts.text,
@@ -90,17 +78,11 @@ def collect(
             "exceptions": len(made("status", table)[1]),
             "missing": missing_notes(table),
         },
-        "measurement": measurement(table),
-        "environment": {
-            "cpu": fact(runs, "cpu_model"),
-            "gpus": fact(runs, "gpus"),
-            **{name: fact(runs, f"version:{name}", "") for name in VERSIONS},
-        },
-        "parity": parity_facts(table),
-        "loss": loss(table),
-        "split": split(spoken(table)),
-        "claims": claim_facts(verdicts),
-        "appendix": appendix(study, table, manifest),
+        "measurement": facts.measurement(table),
+        "parity": facts.parity(table),
+        "loss": facts.loss(table),
+        "split": facts.split(spoken(table)),
+        "claims": facts.claims(verdicts),
         "date": {"iso": day, "text": f"{number} {_MONTHS[month - 1]} {year}",
                  "year": year, "month": month, "day": number},
         "headline": headline(table),
@@ -113,8 +95,8 @@ def _plain(value: object) -> str:
 
 def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     name = study.name
-    config = (_CONFIG / name / "study.yaml").as_posix()
-    shipped = (Path(__file__).parents[2] / config).is_file()
+    shipped = shipped_studies().get(name)
+    config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
     names, nodes = cells(table), node_counts(table)
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
@@ -130,7 +112,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
          "links": listed(names.loc[names["arm"] == row["arm"], "link"].dropna()) or NONE}
         for row in records(names.drop_duplicates("arm"))
     ]  # fmt: skip
-    chosen = "" if name == "smoke" else f" --configfile {config if shipped else 'STUDY.yaml'}"
+    chosen = "" if name == "smoke" else f" --configfile {config}"
     snakemake = f"snakemake --cores all{chosen}"
     return {
         "name": name,
@@ -193,7 +175,6 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "steps": plural(work.steps, "step"),
         "untimed": plural(work.untimed_steps, "step"),
         "has_untimed": work.untimed_steps > 0,
-        "timed": plural(work.steps - work.untimed_steps, "step"),
     }
 
 
@@ -224,7 +205,4 @@ def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "largest_world": int(together.max()) if len(together) else 0,
         "cores": listed(sorted({int(c) for c in cores})),
         "oversubscribed": bool(len(cores) and len(together) and together.max() > cores.min()),
-        "threads": listed(
-            sorted({int(t) for t in pick(table, "run", "threads_per_rank")["value"].dropna()})
-        ),
     }

@@ -45,11 +45,14 @@ class _Step:
 
 
 class Counted:
-    """Made before the process group is; `start` begins, `step` surrounds each, `summary` ends."""
+    """Made before the process group is; `start` begins, `step` surrounds each, `summary` ends.
 
-    def __init__(self, layout: Layout, rank: int) -> None:
+    `period` is that of the strategy: so many steps are a round, of which one may send all.
+    """
+
+    def __init__(self, layout: Layout, rank: int, period: int = 1) -> None:
         os.environ.setdefault(ENTRIES_VARIABLE, str(ENTRIES))
-        self.layout, self.rank = layout, rank
+        self.layout, self.rank, self.period = layout, rank, period
         self._steps: list[_Step] = []
         self._interface: int | None = None
 
@@ -85,11 +88,12 @@ class Counted:
         self._steps[-1].communication.append((start_ns, stop_ns))
 
     def summary(self) -> dict[str, Any] | None:
-        """Tally of the last step, and the number of steps that sent something else; JSON types.
+        """Tally of the last round, and the number of steps in rounds that sent something else.
 
-        None where the recorder is off. Collective nowhere, but the groups must still be there.
-        Raises LaunchError where a collective of that step was no phase of its own: its time would
-        count as computation, and an emulated node would send before that is paid for.
+        JSON types; None where the recorder is off or no round was whole. Collective nowhere, but
+        the groups must still be there. Raises LaunchError where a collective of that round was no
+        phase of its own: its time would count as computation, and an emulated node would send
+        before that is paid for.
         """
         if os.environ[ENTRIES_VARIABLE] == "0":
             return None
@@ -97,12 +101,14 @@ class Counted:
         # What the recorder no longer keeps began before its first entry.
         first = trace[0]["time_created_ns"] if trace and trace[0]["record_id"] else 0
         steps = [one for one in self._steps if one.start_ns >= first]
-        if not steps:
+        size = self.period
+        rounds = [steps[end - size : end] for end in range(len(steps), size - 1, -size)]
+        if not rounds:
             return None
         entries = [(entry["time_created_ns"], call) for entry, call in self._calls(trace)]
-        last = steps[-1]
         if unseen := {
             call.kind
+            for last in rounds[0]
             for at, call in entries
             if last.start_ns <= at <= last.stop_ns
             and not any(start <= at <= stop for start, stop in last.communication)
@@ -113,12 +119,19 @@ class Counted:
                 "the shared step the DistributedDataParallel itself as `forward`"
             )
         tallies = [
-            tallied([*(c for at, c in entries if s.start_ns <= at <= s.stop_ns), *s.noted])
-            for s in steps
+            tallied(
+                call
+                for s in steps
+                for call in (*(c for at, c in entries if s.start_ns <= at <= s.stop_ns), *s.noted)
+            )
+            for steps in rounds
         ]
-        differing = sum(_sorted(one) != _sorted(tallies[-1]) for one in tallies)
-        summary = {"steps": len(tallies), "differing_steps": differing, "collectives": tallies[-1]}
-        if self._interface is not None and len(steps) == len(self._steps):
+        differing = size * sum(_sorted(one) != _sorted(tallies[0]) for one in tallies)
+        counted = size * len(rounds)
+        summary = {"steps": counted, "differing_steps": differing, "collectives": tallies[0]}
+        if size > 1:
+            summary["period"] = size
+        if self._interface is not None and counted == len(self._steps):
             summary["interface_bytes"] = (tcp.sent_bytes() or 0) - self._interface
         return summary
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,11 +34,7 @@ def capture(
     pieces: list[Piece] = []
 
     def copy(parameter: str, name: str, tensor: Tensor, like: Tensor) -> None:
-        own = held(tensor, like)
-        if is_first_with(parameter, own.axes):
-            for box in own.boxes:
-                numbers = torch.empty(box.shape, dtype=own.part.dtype).copy_(box.of(own.part))
-                pieces.append(Piece(name, own.shape, box.offsets, numbers))
+        pieces.extend(pieces_of(name, tensor, like, partial(is_first_with, parameter)))
 
     for name, weight, owner in precision.owners(model, optimiser):
         for slot, value in _state_of(optimiser).get(owner, {}).items():
@@ -48,6 +45,19 @@ def capture(
     for name, parameter in model.named_parameters():
         copy(name, weight_name(name), parameter, parameter)
     return Shards(pieces, precision.scalars())
+
+
+def pieces_of(
+    name: str, tensor: Tensor, like: Tensor, is_first: Callable[[Collection[str]], bool]
+) -> Iterator[Piece]:
+    """Copies of this rank's boxes of a tensor that is cut as `like` is, where it holds them first.
+
+    `is_first` says so of the mesh axes that cut it.
+    """
+    own = held(tensor, like)
+    for box in own.boxes if is_first(own.axes) else ():
+        numbers = torch.empty(box.shape, dtype=own.part.dtype).copy_(box.of(own.part))
+        yield Piece(name, own.shape, box.offsets, numbers)
 
 
 def restore(

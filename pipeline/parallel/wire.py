@@ -29,6 +29,7 @@ reduce-scatter and an all-gather; a broadcast is n-1 messages, whatever its tree
 """
 
 SEND, RECEIVE, ANSWERED = "send", "receive", "answered"
+ALL_REDUCE, HALVES = "all_reduce", "halves"
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Sends:
     """A prediction: what a rank sends along one axis of its layout in a step.
 
     `formula` has the symbols that `pipeline.strategies` explains; `wire_bytes` is its value. They
-    go in `messages` of equal size, of a kind: all-reduces, of which a reduce-scatter or an
-    all-gather is half of one, messages to one rank, or such that are answered by one as large.
+    go in `messages` of equal size, of a kind: all-reduces; as many reduce-scatters and all-gathers,
+    each of which is half of one; messages to one rank, or such that are answered by one as large.
     `overlap`: sent during the backward pass.
     """
 
@@ -45,7 +46,7 @@ class Sends:
     formula: str
     wire_bytes: float
     messages: float = 1.0
-    kind: str = "all_reduce"
+    kind: str = ALL_REDUCE
     overlap: bool = False
 
 

@@ -14,10 +14,11 @@ from pipeline.cost.job import Job
 from pipeline.cost.predict import Prediction
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner import here
-from pipeline.planner.ranking import Cluster, Ranked, rank
+from pipeline.planner.ranking import Cluster, Ranked, jobs, rank
 from pipeline.planner.sizes import Size
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 
@@ -45,6 +46,20 @@ def choose(
     if covered := [one for one in ranked if run_of(study, one.cell) is not None]:
         return covered
     raise StudyError(f"study {study.name}: none of {len(ranked)} layouts is a cell that it takes")
+
+
+def layouts_of(study: Study) -> list[RunSpec]:
+    """The runs that `plan --auto` predicts for a study on a calibrated machine."""
+    size, cluster = Size(study.name, study.model), study.cluster
+    within = Cluster("cpu", 0.0, max(cluster.nodes), cluster.ranks_per_node, 0.0)
+    batch = study.workload.global_batch
+    cells = (
+        cell
+        for precision in dict.fromkeys(arm.precision for arm in study.arms)
+        for _, cell in jobs(size, within, batch, precision)
+        if "recompute" not in cell["workload"]
+    )
+    return [run.spec for cell in cells if (run := run_of(study, cell)) is not None]
 
 
 def check_family(study: Study) -> None:

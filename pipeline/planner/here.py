@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from pipeline import models, schemas
 from pipeline.cost.constants import content
@@ -19,7 +20,7 @@ from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import exposed
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
-from pipeline.parallel.wire import ANSWERED, SEND, Sends
+from pipeline.parallel.wire import ANSWERED, HALVES, SEND, Sends
 from pipeline.planner.memory import MEBIBYTE, predict_sent
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.operators import Counted, Operator, most_threads, work_of
@@ -40,6 +41,20 @@ class Calibration:
     operators: Mapping[Operator, float]
     collectives: Mapping[tuple[str | None, int, str], Sequence[tuple[int, float]]]
     memory_rate: float
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Calibration:
+        """That of the figures of `pipeline.launch.calibrate`."""
+        times: dict[tuple[str | None, int, str], list[tuple[int, float]]] = {}
+        for one in content["collectives"]:
+            key = one["link"], one["ranks"], one["kind"]
+            times.setdefault(key, []).append((one["bytes"], one["seconds"]))
+        return cls(
+            {Operator(one["kind"], one["dtype"], tuple(one["sizes"])): one["seconds"]
+             for one in content["operators"]},
+            {key: sorted(each) for key, each in times.items()},
+            content["memory_bytes_per_second"],
+        )  # fmt: skip
 
     @classmethod
     def read(cls, path: Path, study: Study) -> Calibration:
@@ -68,16 +83,7 @@ class Calibration:
                     f"{path} was measured with {name} {value}, study {study.name} has {now[name]} "
                     "here; run `python -m pipeline calibrate` for this study on this machine"
                 )
-        times: dict[tuple[str | None, int, str], list[tuple[int, float]]] = {}
-        for one in content["collectives"]:
-            key = one["link"], one["ranks"], one["kind"]
-            times.setdefault(key, []).append((one["bytes"], one["seconds"]))
-        return cls(
-            {Operator(one["kind"], one["dtype"], tuple(one["sizes"])): one["seconds"]
-             for one in content["operators"]},
-            {key: sorted(each) for key, each in times.items()},
-            content["memory_bytes_per_second"],
-        )  # fmt: skip
+        return cls.of(content)
 
     def seconds(self, operator: Operator) -> float:
         """Both passes of an operator."""
@@ -155,6 +161,10 @@ def _seconds(
         size = sends.wire_bytes / sends.messages
         return times * sends.messages * calibration.collective(link, ranks, SEND, size)
     payload = sends.wire_bytes * ranks / (2 * (ranks - 1))
+    size = payload / sends.messages
+    if sends.kind == HALVES:
+        kinds = "reduce_scatter", "all_gather"
+        return sends.messages * sum(calibration.collective(link, ranks, k, size) for k in kinds)
     if sends.overlap:
         # Buckets that are on their way together share the latency. A node of one core sends and
         # computes by the same core: nothing is hidden there.
@@ -162,7 +172,6 @@ def _seconds(
         whole = calibration.collective(link, ranks, sends.kind, payload)
         overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
         return exposed(whole, overlap * backward * spare, sends.messages)
-    size = payload / sends.messages
     return sends.messages * calibration.collective(link, ranks, sends.kind, size)
 
 

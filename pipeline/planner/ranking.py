@@ -30,6 +30,8 @@ from pipeline.resolved import resolve
 from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
 
 LARGEST_MICRO = 64
+CALIBRATED = 1.04
+"""Ratio of steps that a calibration cannot tell apart: its median error is 3 to 4 %."""
 MOST_NODES = 4096
 SHOWN = 10
 """Rows of the table."""
@@ -110,15 +112,20 @@ def rank(
 ) -> list[Ranked]:
     """The layouts that fit, the simplest of those that may be fastest first, then by seconds.
 
-    May be fastest: the band reaches below what is predicted of the fastest. Raises StudyError where
-    none fits, with what the least lacks and how many nodes would do.
+    May be fastest: the band reaches below what is predicted of the fastest; where a calibration
+    predicts, no more than `CALIBRATED` above it. Raises StudyError where none fits, with what the
+    least lacks and how many nodes would do.
     """
     best, least = _search(size, cluster, batch, precision, predicted)
     if not best:
         raise StudyError(_too_large(size, cluster, batch, precision, predicted, least))
     by_time = sorted(best.values(), key=lambda one: one.prediction.seconds)
     fastest = by_time[0].prediction.seconds
-    close = [one for one in by_time if one.band[0] <= fastest]
+    close = [
+        one
+        for one in by_time
+        if (one.prediction.seconds / CALIBRATED if predicted else one.band[0]) <= fastest
+    ]
     first = min(close, key=lambda one: (one.parts, one.prediction.seconds))
     return [first, *(one for one in by_time if one is not first)]
 
@@ -130,7 +137,7 @@ def _search(
     constants = Constants()
     best: dict[tuple[object, ...], Ranked] = {}
     least: Ranked | None = None
-    for job, cell in _jobs(size, cluster, batch, precision):
+    for job, cell in jobs(size, cluster, batch, precision):
         try:
             prediction = predicted(job, cell) if predicted else predict(job, constants)
         except Refused as refused:
@@ -207,7 +214,7 @@ def _knobs(degrees: Degrees, precision: str) -> tuple[str, Mapping[str, Any]] | 
     return None
 
 
-def _jobs(
+def jobs(
     size: Size, cluster: Cluster, batch: int, precision: str
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Every layout that a strategy can run, on as many nodes or fewer, and its cell."""
@@ -228,20 +235,21 @@ def _jobs(
 
 
 def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[Degrees]:
-    """Powers of two of the axes, as many micro-batches as there can be, chunks of a pipeline."""
-    model, powers = size.model, [2**n for n in range(13)]
-    for tensor in powers:
-        for pipeline in powers:
-            if tensor > cluster.gpus_per_node or model.num_heads % tensor:
-                continue
-            if gpus % (tensor * pipeline) or pipeline > model.num_layers:
+    """Sizes of the axes, as many micro-batches as there can be, chunks of a pipeline.
+
+    A tensor axis stays inside a node that has several devices. The depth of a pipeline need not
+    divide the layers: its strategy gives the first stages one more.
+    """
+    model, micros = size.model, [2**n for n in range(LARGEST_MICRO.bit_length())]
+    for tensor in divisors(cluster.gpus_per_node if cluster.gpus_per_node > 1 else gpus):
+        for pipeline in divisors(gpus):
+            if model.num_heads % tensor or gpus % (tensor * pipeline):
                 continue
             data = gpus // (tensor * pipeline)
-            if batch % data:
+            if pipeline > model.num_layers or batch % data:
                 continue
             own = batch // data
-            for micro in (m for m in powers if m <= min(LARGEST_MICRO, own) and own % m == 0):
-                pieces = own // micro
+            for pieces in (own // micro for micro in micros if own % micro == 0):
                 for chunks in (1, 2) if pipeline > 1 else (1,):
                     if chunks > 1 and (pieces % pipeline or chunks * pipeline > model.num_layers):
                         continue
@@ -317,8 +325,8 @@ def answer(ranked: list[Ranked]) -> list[str]:
     if first is not fastest:
         more = of.seconds / fastest.prediction.seconds - 1
         lines.append(
-            f"It is the simplest whose band reaches the fastest, {fastest.name}: no difference "
-            f"that the model can tell ({more:.0%})."
+            f"It is the simplest that cannot be told from the fastest, {fastest.name}: no "
+            f"difference that the model can tell ({more:.0%})."
         )
     if ranked[1:]:
         second = ranked[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.documents import read_document, read_lines
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
-from pipeline.records.contradictions import contradiction
+from pipeline.records import run_rules, step_rules
 from pipeline.records.step_rules import step_lines, steps_sha256
 from pipeline.schemas import AGAIN, validate, validate_lines
 from pipeline.study.spec import RunSpec
@@ -139,8 +139,53 @@ def find_records(root: Path) -> Iterator[Path]:
     yield from sorted(path.parent for path in root.glob(f"**/{RUN_FILE}"))
 
 
+Rule = Callable[[RunRecord], Iterator[str]]
+"""Yields a line on each contradiction in a record that fits the schemas; it begins with the file.
+
+What is in a file by itself, such as a number that cannot be, the schemas and `pipeline.documents`
+refuse.
+"""
+
+LONGEST = 400
+"""Characters of what is said; a record may hold any text in place of a short one."""
+
+ALWAYS: tuple[Rule, ...] = (
+    run_rules.texts,
+    run_rules.spec,
+    run_rules.dates,
+    run_rules.world,
+    step_rules.steps_hash,
+    step_rules.steps_of_the_spec,
+)
+FINISHED: tuple[Rule, ...] = (
+    run_rules.precision,
+    run_rules.model,
+    run_rules.network,
+    run_rules.ranks,
+    run_rules.utilisation,
+    run_rules.memory,
+    run_rules.environments,
+    run_rules.sent,
+    step_rules.grid,
+    step_rules.timed,
+    step_rules.same_on_all_ranks,
+    step_rules.phases,
+    step_rules.communication,
+    step_rules.cpu_seconds,
+    step_rules.wall_time,
+)
+"""Of a run that ended `ok`; of another one there is what it left."""
+
+
+def contradiction(record: RunRecord) -> str | None:
+    """The line on the first contradiction in a record; None if there is none."""
+    rules = (*ALWAYS, *(FINISHED if record.status == "ok" else ()))
+    first = next((line for rule in rules for line in rule(record)), None)
+    return None if first is None else first[:LONGEST]
+
+
 def _check_consistency(record: RunRecord, folder: Path) -> None:
-    """Raise RecordError for what a schema cannot say; see `pipeline.records.contradictions`."""
+    """Raise RecordError for what a schema cannot say."""
     if (line := contradiction(record)) is not None:
         raise RecordError(f"{folder}/{line}; {_AGAIN}")
 

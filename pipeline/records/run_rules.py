@@ -1,7 +1,6 @@
 """Rules of contradiction about run.json: what was executed against the spec and itself.
 
-Each takes a record that fits the schemas and yields a line on each contradiction, which begins with
-the name of the file; the first is told. Fields that older records lack are not missed.
+Each is a `Rule` of record.py. Fields that older records lack are not missed.
 """
 
 from __future__ import annotations

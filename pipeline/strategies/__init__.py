@@ -164,6 +164,19 @@ def check(runs: Iterable[RunSpec]) -> None:
         models.num_parameters(run.model)  # raises where its family cannot make it
         strategy.check_spec(run)
         strategy.layout(run.world).check_batch(run)
+        if run.workload.checkpoint_every and not strategy.resumes:
+            raise StudyError(
+                f"{run.run_id}: workload.checkpoint_every {run.workload.checkpoint_every}, but "
+                f"strategy {run.strategy} with these options keeps a state that no checkpoint "
+                "holds; set it to 0"
+            )
+        if (timed := run.workload.steps - run.workload.untimed_steps) % strategy.period:
+            raise StudyError(
+                f"{run.run_id}: {timed} timed steps are no whole rounds of {strategy.period}, of "
+                f"which strategy {run.strategy} sends in one alone; set "
+                f"{'profile.steps' if run.profile else 'workload.steps less untimed_steps'} to a "
+                "multiple"
+            )
         if run.world.yardstick and not strategy.whole_forward:
             raise StudyError(
                 f"{run.run_id}: cluster.yardstick needs forward passes of the whole model, which "

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from pipeline.errors import MissingError, UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends, ring
+from pipeline.parallel.wire import ALL_REDUCE, HALVES, Sends, ring
 from pipeline.study.spec import RunSpec, WorldSpec
 
 
@@ -68,13 +68,17 @@ SYMBOLS = {
 
 def along(
     layout: Layout, axis: str, formula: str, payload: float, messages: float = 1.0,
-    *, overlap: bool = False,
+    *, overlap: bool = False, halves: bool = False,
 ) -> tuple[Sends, ...]:  # fmt: skip
-    """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone."""
+    """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone.
+
+    `halves`: by reduce-scatters and all-gathers, not all-reduces.
+    """
     ranks = dict(layout.axes).get(axis, 1)
     if ranks < 2:
         return ()
-    return (Sends(axis, formula, ring(payload, ranks), messages, overlap=overlap),)
+    kind = HALVES if halves else ALL_REDUCE
+    return (Sends(axis, formula, ring(payload, ranks), messages, kind, overlap),)
 
 
 @dataclass(frozen=True)
@@ -106,20 +110,23 @@ class Strategy(ABC):
     Cells that differ in one did unequal work, which a study must declare.
     """
 
-    lossy_wire: ClassVar[tuple[str, ...]] = ()
-    """Knobs in `changes_the_step` that only make gradients lose digits on their way.
+    algorithm: ClassVar[str] = ""
+    """Its name where it takes another step than `single` whatever its knobs: all work is unequal.
+
+    Parity holds it against that algorithm, written out in one process.
+    """
+
+    lossy_wire: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Knobs in `changes_the_step` with a value that only makes gradients lose digits on their way.
 
     Parity holds such a cell against one without them, in a band of its own.
     """
-
-    precisions: ClassVar[tuple[str, ...]] = ()
-    """Precisions that it can train in; none named means all. The others are `unsupported`."""
 
     weighs: ClassVar[bool] = True
     """True where it takes batches whose targets have weights, as the shared step does."""
 
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """Settings of its knobs, besides the defaults, with which it must take the same step."""
+    """Settings of its knobs, besides the defaults, that parity holds to the same step."""
 
     whole_forward: ClassVar[bool] = False
     """True where each forward pass is that of the whole model and waits for no other rank: then
@@ -127,6 +134,21 @@ class Strategy(ABC):
 
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Precisions that it can train in; none named means all. The others are `unsupported`."""
+        return ()
+
+    @property
+    def period(self) -> int:
+        """Steps after which they repeat: what one takes and sends is a mean over so many."""
+        return 1
+
+    @property
+    def resumes(self) -> bool:
+        """False where it keeps a state between steps that no checkpoint holds."""
+        return True
 
     @property
     def sends_unstated(self) -> str:

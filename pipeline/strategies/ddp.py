@@ -1,20 +1,35 @@
 """Distributed Parameter Server, as the study calls it: torch's DistributedDataParallel.
 
 Every rank holds all weights; gradients are averaged by an all-reduce that overlaps the backward
-pass (Li et al., VLDB 2020).
+pass (Li et al., VLDB 2020), or compressed by one of torch's communication hooks.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipeline import models
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import RunSpec, WorldSpec
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+NONE, POWERSGD = "none", "powersgd"
+COMPRESSIONS = (NONE, "fp16", "bf16", POWERSGD)
+FULL_GRADIENTS = ("fp32", "tf32", "bf16")
+"""Precisions whose gradients are fp32 and not scaled, as hooks that narrow them need."""
+LEAST_SAVING = 2
+"""PowerSGD leaves a matrix whole whose factors have over a half of its numbers: torch's default."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +38,68 @@ class Ddp(Strategy):
 
     The default is torch's own, where the first bucket has 1 MiB so that it is sent early.
 
+    `compression`: `fp16` or `bf16` are what gradients travel as; `powersgd` sends of each matrix
+    two factors of rank `powersgd_rank` (Vogels et al. 2019, arXiv 1905.13727), after the first
+    `powersgd_start` steps, which are sent in full. It changes the step.
+
     `empty_cache`: see `parallel.faults`.
     """
 
     whole_forward = True
     use = "the model and its optimiser fit one device"
+    changes_the_step = ("compression", "powersgd_rank", "powersgd_start")
+    lossy_wire = (("compression", "fp16"),)  # for bf16 no band was measured
 
     bucket_cap_mb: float = 25.0
+    compression: str = NONE
+    powersgd_rank: int = 1
+    powersgd_start: int = 2
     empty_cache: bool = False
+
+    @property
+    def resumes(self) -> bool:
+        """Not with PowerSGD: what each rank held back lies in the order of DDP's buckets."""
+        return self.compression != POWERSGD
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; raises StudyError on a compression that no run can have."""
+        if self.compression not in COMPRESSIONS:
+            raise StudyError(
+                f"ddp compression {self.compression!r} is unknown; use one of "
+                + ", ".join(COMPRESSIONS)
+            )
+        if self.compression != POWERSGD and (self.powersgd_rank, self.powersgd_start) != (1, 2):
+            raise StudyError(
+                f"ddp options powersgd_rank {self.powersgd_rank} and powersgd_start "
+                f"{self.powersgd_start} do nothing with compression {self.compression}; leave them "
+                "out, or set it to powersgd"
+            )
+        if self.powersgd_rank < 1 or self.powersgd_start < 2:
+            raise StudyError(
+                f"ddp powersgd_rank {self.powersgd_rank}, powersgd_start {self.powersgd_start}: "
+                "factors have a rank of 1 or more, and DDP lays out its buckets anew after the "
+                "first step; set them to at least 1 and 2"
+            )
+        return super().layout(world)
+
+    def check_spec(self, spec: RunSpec) -> None:
+        """Besides, steps that are sent in full before PowerSGD starts are not timed."""
+        super().check_spec(spec)
+        if self.compression == POWERSGD and spec.workload.untimed_steps < self.powersgd_start:
+            raise StudyError(
+                f"{spec.run_id}: the first {self.powersgd_start} steps are sent in full, and "
+                f"workload.untimed_steps is {spec.workload.untimed_steps}; raise it, or lower "
+                "powersgd_start"
+            )
+
+    def check_precision(self, name: str) -> None:
+        """Raise UnsupportedError for a compression of gradients that are narrow or scaled."""
+        if self.compression != NONE and name not in FULL_GRADIENTS:
+            raise UnsupportedError(
+                f"ddp compression {self.compression} takes fp32 gradients without a loss scale, "
+                f"which {name} has not; use {', '.join(FULL_GRADIENTS)}, or precision bf16_reduced "
+                "without compression"
+            )
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """None of its own, along the data axis alone."""
@@ -38,19 +107,44 @@ class Ddp(Strategy):
         return {} if data > 1 and degrees == Degrees(data, microbatches=pieces) else None
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """None where the cache is emptied."""
-        return None if self.empty_cache else super().degrees(spec, layout)
+        """None where the cache is emptied or gradients are compressed."""
+        plain = self.compression == NONE and not self.empty_cache
+        return super().degrees(spec, layout) if plain else None
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run; ours do not."""
+        bucket = int(min(self.bucket_cap_mb * 2**20, gradients))
         if widths(spec.precision).wide_gradients:
-            return Footprint(int(min(self.bucket_cap_mb * 2**20, gradients)))
-        return Footprint(0, holds_gradients=True)
+            return Footprint(bucket)
+        if self.compression == NONE:
+            return Footprint(0, holds_gradients=True)
+        if self.compression != POWERSGD:  # narrow copies of the buckets that are on their way
+            return Footprint(gradients // 2, holds_gradients=True)
+        # What was held back stays for the next step; of one bucket at a time there is a copy.
+        return Footprint(bucket, holds_gradients=True, gathered_bytes=gradients)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """One all-reduce of the gradients, in buckets during the backward pass."""
+        """One all-reduce of the gradients, or of their factors, in buckets in the backward pass."""
         buckets = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
+        if self.compression == POWERSGD:
+            formula = "2(n-1)/n G, of matrices their factors"
+            return along(layout, DATA, formula, 2 * self._factors(spec), 3 * buckets, overlap=True)
+        if self.compression != NONE:
+            gradients = gradients * HALF // FP32
         return along(layout, DATA, "2(n-1)/n G", 2 * gradients, buckets, overlap=True)
+
+    def _factors(self, spec: RunSpec) -> int:
+        """Bytes of the factors of the matrices, and of what is sent whole.
+
+        Of (n, m) numbers the factors have r (n + m); a tensor of one dimension is a column.
+        """
+        numbers = 0
+        for shape in models.family(spec.model).parameter_shapes(spec.model).values():
+            rows, columns = shape[0], math.prod(shape[1:])
+            rank = min(rows, columns, self.powersgd_rank)
+            low = rank * (rows + columns)
+            numbers += low if LEAST_SAVING * low < rows * columns else rows * columns
+        return FP32 * numbers
 
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose last backward pass in a step then reduces."""
@@ -76,4 +170,33 @@ class Ddp(Strategy):
         )
         # Buffers are constants here, such as the frequencies of rotary positions.
         wrapped.broadcast_buffers = False
+        if self.compression != NONE:
+            self._compress(wrapped)
         return Stepper(prepared, group, forward=wrapped, faults=faults)
+
+    def _compress(self, wrapped: DistributedDataParallel) -> None:
+        """Reduce by a hook of torch's, which divides before it adds."""
+        import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as narrowing
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+
+        from pipeline.parallel.collectives import collective
+
+        if self.compression != POWERSGD:
+            # Under its own name torch refuses the bf16 hook on a CPU, where Gloo reduces bfloat16.
+            hook: Callable[..., Any] = getattr(narrowing, f"{self.compression}_compress_hook")
+            wrapped.register_comm_hook(None, lambda state, bucket: hook(state, bucket))
+            return
+        factors = powersgd.PowerSGDState(
+            None, self.powersgd_rank, self.powersgd_start, LEAST_SAVING
+        )
+
+        @collective
+        def reduce(state: Any, bucket):  # type: ignore[no-untyped-def]
+            reduced = powersgd.powerSGD_hook(state, bucket)
+            if bucket.buffer().device.type == "cpu":
+                # Its callbacks wait in Gloo's threads for further messages. Those of two buckets
+                # would hold both threads, and neither message would ever be sent.
+                reduced.wait()
+            return reduced
+
+        wrapped.register_comm_hook(factors, reduce)

@@ -152,7 +152,7 @@ class Hybrid(Pipelined):
                 part.messages(spec, self.pieces(spec, layout)),
             ),
             *self.sends_between_stages(spec, layout, rank, tied / data, cut_in),
-            *along(layout, DATA, stated, reduced + gathered),
+            *along(layout, DATA, stated, reduced + gathered, halves=bool(self.zero_stage)),
         )
 
     def _part(self, spec: RunSpec, layout: Layout, rank: int) -> Part:

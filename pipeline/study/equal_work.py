@@ -72,19 +72,23 @@ def schedule_text(spec: RunSpec) -> str:
 
 
 def changed_step(spec: RunSpec) -> dict[str, Any]:
-    """The knobs that change the optimisation step, as the strategy declares, off their defaults."""
+    """The knobs that change the optimisation step, as the strategy declares, off their defaults.
+
+    All of them where it has an algorithm of its own, which another number of ranks changes too.
+    """
     usual = plugin(spec.strategy, {})
-    return {
-        name: spec.options[name]
-        for name in usual.changes_the_step
-        if spec.options.get(name, getattr(usual, name)) != getattr(usual, name)
-    }
+    asked = {name: spec.options.get(name, getattr(usual, name)) for name in usual.changes_the_step}
+    if usual.algorithm:
+        ranks = data_devices(spec.strategy, spec.options, spec.world)
+        return {"algorithm": f"{usual.algorithm} of {ranks} ranks", **asked}
+    return {name: value for name, value in asked.items() if value != getattr(usual, name)}
 
 
 def without_lossy_wire(spec: RunSpec) -> RunSpec:
     """The run with its gradients sent in full."""
     lossy = plugin(spec.strategy, {}).lossy_wire
-    return replace(spec, options={k: v for k, v in spec.options.items() if k not in lossy})
+    full = {k: v for k, v in spec.options.items() if (k, v) not in lossy}
+    return replace(spec, options=full)
 
 
 def model_text(spec: RunSpec) -> str:

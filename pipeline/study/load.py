@@ -137,26 +137,32 @@ def find_study(given: str, folder: Path = Path()) -> Path:
 
     Raises StudyError for a word that is neither, with the names that are nearest to it.
     """
-    path, named = folder / given, CONFIG / given / "study.yaml"
+    path, shipped = folder / given, shipped_studies()
     try:
         if path.is_file() or path.suffix or "/" in given:
             return path
-        if named.is_file():
-            return named
+        if given in shipped:
+            return shipped[given]
         if path.exists() and not path.is_dir():
             return path
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StudyError(f"{given[:80]!r} is no path of a study ({reason})") from None
-    names = difflib.get_close_matches(given, shipped_studies()) or shipped_studies()
+    names = difflib.get_close_matches(given, shipped) or shipped
     raise StudyError(
         f"there is no study {given[:80]!r}; give a study file or one of {', '.join(names)}"
     )
 
 
 def shipped_studies() -> dict[str, Path]:
-    """The file of each study that this project comes with, by its name."""
-    return {path.parent.name: path for path in sorted(CONFIG.glob("*/study.yaml"))}
+    """The file of each study that this project comes with, by its name.
+
+    The name is that of the folder; another study of the same publication lies beside it, so that
+    `bai2022/ablations.yaml` is `bai2022-ablations`.
+    """
+    files = [path for path in CONFIG.glob("*/*.yaml") if path.name != "claims.yaml"]
+    named = {f"{path.parent.name}-{path.stem}".removesuffix("-study"): path for path in files}
+    return dict(sorted(named.items()))
 
 
 def results_folder(study_file: Path) -> Path:
@@ -239,12 +245,10 @@ def font_warning(study: Study) -> str | None:
 
     They are the texts with a character that no font at hand has (`pipeline.fonts`).
     """
-    shown = {arm.label: arm.name for arm in study.arms if missing([arm.label])}
-    if missing([study.title]):
-        shown = {study.title: printed(study.title), **shown}
+    shown = [one for one in (study.title, *(arm.label for arm in study.arms)) if missing([one])]
     if not shown:
         return None
-    replaced = [f"{one_line(text)!r} as {name!r}" for text, name in shown.items()]
+    replaced = [f"{one_line(text)!r} as {one_line(printed(text))!r}" for text in shown]
     if len(replaced) > _NAMED:
         replaced[_NAMED:] = [f"{len(replaced) - _NAMED} more"]
     return (

@@ -249,6 +249,7 @@ _SPANS = {
     "Emulated: copies of a world": ("copies", 1),
     "Emulated: cores of a node that it got": ("measured_cores", 1),
     "Emulated: rate into a node [Mbit/s]": ("measured_mbits", 1),
+    "Emulated: one byte to the next node [µs]": ("latency_us", 1),
     "Emulated: TCP's least time-out [ms]": ("tcp_rto_min_seconds", 1000),
     "Emulated: speed over the yardstick's [%]": ("machine_speed", 100),
 }

@@ -7,7 +7,7 @@ the caption says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -37,11 +37,9 @@ def made(name: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return raw, getattr(texts, declared.show)(raw, declared)
 
 
-def write_table(
-    name: str, table: pd.DataFrame, folder: Path, short_names: Mapping[str, str] | None = None
-) -> None:
+def write_table(name: str, table: pd.DataFrame, folder: Path) -> None:
     """Make a table of the metrics in all formats below `folder`."""
-    write_all(*made(name, table), TABLES[name].caption, folder, name, short_names)
+    write_all(*made(name, table), TABLES[name].caption, folder, name)
 
 
 def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
@@ -141,20 +139,15 @@ def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
 
 
 def write_all(
-    raw: pd.DataFrame,
-    shown: pd.DataFrame,
-    caption: str,
-    folder: Path,
-    name: str,
-    short_names: Mapping[str, str] | None = None,
+    raw: pd.DataFrame, shown: pd.DataFrame, caption: str, folder: Path, name: str
 ) -> None:
     """Write `name`.tex, .md (from `shown`) and .csv (from `raw`) below `folder`.
 
     The Markdown ends with the caption as pandoc reads it, a paragraph that begins with a colon.
-    LaTeX alone has the `short_names` of labels that its fonts lack (`pipeline.metrics.labels`).
+    LaTeX alone has words for what its fonts lack (`pipeline.fonts`).
     """
     shown, caption = printed_form(shown, caption)
-    latex_cells = shown.map(lambda cell: printed(str(cell), short_names))
+    latex_cells = shown.map(lambda cell: printed(str(cell)))
     write_text(folder / f"{name}.tex", to_latex(latex_cells, caption, name))
     write_text(folder / f"{name}.md", f"{to_markdown(shown)}\n: {prose(caption)}\n")
     write_text(folder / f"{name}.csv", raw.to_csv(index=False, lineterminator="\n"))

@@ -17,8 +17,8 @@ FILES = Path("/dev")
 
 
 def rank_of(environment: Mapping[str, str]) -> int:
-    """The rank in the whole run, as torchrun or horovodrun tells it; 0 without a launcher."""
-    return int(_first(environment, "RANK", "HOROVOD_RANK"))
+    """The rank in the whole run, as torchrun tells it; 0 without a launcher."""
+    return int(environment.get("RANK", "0"))
 
 
 def gpu_index(
@@ -42,7 +42,7 @@ def gpu_index(
     if world.num_machines == 1:
         place = rank_of(environment)
     else:
-        place = int(_first(environment, "LOCAL_RANK", "HOROVOD_LOCAL_RANK"))
+        place = int(environment.get("LOCAL_RANK", "0"))
     return place * layout.devices_per_process
 
 
@@ -115,7 +115,3 @@ def choose(run: ResolvedRun) -> Any:
     if reason := without_kernels(capability, torch.cuda.get_arch_list()):
         raise UnsupportedError(f"{torch.cuda.get_device_name(index)}: {reason}")
     return torch.device("cuda", index)
-
-
-def _first(environment: Mapping[str, str], *names: str) -> str:
-    return next((environment[name] for name in names if name in environment), "0")

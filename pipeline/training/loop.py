@@ -73,7 +73,7 @@ class Loop:
         """Counters of an emulated node's TCP over the timed steps."""
         self.weights_sha256 = ""
         """Hash of the final weights, once `run` is done."""
-        self.counted = Counted(self.layout, rank) if spec.profile else None
+        self.counted = Counted(self.layout, rank, strategy.period) if spec.profile else None
         self.sent: dict[str, Any] | None = None
         """Bytes that this rank sent in a step of a profiled run, once `run` is done."""
         self.free_running: dict[str, float] | None = None

@@ -12,7 +12,7 @@ import psutil
 import pynvml
 import torch
 
-from pipeline.machine.environment import placement, steal_seconds
+from pipeline.machine.facts import placement, steal_seconds
 
 
 def peak_resident_bytes() -> int:

@@ -1,7 +1,7 @@
 """One rank: `python -m pipeline.training.worker --spec FILE --tokens DIR --out DIR`.
 
-Started by torchrun, or by horovodrun with the same arguments. It leaves below `--out`:
-the steps (see `step_files.py`), and `rank<r>.json` (what the rank used) or `rank<r>.error.json`.
+Started by torchrun, or forked on emulated nodes. It leaves below `--out` the steps (see
+`step_files.py`), and `rank<r>.json` (what the rank used) or `rank<r>.error.json`.
 """
 
 from __future__ import annotations
@@ -204,8 +204,9 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
 
         def stops(trainable: Trainable) -> bool:
             # Rank 0 is on the launcher's node: files show late on others. All take its word.
-            asked = places.may_stop and rank == 0 and (places.out / fence.STOP).exists()
-            return places.may_stop and not trainable.agree(not asked)
+            may_stop = places.may_stop and run.strategy.resumes
+            asked = may_stop and rank == 0 and (places.out / fence.STOP).exists()
+            return may_stop and not trainable.agree(not asked)
 
         with machine.share():
             loop.run(Hooks(steps.write, keep_checkpoint, stops), done, state)
@@ -217,13 +218,12 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
 
 def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
     """Software and hardware of this rank, for the record; `account` is NCCL's of its network."""
-    from pipeline.machine.environment import rank_environment
-    from pipeline.machine.facts import loaded_versions
+    from pipeline.machine.facts import loaded_versions, rank_environment
     from pipeline.models import flops_per_token, num_parameters
     from pipeline.training.peak import measured_flops_per_second
 
     spec, precision = loop.spec, loop.precision.info
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("HOROVOD_LOCAL_SIZE", "1")))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     usage = loop.sampler.summary()
     placements = getattr(loop.trainable, "placements", None)
     del loop.trainable

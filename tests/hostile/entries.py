@@ -219,6 +219,16 @@ def _calibration(laid: Laid) -> Any:
     return CALIBRATION | here | {"collectives": []}
 
 
+def _site(laid: Laid) -> Any:
+    container = {"runtime": "apptainer", "binds": ["/opt/a"], "options": ["--no-mount=tmp"]}
+    return {
+        "partition": "gpu", "network_partition": "net", "account": "me", "qos": "long",
+        "constraint": "a", "gpus": "--gres=gpu:h100:N", "cpus_per_node": 8, "max_minutes": 60,
+        "accounting": False, "before": ["module load a"], "container": container,
+        "environment": {"NCCL_SOCKET_IFNAME": "ib0"}, "scratch": "/scratch",
+    }  # fmt: skip
+
+
 RUN = "given/runs/single/n1/r0"
 
 DOCUMENTS: dict[str, Entry] = {
@@ -279,6 +289,12 @@ DOCUMENTS: dict[str, Entry] = {
             "claims", "--study", laid.study, "--metrics", "none", "--claims", path, "--out", out,
         ),
         depth=5,
+    ),
+    "site": Entry(
+        "site.yaml",
+        "site file",
+        _site,
+        lambda laid, path, out: ("commands", "--study", laid.study, "--site", path),
     ),
     "calibration": Entry(
         "calibration.json",

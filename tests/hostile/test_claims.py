@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fake_records import a_verdict
 from tests.hostile.entries import Laid
 from tests.hostile.entry import refusal
 
@@ -121,7 +119,7 @@ CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
 
 def num_inputs() -> int:
     """How many there are; one is claims that are given twice."""
-    return len(CLAIMS) + len(VERDICTS) + 1
+    return len(CLAIMS) + 1
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -130,24 +128,6 @@ def test_claims_whose_parts_do_not_fit(laid: Laid, here: Path, name: str) -> Non
     (here / "claims.yaml").write_text(yaml.safe_dump(content))
     given = ("--study", laid.study, "--metrics", laid.metrics, "--out", "out.json")
     assert words in refusal(here, "claims", *given, "--claims", "claims.yaml")
-
-
-VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
-    "decided on no effect": ({"effect": None}, "reproduced without an effect"),
-    "a run twice": ({"runs": ["fake/single/n1/r0"] * 2}, "runs"),
-}
-"""Changes to a verdict, and what its refusal says."""
-
-
-@pytest.mark.parametrize("name", VERDICTS)
-def test_verdicts_that_contradict_themselves(laid: Laid, here: Path, name: str) -> None:
-    changes, words = VERDICTS[name]
-    content = a_verdict()
-    content["verdicts"][0] |= changes
-    (here / "verdicts.json").write_text(json.dumps(content))
-    made = ("--study", laid.study, "--metrics", laid.metrics, "--runs", laid.results / "runs")
-    given = ("--figures", laid.results / "figures", "--verdicts", "verdicts.json", "--out", "out")
-    assert words in refusal(here, "page", *made, *given)
 
 
 def test_claims_that_are_given_twice(laid: Laid, here: Path) -> None:

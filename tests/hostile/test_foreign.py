@@ -502,7 +502,7 @@ def good(laid: Laid, tmp_path_factory: pytest.TempPathFactory) -> Path:
     finished_study(folder / "other", study="other", workload=work)
     shutil.copytree(laid.results, folder / "slower")
     _make_slower(folder / "slower")
-    write_zip(contents(folder / "r", partial=False), folder / "z.zip")
+    write_zip(contents(folder / "r"), folder / "z.zip")
     return folder
 
 

@@ -72,7 +72,7 @@ def test_titles_and_labels_of_any_text(laid: Laid, tmp_path: Path, title, label)
 def test_an_archive_of_changed_bytes(laid: Laid, tmp_path: Path) -> None:
     from pipeline.archive.pack import contents, write_zip
 
-    write_zip(contents(laid.results, partial=False), tmp_path / "good.zip")
+    write_zip(contents(laid.results), tmp_path / "good.zip")
     whole = (tmp_path / "good.zip").read_bytes()
     choice = random.Random(0)
     path = tmp_path / "bad.zip"

@@ -75,12 +75,12 @@ Tested without a figure: Snakemake itself is killed (`tests/system/test_run_work
 ways out (`tests/system/test_run_workflow.py`), the stage on emulated nodes is killed \
 (`tests/system/test_emulated.py`), a disk that is really full \
 (`tests/system/test_disk_full.py`), one that is full for the part of a checkpoint of one rank \
-alone (`tests/system/test_faults.py`), a port taken from a real launcher \
+alone (`tests/unit/training/test_checkpoint.py`), a port taken from a real launcher \
 (`tests/system/test_taken_port.py`), a node of a cluster that is lost \
 (`tests/system/test_slurm.py`), an emulated network that vanished between two starts, after \
 which the run starts anew (`tests/unit/launch/test_run.py`), a lock that is a folder, which is \
-one line (`tests/system/test_faults.py`), and a preloaded process that is stopped, without which \
-the run loads for itself (`tests/unit/launch/test_preloaded.py`).
+one line (`tests/unit/machine/test_lock.py`), and a preloaded process that is stopped, without \
+which the run loads for itself (`tests/unit/launch/test_preloaded.py`).
 """
 
 

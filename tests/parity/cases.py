@@ -60,7 +60,7 @@ CUT: dict[str, tuple[str, ...]] = {
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
 }
 """Classes that strategies which cut layers train."""
-UNTRIED = ("annotated", "deepspeed")
+UNTRIED = ("annotated", "deepspeed", "local_sgd")
 """Strategies that train none."""
 MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
 """Of a class that fills gaps: so few that ranks and micro-batches have unequal numbers, or none."""
@@ -137,6 +137,9 @@ MUTATIONS = (
     ("hybrid", "cut_ratio"),
     ("hybrid", "rows_ratio"),
     ("pipeline_parallel", "stage_ratio"),
+    ("local_sgd", "same_shard"),
+    ("local_sgd", "never_one"),
+    ("local_sgd", "no_momentum"),
 )
 NARROWED = ("narrow_reduction", "narrow_masters")
 """Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
@@ -158,6 +161,11 @@ VARIANT_OF = (
     | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
 )
 """Where a mutation shows with another setting of the knobs than the defaults."""
+CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
+    "ddp": (("fp16", "sum"), ("bf16", ""), ("powersgd", "no_feedback")),
+    "horovod": (("fp16", ""),),
+}
+"""Compressions of the gradients by strategy, each with a mistake that must be noticed in it."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
@@ -175,7 +183,8 @@ class Case:
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
-    `padded`: the vocabulary has masked rows, held against a single device without.
+    `padded`: the vocabulary has masked rows, held against a single device without. `replicas`: so
+    many ranks of the strategy's own algorithm, written out in one process; see `written_out`.
     """
 
     strategy: str
@@ -193,11 +202,14 @@ class Case:
     decay: bool = False
     padded: bool = False
     lamb: bool = False
+    compression: str = ""
+    replicas: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
         """The strategy's knobs: its defaults, or the variant of that number."""
-        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {})
+        compressed = {"compression": self.compression} if self.compression else {}
+        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | compressed
 
     def options_of(self, variant: int) -> dict[str, Any]:
         """The defaults, or the variant of that number."""
@@ -213,7 +225,8 @@ class Case:
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
-        parts += [self.mutation or "", self.architecture or ""]
+        parts += [f"r{self.replicas}"] if self.replicas else []
+        parts += [self.compression, self.mutation or "", self.architecture or ""]
         return "-".join(filter(None, parts))
 
     def spec(self, world: int) -> RunSpec:
@@ -236,6 +249,11 @@ class Case:
         )
 
     @property
+    def changed(self) -> bool:
+        """Whether its step is another one than that of a single device, on purpose."""
+        return bool(self.compression or strategies.load(self.strategy, {}).algorithm)
+
+    @property
     def model(self) -> ModelSpec:
         """Our own GPT-2, or a class of transformers of the same sizes."""
         if self.architecture is None:
@@ -247,7 +265,10 @@ class Case:
     def profiled(self) -> bool:
         """Whether it counts what it sends; that changes no bit of the training."""
         counted = self.precision in ("fp32", "bf16_masters", "bf16_reduced")
-        return counted and self.accumulation > 1 and self.strategy != "single"
+        several = self.strategy != REFERENCE and not self.replicas
+        # A brief case has one timed step, which is no round.
+        whole = not self.brief or strategies.load(self.strategy, self.options).period == 1
+        return counted and self.accumulation > 1 and several and whole
 
     @property
     def weights_wanted(self) -> bool:
@@ -256,10 +277,17 @@ class Case:
         Putting them together takes a collective for each of them.
         """
         disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
-        return self.precision == "fp32" and self.mutation is None and not disturbed
+        plain = not (self.mutation or self.compression or disturbed)
+        return self.precision == "fp32" and plain
 
     def reference(self, world: int) -> Case:
-        """The same work on a single device; in MASTERS in the same micro-batches."""
+        """The same work on a single device; in MASTERS in the same micro-batches.
+
+        Of what changes the step: its own algorithm, written out.
+        """
+        if self.changed:
+            plain = replace(self, mutation=None, resume=False, recompute=False, padded=False)
+            return replace(plain, replicas=world)
         plain = replace(self, mutation=None, variant=0, resume=False, resume_variant=None)
         plain = replace(plain, padded=False, strategy=REFERENCE, recompute=False)
         if self.precision != MASTERS:
@@ -288,6 +316,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     found += padded_cases(strategy, world)
+    found += changed_cases(strategy, world)
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     if strategy == REFERENCE:
@@ -409,6 +438,24 @@ def decay_cases(strategy: str, world: int) -> list[Case]:
     return list(dict.fromkeys(found + lamb))
 
 
+def changed_cases(strategy: str, world: int) -> list[Case]:
+    """Each compression in fp32 with micro-batches, where what is sent is counted.
+
+    On two ranks under autocast too, and those resume that can.
+    """
+    if world < 2:
+        return []
+    found = []
+    for name, _ in CHANGED.get(strategy, ()):
+        case = Case(strategy, accumulation=2, compression=name)
+        found.append(case)
+        if world == 2:
+            found.append(replace(case, precision="bf16"))
+            if strategies.load(strategy, case.options).resumes:
+                found.append(replace(case, resume=True))
+    return found
+
+
 def padded_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32; in one world, the same code."""
     if world != (1 if strategy == REFERENCE else mutated_world(strategy)):
@@ -419,7 +466,8 @@ def padded_cases(strategy: str, world: int) -> list[Case]:
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
-    wanted += [replace(case.reference(world), resume=True) for case in cases if case.resume]
+    again = [case for case in cases if case.resume and not case.compression]
+    wanted += [replace(case.reference(world), resume=True) for case in again]
     return list(dict.fromkeys(wanted))
 
 
@@ -502,6 +550,11 @@ def mutants(strategy: str) -> list[Case]:
                 strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb
             )
         found.append(case)
+    found += [
+        Case(strategy, accumulation=2, compression=name, mutation=mutation)
+        for name, mutation in CHANGED.get(strategy, ())
+        if mutation
+    ]
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
     wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
     if strategy != REFERENCE:

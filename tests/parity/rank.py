@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 from safetensors.torch import save_file
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
@@ -42,6 +43,7 @@ from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import SavedState, Trainable
 from pipeline.precision.master import MasterWeights
+from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
 from pipeline.strategies.tensor import step as tensor
@@ -53,6 +55,7 @@ from pipeline.training.worker import kind_of
 from tests.cores import share_a_core
 from tests.parity import apex_standin
 from tests.parity.cases import OPTIONS, OVERFLOW_STEP, STEPS, Case, cases_of
+from tests.parity.written_out import written_out
 
 ENTRIES = 2_000
 """Collectives that torch's flight recorder keeps: more than those of one case."""
@@ -178,6 +181,8 @@ def train(
 
     def make(options: dict[str, Any] = case.options) -> Loop:
         strategy = strategies.load(case.strategy, options)
+        if case.replicas:
+            strategy = written_out(strategy, case.replicas)
         work = spec.workload
         batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
         loop = Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
@@ -192,7 +197,10 @@ def train(
         loop.run(hooks)
         return steps, loop, kept
     with stop_after(STEPS // 2):
-        make().run(hooks)
+        loop = make()
+        loop.run(hooks)
+    if case.replicas:
+        return steps, loop, kept  # for its checkpoint
     loop = make(resumed_options(case))
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
     return steps, loop, kept
@@ -343,6 +351,12 @@ def from_narrow_weights(self: MasterWeights, closure: Any = None) -> None:
     real_update(self)
 
 
+def without_momentum(self: LocalStepper, *, moves: bool = True) -> None:
+    """Step by what the ranks have moved by alone, as if it were plain SGD."""
+    self.outer.param_groups[0].update(momentum=0.0, nesterov=False)
+    real_synchronise(self, moves=moves)
+
+
 def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
     """One norm of all weights of a rank, and one of their updates, as if each were one tensor."""
     half = len(parts) // 2
@@ -354,10 +368,13 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
 real_masks, real_update = Masked.__call__, MasterWeights.step
 real_leave = tensor._Leave.forward
+real_synchronise = LocalStepper.synchronise
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.lamb."
 NATIVE = "pipeline.precision.native.Native."
+LOCAL = "pipeline.strategies.local_sgd.step.LocalStepper."
+POWERSGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState"
 TENSOR, STAGES, ROWS = (
     f"pipeline.strategies.{room}." for room in ("tensor.step", "pipeline_parallel", "sharded.rows")
 )
@@ -402,6 +419,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "rows_ratio": {RATIO + "holders": held_but_for(rows_of)},
     "cut_ratio": {RATIO + "holders": held_but_for(cut_of)},
     "stage_ratio": {RATIO + "whole_norms": norm_of_a_stage},
+    "never_one": {LOCAL + "synchronise": lambda self, moves=True: None},
+    "no_momentum": {LOCAL + "synchronise": without_momentum},
+    "no_feedback": {POWERSGD: partial(PowerSGDState, use_error_feedback=False)},
 }
 """What a broken axis has in place of the right thing, by mutation."""
 

@@ -29,9 +29,8 @@ from pipeline.launch import run as launching
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine import processes
 from pipeline.machine.processes import die_with_parent
-from pipeline.parallel.types import Shards
 from pipeline.records import Step
-from pipeline.training import checkpoint, shard_files, worker
+from pipeline.training import checkpoint, worker
 from pipeline.training.step_files import StepFile
 
 PRELOADED = (
@@ -211,18 +210,6 @@ def _full_at_a_checkpoint(stage: Stage) -> None:
     setattr(checkpoint, "to_disk", to_disk)  # noqa: B010
 
 
-def _full_at_a_part(stage: Stage) -> None:
-    real = shard_files.write
-
-    def write(folder: Path, rank: int, shards: Shards) -> None:
-        real(folder, rank, shards)
-        if rank == stage.rank and "step-00000015" in folder.name and not stage.marker.exists():
-            stage.marker.touch()
-            raise FULL
-
-    shard_files.write = write
-
-
 def _at_the_record(error: OSError) -> Callable[[Stage], None]:
     def prepare(stage: Stage) -> None:
         real = os.replace
@@ -257,7 +244,6 @@ OF_THE_STAGE: Mapping[str, Callable[[Stage], None]] = {
     "launcher stopped": lambda stage: time_passes(stage.marker),
     "marked": _clock_is_set_back,
     "full at a checkpoint": _full_at_a_checkpoint,
-    "full at a part": _full_at_a_part,
     "full at the record": _at_the_record(FULL),
     "read-only at the record": _at_the_record(OSError(errno.EROFS, "Read-only file system")),
     "port taken": _port_is_taken,

@@ -191,8 +191,6 @@ REAL: dict[str, str] = {
     "run-9": "emulated: the process that built the nodes is killed",
     "node-rank-9": "emulated: the rank of a node is killed",
     "node-rank-15": "emulated: the rank of a node is ended (signal 15)",
-    "node-cable": "emulated: the cable of a node is removed",
-    "node-switch": "emulated: the switch of the nodes is removed",
     "real-torchrun-stop": "a real torchrun is stopped (SIGSTOP)",
 }
 """With real launchers and on emulated nodes, in `test_killed.py`."""

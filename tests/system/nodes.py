@@ -134,20 +134,10 @@ class Nodes:
             inside, env=environment(env), text=True, start_new_session=True, **options
         )
 
-    def unplug(self, node: str) -> None:
-        """Take a node off the network; no socket is closed."""
-        self.run(["ip", "link", "set", f"port-{node}", "down"])
-
-    def plug(self, node: str) -> None:
-        """Undo `unplug`."""
-        self.run(["ip", "link", "set", f"port-{node}", "up"])
-
-    def kill_processes(self, node: str, name: str | None = None) -> None:
-        """Kill all processes of a node, or those whose command has this name, with SIGKILL."""
+    def kill_processes(self, node: str, name: str) -> None:
+        """Kill the processes of a node whose command has this name, with SIGKILL."""
         network = self._networks[node]
-        while pids := [
-            pid for pid in _pids() if _network(pid) == network and name in (None, _name(pid))
-        ]:
+        while pids := [pid for pid in _pids() if _network(pid) == network and _name(pid) == name]:
             for pid in pids:
                 try:
                     os.kill(pid, signal.SIGKILL)

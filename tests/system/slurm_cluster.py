@@ -2,7 +2,7 @@
 
     with SlurmCluster(folder, nodes=4) as cluster:
         cluster.run(["srun", "-N4", "hostname"], cwd=folder)
-        cluster.kill_node("wn3")
+        cluster.kill_slurmd("wn3")
 
 munged, slurmctld and the commands run on the head, one slurmd on each node; see nodes.py. Their
 configuration hides the machine's own inside only. Needs root and Debian's packages slurm-wlm, munge
@@ -75,18 +75,12 @@ class SlurmCluster(Nodes):
     def __init__(self, folder: Path, nodes: int = 4) -> None:
         super().__init__(folder, nodes)
 
-    def kill_node(self, node: str) -> None:
-        """Power off: first the cable, so that no peer hears a socket close, then every process."""
-        self.unplug(node)
-        self.kill_processes(node)
-
     def kill_slurmd(self, node: str) -> None:
         """Kill a node's daemon alone; its job steps live on."""
         self.kill_processes(node, "slurmd")
 
     def restart_node(self, node: str) -> None:
-        """Start a node's daemon anew, after its cable is in."""
-        self.plug(node)
+        """Start a node's daemon anew."""
         self.run(["slurmd"], node=node)
 
     def states(self) -> dict[str, str]:

@@ -95,6 +95,4 @@ def test_time_outs_are_dilated_and_what_cannot_be_is_off(factor) -> None:
 def test_a_node_counts_its_own_time_outs() -> None:
     sender, receiver = ask("stall")
     assert sender["TCPTimeouts"] >= 1 and sender["RetransSegs"] >= 1
-    # Both ends lie in this process; older kernels do not tell.
-    assert sender.get("OpenTimeouts", 1) >= 1
     assert receiver["TCPTimeouts"] == 0

@@ -6,7 +6,6 @@ The losses are those of an undisturbed run to the bit, and nothing is left besid
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
@@ -117,23 +116,6 @@ def test_a_fault(name: str, undisturbed, small_tokens, tmp_path, measured) -> No
     measured(name, row.words, row.record, row.again, row.done - row.resumed_from, seconds)
 
 
-def test_a_full_disk_at_the_part_of_one_rank(undisturbed, small_tokens, tmp_path) -> None:
-    """Rank 0, which could write its own, ends with it; the error is that of the other."""
-    said = "could not write checkpoint .* free space"
-    row = Fault("a full disk", "full at a part", 2, NO_RECORD, said, done=15)
-    stage = Stage(tmp_path / "out", small_tokens, tmp_path / "tmp", row.fault)
-    stage.temporary.mkdir()
-    with none_left(stage.temporary):
-        status, said = Started(stage).end()
-        assert status == row.exit_status, said
-        check_first(row, stage, said)
-        kept = [path.name for path in (stage.out / "checkpoints").iterdir()]
-        assert sorted(kept) == ["step-00000005", "step-00000010"]
-        status, said = Started(replace(stage, fault="")).end()
-        assert status == 0, said
-        check_finished(row, stage, undisturbed, said)
-
-
 def check_first(row: Fault, stage: Stage, said: str) -> None:
     """What the start in which it happens leaves and says."""
     if row.record == NO_RECORD:
@@ -210,21 +192,3 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "steps": a_row,
     "lock": stale_lock,
 }
-
-
-def test_a_lock_that_is_a_folder_is_one_line(undisturbed, small_tokens, tmp_path) -> None:
-    stage = Stage(tmp_path / "out", small_tokens, tmp_path / "tmp")
-    stage.temporary.mkdir()
-    folder = stage.temporary / f"samestep-{os.getuid()}" / "timed.lock"
-    folder.mkdir(parents=True, mode=0o700)
-    folder.parent.chmod(0o700)
-    with none_left(stage.temporary):
-        status, said = Started(stage).end()
-    assert status == 2 and "the lock of timed runs" in said
-    assert [path.name for path in stage.out.iterdir()] == ["spec.json"]
-
-
-def test_the_table_has_as_many_faults_as_promised() -> None:
-    assert len(FAULTS) >= 25 and len({json.dumps(vars(row)) for row in FAULTS.values()}) == len(
-        FAULTS
-    )

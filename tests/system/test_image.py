@@ -47,6 +47,8 @@ def test_the_facts_are_those_of_the_file(image: Image) -> None:
     assert versions["torch"].partition("+")[0] == "2.13.0"
     assert versions["horovod"].startswith("0.28.1+torch2.13.0")
     assert versions["apex"] is None, "Debian has no Apex"
+    assert {*versions["strategies"]} >= {"ddp", "deepspeed", "horovod"}
+    assert {*versions["strategies"].values()} == {None}, "on this base each took its steps"
 
 
 def test_the_digest_inside_is_that_of_what_is_inside(image: Image) -> None:

@@ -21,9 +21,8 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.emulation.nodes import program, why_not
+from pipeline.emulation.nodes import why_not
 from pipeline.launch import preloaded
-from pipeline.machine.processes import is_root
 from pipeline.resolved import resolve
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
@@ -333,23 +332,3 @@ def test_a_rank_on_emulated_nodes(
     expected = undisturbed("ddp", 2)
     stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path / "out")
     faulted(name, stage, lambda: stage.rank(1, served).send_signal(number), expected, number)
-
-
-@emulation
-@pytest.mark.alone
-@pytest.mark.parametrize("name", ["node-cable", "node-switch"])
-def test_the_network_of_emulated_nodes(
-    name, served, undisturbed, small_tokens, tmp_path, faulted
-) -> None:
-    """Without its cable a node would wait for its peers until the time limit."""
-    expected = undisturbed("ddp", 2)
-    stage = Stage(run_of("ddp", 2, "emulated"), small_tokens, tmp_path / "out")
-
-    def remove() -> None:
-        rank = stage.rank(1, served)
-        place, cable = (rank.pid, "eth0") if name == "node-cable" else (rank.ppid(), "switch0")
-        rights = [] if is_root() else ["--user", "--preserve-credentials"]
-        words = ["nsenter", f"--target={place}", "--net", *rights, str(program("ip"))]
-        subprocess.run([*words, "link", "delete", cable], check=True)
-
-    faulted(name, stage, remove, expected, "LostError: the emulated network is not whole")

@@ -1,18 +1,15 @@
 """The study on a real SLURM cluster of four nodes, each with a network of its own.
 
-One study serves most tests, each of which trains a repeat of its own; and the cluster itself is
-held to be one: its nodes meet over a network, die and return, and nothing of it is left behind.
+One study serves most tests, each of which trains a repeat of its own.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
+import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +25,17 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STEPS, EVERY = 1_200, 100
 WORKLOAD: dict[str, Any] = dict(STUDY["workload"])  # type: ignore[call-overload]
-# A cluster without an accounting database, asked often.
+SITE: dict[str, Any] = {
+    "partition": "main",
+    "accounting": False,
+    "before": ["export LD_LIBRARY_PATH=/of/a/module"],
+    "container": {"runtime": "none"},
+    "environment": {"NCCL_IB_HCA": "mlx5_0,mlx5_1", "GLOO_SOCKET_IFNAME": "eth0"},
+}
+"""Of this cluster, which has no accounting database."""
+
+# It is asked often.
 OPTIONS = (
-    "--slurm-status-command=squeue",
     "--slurm-init-seconds-before-status-checks=1",
     "--seconds-between-status-checks=1",
     "--set-threads=tokens=2",
@@ -43,38 +48,6 @@ LOST, PREEMPTED, SIGNALLED, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(4
 ON_ONE = "dps/n1/r0"
 REPEATS = 6
 """Of them the first runs are named above; an allocation trains what is left."""
-# Task 0 listens on all addresses of its node; task 1 calls it by name, then calls its own loopback.
-MEET = """
-import os, socket, sys
-if os.environ["SLURM_PROCID"] == "0":
-    with socket.create_server(("", 29600)) as server:
-        peer, address = server.accept()
-        with peer:
-            peer.sendall(f"{socket.gethostname()} met {address[0]}".encode())
-else:
-    while True:
-        try:
-            peer = socket.create_connection((sys.argv[1], 29600), timeout=5)
-        except ConnectionRefusedError:
-            continue
-        with peer:
-            print(peer.recv(100).decode(), "at", peer.getpeername()[0])
-        break
-    try:
-        socket.create_connection(("127.0.0.1", 29600), timeout=5)
-    except ConnectionRefusedError:
-        print("loopback refused")
-"""
-HOLDER = """
-import sys
-from pathlib import Path
-from tests.system.slurm_cluster import SlurmCluster
-with SlurmCluster(Path(sys.argv[1]), nodes=2) as cluster:
-    cluster.run(["sbatch", "--output=/dev/null", "--wrap=sleep 1000"])
-    cluster.wait_for("job", lambda: cluster.jobs() == {"1": "RUNNING"})
-    print("up", flush=True)
-    sys.stdin.read()
-"""
 
 
 def project(folder: Path, **changes: Any) -> Project:
@@ -83,13 +56,13 @@ def project(folder: Path, **changes: Any) -> Project:
     made = make_project(
         folder, **({"cells": [DDP], "cluster": shipped["cluster"], "profile": None} | changes)
     )
-    for name in ("slurm", "allocation"):
-        profile = folder / f"workflow/profiles/{name}/config.yaml"
-        settings = yaml.safe_load(profile.read_text())
-        for of_the_container in ("sdm", "apptainer-args"):
-            del settings[of_the_container]
-        profile.write_text(yaml.safe_dump(settings))
+    write_site(made)
     return made
+
+
+def write_site(made: Project, **changes: Any) -> None:
+    """Write the site file of the project."""
+    (made.folder / "workflow/site.yaml").write_text(yaml.safe_dump(SITE | changes))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +87,7 @@ def cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
 
 
 def command(made: Project, *options: str, study: str = "tiny.yaml") -> list[str]:
-    """The README's command, for a cluster without an accounting database."""
+    """The command of docs/clusters.md."""
     snakemake = str(Path(sys.executable).with_name("snakemake"))
     profile = ("--profile", "workflow/profiles/slurm", "--configfile", study)
     return [snakemake, *options, *OPTIONS, *profile]
@@ -185,44 +158,11 @@ def preempt(cluster: SlurmCluster) -> None:
     cluster.run(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "2"])
 
 
-def test_nodes_meet_by_name_and_not_over_the_loopback(cluster, tmp_path) -> None:
-    script = tmp_path / "meet.py"
-    script.write_text(MEET)
-    done = cluster.run(
-        ["srun", "-N2", "-n2", "--nodelist=wn2,wn3", sys.executable, str(script), "wn2"]
-    )
-    expected = f"wn2 met {cluster.address('wn3')} at {cluster.address('wn2')}"
-    assert done.stdout.splitlines() == [expected, "loopback refused"]
-
-
-def test_a_node_without_power_takes_its_job_and_returns(cluster, tmp_path) -> None:
-    beat = "while sleep 0.2; do date > $HOSTNAME; done"
-    submit = ["sbatch", "--parsable", "--no-requeue", "--output=/dev/null", f"--wrap={beat}"]
-    lost = cluster.run([*submit, "--nodelist=wn3"], cwd=tmp_path).stdout.strip()
-    other = cluster.run([*submit, "--nodelist=wn4"], cwd=tmp_path).stdout.strip()
-    for name in ("wn3", "wn4"):
-        cluster.wait_for(f"job on {name}", (tmp_path / name).exists)
-
-    cluster.kill_node("wn3")
-    (tmp_path / "wn3").unlink(missing_ok=True)
-    cluster.wait_for("NODE_FAIL", lambda: cluster.jobs()[lost] == "NODE_FAIL", 120)
-    assert cluster.states()["wn3"] == "down*"
-    assert cluster.jobs()[other] == "RUNNING"
-    (tmp_path / "wn4").unlink()
-    cluster.wait_for("the other job goes on", (tmp_path / "wn4").exists)
-    assert not (tmp_path / "wn3").exists(), "a process of the dead node still writes"
-
-    cluster.restart_node("wn3")
-    cluster.run(["scancel", other])
-    cluster.wait_idle()
-    assert cluster.run(["srun", "--nodelist=wn3", "hostname"]).stdout == "wn3\n"
-
-
 def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(cluster, made) -> None:
     """The daemon of a node dies, its ranks live on: the harder case, as two launches overlap.
 
-    The record is of the second attempt, whole, and nothing of the first disturbs it. That SLURM
-    gives a silent node up by itself, after half a minute, is shown above; here it is told.
+    The record is of the second attempt, whole, and nothing of the first disturbs it. SLURM, which
+    gives a silent node up after half a minute, is told of it here.
     """
     study = start_to_a_checkpoint(cluster, made, LOST)
     nodes = cluster.run(["squeue", "-h", "-j", running(cluster), "-o", "%N"]).stdout.strip()
@@ -259,9 +199,21 @@ def test_a_run_whose_job_gets_the_signal_goes_on_from_where_it_was(cluster, made
     assert step % EVERY, "of the signal, not of every 100 steps"
 
 
-def test_an_unknown_partition_is_named(cluster, made) -> None:
-    wrong = (record_of(NOWHERE), "--default-resources", "slurm_partition=nope", "--retries=0")
-    done = cluster.run(command(made, *wrong), cwd=made.folder, env=made.environment(), check=False)
+def test_an_unknown_partition_is_named_by_the_doctor_and_by_the_workflow(cluster, made) -> None:
+    doctor = [sys.executable, "-m", "pipeline", "doctor", "--site"]
+    settings: dict[str, Any] = {"cwd": made.folder, "env": made.environment(), "check": False}
+    said = cluster.run(doctor, **settings).stdout
+    for probe in ("slurm", "before", "jobs", "accounting", "folders", "environment"):
+        assert re.search(f"^ok +{probe} ", said, re.MULTILINE), said
+    assert re.search("^missing +gpus .*SLURM refuses .*--gpus-per-node=1: ", said, re.MULTILINE)
+    write_site(made, partition="nope")
+    try:
+        said = cluster.run(doctor, **settings).stdout
+        wrong = command(made, record_of(NOWHERE), "--retries=0")
+        done = cluster.run(wrong, **settings)
+    finally:
+        write_site(made)
+    assert re.search("^missing +jobs .*invalid partition specified: nope", said, re.MULTILINE), said
     assert done.returncode != 0
     assert "invalid partition specified: nope" in done.stdout + done.stderr
     assert NOWHERE not in records(made.results)
@@ -277,8 +229,10 @@ def test_outside_of_an_allocation_nothing_is_trained_in_its_place(made) -> None:
 def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
     """Two runs share an allocation; the first is preempted, in the second comes the signal."""
     runs, before = made.results / "runs/dps/n2", {*records(made.results)}
-    job = ("workflow/profiles/allocation/job.sh", "runs_on_2", "--configfile", "tiny.yaml")
-    send = ["sbatch", "--parsable", "--nodes=2", "--output=job.txt", *job]
+    allocate = [sys.executable, "-m", "pipeline", "allocate", "--study", "tiny.yaml"]
+    printed = cluster.run(allocate, cwd=made.folder, env=made.environment()).stdout.splitlines()
+    [sbatch, *words] = next(shlex.split(line) for line in printed if " runs_on_2 " in line)
+    send = [sbatch, "--parsable", "--output=job.txt", *words]
     number = cluster.run(send, cwd=made.folder, env=made.environment()).stdout.strip()
 
     def wait_for_a_checkpoint() -> str:
@@ -306,6 +260,9 @@ def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
     steps = {run: ended[run]["execution"]["resumed_from_step"] for run in {*ran} - before}
     resumed = [run for run, step in steps.items() if step]
     assert len(resumed) == 2 and all(resumed_from(made, run) for run in resumed)
+    settings = ended[resumed[0]]["execution"]["settings"]
+    assert settings.items() >= SITE["environment"].items()
+    assert settings["LD_LIBRARY_PATH"] == "/of/a/module"
     # All repeats have one seed.
     assert all(losses(made.results, run) == losses(made.results, resumed[0]) for run in ran)
 
@@ -318,55 +275,3 @@ def test_a_run_out_of_time_is_a_record(cluster, tmp_path) -> None:
     assert done.returncode == 0
     record = records(late.results)[run]
     assert record["status"] == "timeout" and "timeout_seconds = 10" in record["reason"]
-
-
-def inodes(pid: int) -> set[tuple[str, int]]:
-    """Kind and number of every namespace of a process."""
-    try:
-        paths = list((Path("/proc") / str(pid) / "ns").iterdir())
-        return {(path.name, path.stat().st_ino) for path in paths}
-    except OSError:
-        return set()
-
-
-def members(of: set[tuple[str, int]]) -> list[int]:
-    """Processes of the machine that are in one of these namespaces."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if inodes(pid) & of]
-
-
-def bridges_and_mounts() -> tuple[list[str], list[str]]:
-    """What a cluster could leave in this process's own network and mounts."""
-    links = [path.name for path in Path("/sys/class/net").iterdir()]
-    targets = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    ours = re.compile("/run(/netns|/uts|$)|/dev/shm|/etc/|/var/l(og|ib)/munge")
-    return (
-        sorted(link for link in links if link.startswith(("bridge0", "port-"))),
-        sorted(target for target in targets if ours.match(target)),
-    )
-
-
-@pytest.mark.usefixtures("slurm")
-def test_a_killed_cluster_leaves_nothing_behind(tmp_path: Path) -> None:
-    before = bridges_and_mounts()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == "up\n"
-    # All that descends from the holder, and the job's own processes, which do not.
-    children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
-    private = set().union(*(inodes(int(pid)) for pid in children)) - inodes(os.getpid())
-    jobs = members(private)
-    assert len(jobs) > 5, "daemons and a job should run"
-    private = set().union(*(inodes(pid) for pid in jobs)) - inodes(os.getpid())
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate(timeout=30)
-    end = time.monotonic() + 30
-    while left := members(private):
-        assert time.monotonic() < end, f"still there: {left}"
-        time.sleep(0.05)
-    assert bridges_and_mounts() == before

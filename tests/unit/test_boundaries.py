@@ -111,7 +111,6 @@ READERS = {
     "pipeline.emulation.tcp": "the kernel's files, and what a tool prints",
     "pipeline.emulation.probes": "what a process of its own prints",
     "pipeline.machine.control_groups": "the kernel's files",
-    "pipeline.machine.environment": "the kernel's files",
     "pipeline.machine.facts": "the kernel's files",
     "pipeline.machine.image": "a file of the image",
     "pipeline.claims.write": "the file between whose marks it writes",

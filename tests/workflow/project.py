@@ -179,7 +179,7 @@ def make_project(folder: Path, **changes: object) -> Project:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "generated")
+            ignore = shutil.ignore_patterns("__pycache__", "generated", "site.yaml")
             shutil.copytree(source, folder / part, ignore=ignore)
         else:
             shutil.copy2(source, folder / part)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,13 @@ PROFILE = ("--profile", "workflow/profiles/slurm")
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Project:
-    """The project with an image of a known digest; nothing is started in these tests."""
+    """The project with an image of a known digest, on a site that is as the example has it.
+
+    Nothing is started in these tests.
+    """
     made = make_project(tmp_path_factory.mktemp("cluster"))
+    site = made.folder / "workflow/site.yaml"
+    site.write_text((made.folder / "workflow/site.example.yaml").read_text())
     (made.folder / "data").mkdir()
     (made.folder / "data/bai2022.json").write_text('["text"]')
     images = made.folder / "images"
@@ -99,7 +105,7 @@ def test_a_job_starts_what_the_commands_say() -> None:
 
 
 def test_what_a_hub_has_is_fetched_where_the_network_is(project) -> None:
-    """Beside Snakemake, or in the partition that a profile names for the stage."""
+    """Beside Snakemake, or in the partition that the site file names for it."""
     corpus = {"source": "hub", "name": "a/b", "split": "train", "revision": 40 * "a", "column": "x"}
     study = {"extends": "workflow/config/bai2022/study.yaml", "study": "hub", "corpus": corpus}
     (project.folder / "hub.yaml").write_text(yaml.safe_dump(study))
@@ -107,12 +113,14 @@ def test_what_a_hub_has_is_fetched_where_the_network_is(project) -> None:
     look = 'include: "Snakefile"\nprint("local:", "tokens" in workflow._localrules)\n'
     (project.folder / "look.smk").write_text(look)
     command = ("snakemake", "--snakefile", "look.smk", "--dry-run", "--quiet", *PROFILE)
-    partition = ("--set-resources", "tokens:slurm_partition=with-network")
-    for given, local in (
-        (("hub.yaml",), True),
-        (("hub.yaml", *partition), False),
-    ):
-        assert f"local: {local}" in run(project, *command, "--configfile", *given)
+    site = project.folder / "workflow/site.yaml"
+    example = site.read_text()
+    try:
+        for line, local in (("", True), ("network_partition: with-network\n", False)):
+            site.write_text(example + line)
+            assert f"local: {local}" in run(project, *command, "--configfile", "hub.yaml")
+    finally:
+        site.write_text(example)
 
 
 def test_an_image_that_cannot_draw_still_trains(project) -> None:
@@ -120,7 +128,8 @@ def test_an_image_that_cannot_draw_still_trains(project) -> None:
     lock = project.folder / "images/samestep.json"
     whole = lock.read_text()
     facts = json.loads(whole) | {"versions": {"unmet": ["pandas needs numpy>=2"]}}
-    command = ("snakemake", "--dry-run", *PROFILE, "--configfile", STUDY, "--summary")
+    inside = ("--cores", "1", "--use-singularity")
+    command = ("snakemake", "--dry-run", *inside, "--configfile", STUDY, "--summary")
     try:
         lock.write_text(json.dumps(facts))
         said = run(project, *command, stream="stderr")
@@ -138,19 +147,33 @@ def test_without_the_image_the_study_says_how_to_make_it(tmp_path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_copied_profile_is_dry_run_before_an_image_exists(project, tmp_path) -> None:
-    """Partition and account stand in a profile of one's own; only a real start needs the image.
+def test_a_site_has_its_own_way_before_an_image_exists_and_by_a_copied_profile(
+    project, tmp_path
+) -> None:
+    """Only a real start needs the image.
 
     Snakemake finds the project's own profile too, which leaves its trigger `software-env` out.
     """
-    text = (project.folder / "workflow/profiles/slurm/config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(text.replace("# slurm_partition", "slurm_partition"))
-    images = project.folder / "images"
+    shutil.copy(project.folder / "workflow/profiles/slurm/config.yaml", tmp_path)
+    images, site = project.folder / "images", project.folder / "workflow/site.yaml"
+    example = site.read_text()
     images.rename(project.folder / "no-images")
     command = ("snakemake", "--dry-run", "--profile", str(tmp_path), "--configfile", STUDY)
+    own = {"partition": "gpu", "account": "me", "qos": "long", "max_minutes": 60}
     try:
+        site.write_text(yaml.safe_dump(yaml.safe_load(example) | own | {"gpus": "--gres=gpu:N"}))
         said = run(project, *command, stream="stderr")
         assert "there is no image" in said and "profiles/default for setting" in said
-        assert "slurm_partition=gpu" in run(project, *command)
+        shown = run(project, *command, "--printshellcmds")
+        site.unlink()
+        with pytest.raises(
+            AssertionError, match=r"error: there is no workflow/site.yaml, .*; copy"
+        ):
+            run(project, *command)
     finally:
+        site.write_text(example)
         (project.folder / "no-images").rename(images)
+    for asked in ("slurm_partition=gpu", "slurm_account=me", "qos=long", "gres=gpu:4"):
+        assert asked in shown
+    assert "--gres=gpu:4 --cpu-bind=none" in shown and "runtime=60" in shown
+    assert "slurm_extra=--exclusive --signal=B:USR1@120" in shown

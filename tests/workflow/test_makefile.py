@@ -74,18 +74,16 @@ def test_no_variable_is_run(project: Project, name: str) -> None:
         ("clean-results", "CONFIGFILE"),
         ("clean-results", "STUDY"),
     ]:
-        done = make(project, target, f"{variable}={name}", "CONFIRM=yes", "PARTIAL=yes")
+        done = make(project, target, f"{variable}={name}", "CONFIRM=yes")
         assert "there is no study" in refusal(done)
-    make(project, "archive", "CONFIGFILE=tiny.yaml", f"PARTIAL={name}")
     refusal(make(project, "clean-results", "CONFIGFILE=tiny.yaml", f"CONFIRM={name}"))
     refusal(make(project, "paper", f"FROM={name}"))
     assert results(project) == ["smoke", "tiny"]
 
 
 def test_an_empty_or_misspelt_value_is_no_other_choice(project: Project) -> None:
-    """`FROM=` ran the default study, `PARTIAL=no` packed a partial archive."""
+    """`FROM=` ran the default study."""
     assert "--archive: '' is no path" in refusal(make(project, "paper", "FROM="))
-    assert "--partial" in refusal(make(project, "archive", "CONFIGFILE=tiny.yaml", "PARTIAL=no"))
     assert not (project.folder / "arguments.txt").exists()
 
 

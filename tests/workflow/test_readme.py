@@ -14,6 +14,7 @@ from tests.workflow.project import ROOT
 
 # What cannot be run from within the suite, and where it is run instead.
 WORKFLOW = "tests/workflow/test_workflow.py::"
+SLURM = "tests/system/test_slurm.py::"
 ON_SLURM = "snakemake --profile workflow/profiles/slurm --configfile"
 BAI = "workflow/config/bai2022/study.yaml"
 DRY_RUN = "tests/workflow/test_cluster_commands.py::test_the_jobs_of_a_dry_run"
@@ -36,7 +37,7 @@ ELSEWHERE = {
     "python -m pipeline predict --study smoke --calibration calibration.json": (
         "tests/unit/launch/calibrate/test_calibrate.py::test_the_file_predicts_each_cell"
     ),
-    "python -m pipeline plan --study mechanisms --auto --calibration calibration.json": (
+    "python -m pipeline plan --study alpa2022 --auto --calibration calibration.json": (
         "tests/unit/planner/test_auto.py::test_the_link_decides"
     ),
     "python -m pipeline watch --study my-study.yaml": (
@@ -72,13 +73,18 @@ ELSEWHERE = {
     f"{ON_SLURM} workflow/config/cluster-check/study.yaml": (
         "tests/system/test_slurm_in_image.py::test_the_cluster_check_inside_the_image_equals_the_local_run"
     ),
+    "cp workflow/site.example.yaml workflow/site.yaml": (
+        "tests/unit/machine/test_site.py::test_the_example_is_what_counts_without_a_site"
+    ),
+    "python -m pipeline doctor --site": (
+        f"{SLURM}test_an_unknown_partition_is_named_by_the_doctor_and_by_the_workflow"
+    ),
     **dict.fromkeys(
-        (
-            f"sbatch --nodes={count} workflow/profiles/allocation/job.sh runs_on_{count} "
-            "--configfile workflow/config/cluster-check/study.yaml"
-            for count in (1, 2)
-        ),
-        "tests/system/test_slurm.py::test_runs_of_an_ended_allocation_go_on_in_the_next",
+        (f"python -m pipeline allocate --study cluster-check{sent}" for sent in ("", " | sh")),
+        f"{SLURM}test_runs_of_an_ended_allocation_go_on_in_the_next",
+    ),
+    "python -m pipeline watch --study cluster-check": (
+        "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.

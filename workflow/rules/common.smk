@@ -13,6 +13,7 @@ from pipeline.study.real_time import planned_order
 from pipeline.records import spec_to_write
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image, inherited
+from pipeline.machine.site import NO_RUNTIME, SITE_FILE, Site, load_site
 from pipeline.launch import preloaded
 from pipeline.launch.slurm import job_states
 from pipeline.launch.slurm.request import request
@@ -24,6 +25,10 @@ if workflow.is_main_process:
 # The sender of this job sends it again if it is lost (`retries` of the profile).
 if workflow.remote_exec:
     os.environ[inherited.SENT_AGAIN] = "yes"
+# What is sent to a cluster (by a profile with this resource), and its jobs, are as the site file says.
+ON_SITE = inherited.STOP in os.environ or "site" in (
+    workflow.resource_settings.default_resources or {}
+)
 # Snakemake has read the file already, with a reader that takes the last of two equal keys.
 try:
     for path in workflow.configfiles:
@@ -32,6 +37,7 @@ try:
     config.clear()
     config.update(resolved)
     STUDY = check_study(config, "configuration")
+    SITE = load_site() if ON_SITE else Site()
     if workflow.is_main_process:
         # An archive has no corpus.
         if UNDER:
@@ -55,12 +61,16 @@ RUNS = {spec.run_id.partition("/")[2]: resolve(spec) for spec in planned_order(S
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
 RECORDS = [f"{RESULTS}/runs/{run}/run.json" for run in RUNS]
 STEPS = [f"{RESULTS}/runs/{run}/steps.jsonl" for run in RUNS]
-REQUESTS = {name: request(run) for name, run in RUNS.items()}
+REQUESTS = {name: request(run, SITE) for name, run in RUNS.items()}
 # Runs of one machine are jobs of the rule `train`, the others of `train_on_nodes`.
 ON_NODES = [run for run in RUNS if REQUESTS[run].nodes > 1]
 NO_RUN = "(?!)"
 IMAGE = "images/samestep.sif"
-CONTAINED = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
+# Snakemake enters it for each stage; on a site the launchers of ranks do.
+IN_SNAKEMAKE = (
+    DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
+)
+CONTAINED = IN_SNAKEMAKE or (ON_SITE and SITE.runtime != NO_RUNTIME)
 UNMET, NO_IMAGE = [], None
 try:
     UNMET = image.unmet_requirements(Path(IMAGE)) if CONTAINED else []
@@ -69,7 +79,7 @@ except LaunchError as error:
     NO_IMAGE = str(error)
     if workflow.is_main_process:
         print(f"warning: {NO_IMAGE}", file=sys.stderr)
-if UNMET and workflow.is_main_process:
+if UNMET and IN_SNAKEMAKE and workflow.is_main_process:
     print(
         f"note: inside {IMAGE} only the training runs, the other stages run on this machine: "
         + "; ".join(UNMET),
@@ -97,6 +107,13 @@ def folder_of(name):
 def out_folder(wildcards, output):
     """The folder of a job's first output."""
     return str(Path(output[0]).parent)
+
+
+# Options of `train` that say what its ranks run in.
+PLACE = " ".join(
+    ([f"--image {IMAGE}"] if CONTAINED else [])
+    + ([f"--site {SITE_FILE}"] if ON_SITE else [])
+)
 
 
 def asked(name):

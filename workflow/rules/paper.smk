@@ -8,7 +8,6 @@ rule manuscript:
         metrics=METRICS,
         figures=FIGURES,
         tables=TABLES,
-        manifest=f"{TOKENS}/manifest.json",
         verdicts=VERDICTS if CLAIM_FILES else [],
         sources=[
             "paper/literal.lua",
@@ -41,8 +40,7 @@ rule manuscript:
     shell:
         "python -m pipeline paper --study {input.study} --metrics {input.metrics}"
         " --figures {params.figures} --tables {params.tables} {params.verdicts}"
-        " --manifest {input.manifest} --generated {params.generated}"
-        " --out {params.folder} 2> >(tee {log} >&2)"
+        " --generated {params.generated} --out {params.folder} 2> >(tee {log} >&2)"
 
 
 rule paper:

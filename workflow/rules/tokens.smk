@@ -1,8 +1,10 @@
 # Compute nodes may have no network: where text or tokeniser come from a hub, this stage runs beside
-# Snakemake, unless a profile names a partition for it (`set-resources`).
+# Snakemake, unless the site file names a partition for it.
 FROM_HUB = STUDY.corpus["source"] == "hub" or STUDY.tokenizer["kind"] == "pretrained"
-OF_TOKENS = workflow.resource_settings.overwrite_resources.get("tokens", {})
-if FROM_HUB and "slurm_partition" not in OF_TOKENS:
+OF_TOKENS = SITE.submission
+if SITE.network_partition and FROM_HUB:
+    OF_TOKENS = OF_TOKENS | {"slurm_partition": SITE.network_partition}
+if FROM_HUB and not SITE.network_partition:
 
     localrules:
         tokens,
@@ -17,6 +19,8 @@ rule tokens:
     log:
         f"{RESULTS}/logs/tokens.txt",
     threads: EVERY_CORE
+    resources:
+        **OF_TOKENS,
     params:
         folder=out_folder,
     shell:

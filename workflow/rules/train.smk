@@ -11,9 +11,13 @@ onstart:
         workflow.scheduler.job_rate_limiter = None
     if workflow.local_exec and not CONTAINED and (runs := to_train()):
         preloaded.start_stages()
-        preloaded.start_ranks(runs)
+        preloaded.start_ranks(runs, SITE.variables(os.environ, over_network=False))
     if "snakemake_executor_plugin_slurm" in sys.modules:
         job_states.send_again(sys.modules["snakemake_executor_plugin_slurm"])
+    if not SITE.accounting and hasattr(
+        workflow.executor_settings, "status_command"
+    ):
+        workflow.executor_settings.status_command = "squeue"
 
 
 # What the machine computes undisturbed: before the runs, with all cores to itself.
@@ -53,13 +57,17 @@ rule train:
         IMAGE
     threads: EVERY_CORE
     resources:
+        **SITE.submission,
         mem_mb=asked("memory_mb"),
         runtime=asked("minutes"),
         slurm_extra=asked("slurm_extra"),
-        cpus_per_task=-1,
+        gres=asked("gres"),
+        # The executor takes the number of tasks for one of each GPU, where GPUs are a `gres`.
+        tasks_per_gpu=0,
+        cpus_per_task=asked("cpus"),
         # The yardstick's too: finished runs are made again where the text of `shell` changes.
         image=lambda wildcards, input: " ".join(
-            ([f"--image {IMAGE}"] if CONTAINED else [])
+            [PLACE]
             + [
                 f"--yardstick {path}"
                 for path in YARDSTICK
@@ -75,8 +83,8 @@ rule train:
         " --out {params.folder} {resources.image} --attempt {resources.attempt}"
 
 
-# A run over several machines enters the container on each of them by itself: srun, which starts its
-# launchers, does not exist inside.
+# A run over several machines: srun, which does not exist inside an image, starts its launchers, and each
+# enters the image on its machine.
 rule train_on_nodes:
     input:
         spec=f"{RESULTS}/runs/{{run}}/spec.json",
@@ -89,20 +97,22 @@ rule train_on_nodes:
     wildcard_constraints:
         run="|".join(ON_NODES) or NO_RUN,
     priority: lambda wildcards: PRIORITY[wildcards.run]
-    # In container mode the job stays on the host, and srun enters the image.
     container:
-        None if CONTAINED else IMAGE
+        None if IN_SNAKEMAKE else IMAGE
     threads: EVERY_CORE
     resources:
+        **SITE.submission,
         mpi="srun",
         nodes=asked("nodes"),
         tasks=asked("nodes"),
         mem_mb=asked("memory_mb"),
         runtime=asked("minutes"),
         slurm_extra=asked("slurm_extra"),
+        gres=asked("gres"),
+        tasks_per_gpu=0,
+        cpus_per_task=asked("cpus"),
         srun=lambda wildcards: " ".join(REQUESTS[wildcards.run].srun),
-        cpus_per_task=-1,
-        image=f"--image {IMAGE}" if CONTAINED else "",
+        image=PLACE,
         attempt=lambda wildcards, attempt: attempt,
     params:
         tokens=folder_of("manifest"),

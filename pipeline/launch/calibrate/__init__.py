@@ -15,9 +15,11 @@ from typing import Any
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate import collectives, operators
 from pipeline.machine.facts import hardware, provenance
+from pipeline.planner.auto import layouts_of
 from pipeline.planner.operators import most_threads, of_study, work_of
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 VERSION = 2
@@ -29,6 +31,7 @@ SHARE = 0.5
 def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> dict[str, Any]:
     """The figures of this machine for a study, as the schema `calibration` has it.
 
+    Operators are those of its cells, and of the layouts that `plan --auto` ranks for it.
     Raises StudyError for a study of GPUs or of several machines.
     """
     runs = expand(study)
@@ -38,23 +41,32 @@ def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> di
             f"{study.cluster.network}; calibrate measures emulated nodes or the loopback of one "
             "machine of CPUs: take `predict --points` or `plan --model` for GPUs"
         )
-    if not (wanted := of_study(runs)):
+    if not of_study(runs):
         # Each of them is refused; the first says why.
         work_of(resolve(runs[0]))
-    threads = most_threads(runs, len(cores))
-    # First what forks: this process has no torch yet, and its threads would not survive.
-    sent = collectives.measured(runs, cores, seconds * (1 - SHARE))
-    rounds = operators.measured(wanted, cores, threads, seconds * SHARE)
-    timed = zip(wanted, zip(*(one["operators"] for one in rounds), strict=True), strict=True)
     return {
         "version": VERSION,
         "study": study.name,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "git_commit": provenance()["git_commit"],
-        "threads": threads,
         "cores_per_node": study.cluster.cores_per_node,
         "links": {link.name: link.to_dict() for link in study.cluster.links},
+        **figures(runs, [*runs, *layouts_of(study)], cores, seconds),
+    }
+
+
+def figures(
+    sending: Sequence[RunSpec], computing: Sequence[RunSpec], cores: Sequence[int], seconds: float
+) -> dict[str, Any]:
+    """Times of the collectives of some runs and of the operators of others, in some seconds."""
+    wanted, threads = of_study(computing), most_threads(sending, len(cores))
+    # First what forks: this process has no torch yet, and its threads would not survive.
+    sent = collectives.measured(sending, cores, seconds * (1 - SHARE))
+    rounds = operators.measured(wanted, cores, threads, seconds * SHARE)
+    timed = zip(wanted, zip(*(one["operators"] for one in rounds), strict=True), strict=True)
+    return {
+        "threads": threads,
         "host_seconds": statistics.median(one["host_seconds"] for one in rounds),
         "memory_bytes_per_second": statistics.median(one["memory"] for one in rounds),
         "operators": [

@@ -25,6 +25,8 @@ from pipeline.study.spec import RunSpec
 SMALLEST, LARGEST = 1 << 10, 1 << 24
 """Bytes. Between them sizes grow by 16; the gradients of the study are the last."""
 MOST_TIMES = 15
+LONGEST = 1.5
+"""Seconds of the machine; sizes that are to take longer are left to the line through the others."""
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "send")
 
 
@@ -102,7 +104,7 @@ def _times(
     each = seconds / (len(sizes) * len(KINDS))
     medians = []
     for kind in KINDS:
-        for count in sizes:
+        for place, count in enumerate(sizes):
             work = _work(kind, max(1, count // 4 // size), rank, size)
             took = [_once(work, pacer) for _ in range(3)]
             # All ranks make as many, by what the slowest of them took.
@@ -111,6 +113,9 @@ def _times(
             again = int(each / (factor * float(most)))
             took = took[1:] + [_once(work, pacer) for _ in range(min(MOST_TIMES, again))]
             medians.append({"kind": kind, "bytes": count, "seconds": statistics.median(took)})
+            larger = sizes[min(place + 1, len(sizes) - 1)] / count
+            if place and factor * float(most) * larger > LONGEST:
+                break
     dist.barrier()
     dist.destroy_process_group()
     return medians

@@ -64,88 +64,48 @@ def _timed(work: Callable[[], object], seconds: float, clock: Callable[[], float
 
 def _turns(operator: Operator) -> Callable[[], object]:
     """A call that takes the next of several sets of tensors."""
-    made = [KINDS[operator.kind](operator) for _ in range(COPIES)]
+    made = [_call(operator) for _ in range(COPIES)]
     turn = iter(range(1 << 60))
     return lambda: made[next(turn) % COPIES]()
 
 
-def _both(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
-    """Forward pass of a function of tensors, and its gradients for all inputs of numbers."""
-    import torch
-
-    needed = [one.requires_grad_() for one in inputs if one.is_floating_point()]
-    gradient = torch.ones_like(function(*inputs))
-    return lambda: torch.autograd.grad(function(*inputs), needed, gradient)
-
-
-def _made(operator: Operator, *shape: int) -> Tensor:
-    import torch
-
-    return torch.randn(*shape, dtype=getattr(torch, operator.dtype))
-
-
-def _product(operator: Operator) -> Callable[[], object]:
-    from torch.nn import functional
-
-    tokens, inputs, outputs = operator.sizes
-    make = partial(_made, operator)
-    return _both(functional.linear, make(tokens, inputs), make(outputs, inputs), make(outputs))
-
-
-def _attention(operator: Operator) -> Callable[[], object]:
-    from torch.nn import functional
-
-    fused = partial(functional.scaled_dot_product_attention, is_causal=True)
-    return _both(fused, *(_made(operator, *operator.sizes) for _ in range(3)))
-
-
-def _layer_norm(operator: Operator) -> Callable[[], object]:
-    from torch.nn import functional
-
-    width = operator.sizes[-1]
-    make = partial(_made, operator)
-    norm = functional.layer_norm
-    return _both(
-        lambda x, weight, bias: norm(x, (width,), weight, bias),
-        make(*operator.sizes), make(width), make(width),
-    )  # fmt: skip
-
-
-def _gelu(operator: Operator) -> Callable[[], object]:
-    from torch.nn import functional
-
-    return _both(partial(functional.gelu, approximate="tanh"), _made(operator, *operator.sizes))
-
-
-def _add(operator: Operator) -> Callable[[], object]:
-    import torch
-
-    return _both(torch.add, *(_made(operator, *operator.sizes) for _ in range(2)))
-
-
-def _cross_entropy(operator: Operator) -> Callable[[], object]:
+def _call(operator: Operator) -> Callable[[], object]:
+    """Both passes of an operator on tensors of its own; of `update` the step of the optimiser."""
     import torch
     from torch.nn import functional
 
-    targets = torch.randint(0, operator.sizes[1], operator.sizes[:1])
-    return _both(functional.cross_entropy, _made(operator, *operator.sizes), targets)
+    kind, sizes = operator.kind, operator.sizes
 
+    def made(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=getattr(torch, operator.dtype))
 
-def _embedding(operator: Operator) -> Callable[[], object]:
-    import torch
-    from torch.nn import functional
-
-    tokens, width, vocabulary = operator.sizes
-    ids = torch.randint(0, vocabulary, (tokens,))
-    return _both(lambda table: functional.embedding(ids, table), _made(operator, vocabulary, width))
-
-
-def _update(operator: Operator) -> Callable[[], object]:
-    """Norm, clipping and AdamW of so many numbers in so many tensors."""
-    import torch
-
-    numbers, tensors = operator.sizes
-    parameters = [_made(operator, max(1, numbers // tensors)) for _ in range(tensors)]
+    if kind == "product":
+        tokens, width, outputs = sizes
+        return _both(functional.linear, made(tokens, width), made(outputs, width), made(outputs))
+    if kind == "attention":
+        fused = partial(functional.scaled_dot_product_attention, is_causal=True)
+        return _both(fused, *(made(*sizes) for _ in range(3)))
+    if kind == "layer_norm":
+        width = sizes[-1]
+        return _both(
+            lambda x, weight, bias: functional.layer_norm(x, (width,), weight, bias),
+            made(*sizes), made(width), made(width),
+        )  # fmt: skip
+    if kind == "gelu":
+        return _both(partial(functional.gelu, approximate="tanh"), made(*sizes))
+    if kind == "add":
+        return _both(torch.add, made(*sizes), made(*sizes))
+    if kind == "cross_entropy":
+        targets = torch.randint(0, sizes[1], sizes[:1])
+        return _both(functional.cross_entropy, made(*sizes), targets)
+    if kind == "embedding":
+        tokens, width, vocabulary = sizes
+        ids = torch.randint(0, vocabulary, (tokens,))
+        return _both(lambda table: functional.embedding(ids, table), made(vocabulary, width))
+    assert kind == "update", kind
+    # Norm, clipping and AdamW of so many numbers in so many tensors.
+    numbers, tensors = sizes
+    parameters = [made(max(1, numbers // tensors)) for _ in range(tensors)]
     for one in parameters:
         one.grad = torch.ones_like(one)
     optimiser = torch.optim.AdamW(parameters, fused=True)
@@ -157,7 +117,10 @@ def _update(operator: Operator) -> Callable[[], object]:
     return update
 
 
-KINDS: dict[str, Callable[[Operator], Callable[[], object]]] = {
-    "product": _product, "attention": _attention, "layer_norm": _layer_norm, "gelu": _gelu,
-    "add": _add, "cross_entropy": _cross_entropy, "embedding": _embedding, "update": _update,
-}  # fmt: skip
+def _both(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
+    """Forward pass of a function of tensors, and its gradients for all inputs of numbers."""
+    import torch
+
+    needed = [one.requires_grad_() for one in inputs if one.is_floating_point()]
+    gradient = torch.ones_like(function(*inputs))
+    return lambda: torch.autograd.grad(function(*inputs), needed, gradient)

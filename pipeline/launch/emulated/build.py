@@ -73,9 +73,8 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         worker.import_heavy()
         for module in run.strategy.modules:
             importlib.import_module(module)
-        cables = nodes.listen()
         with EmulatedRun(run, nodes, shares, dilation, forward_seconds).running(args) as ranks:
-            return follow(ranks, cables.fault)
+            return follow(ranks)
 
 
 def _end(signum: int, frame: object) -> NoReturn:

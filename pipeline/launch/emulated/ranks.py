@@ -21,7 +21,7 @@ from pipeline.emulation.cores import Shares
 from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import Pacer, speed_of
-from pipeline.errors import LaunchError, LostError
+from pipeline.errors import LaunchError
 from pipeline.files import write_text
 from pipeline.machine.processes import die_with_parent, exit_status
 from pipeline.resolved import ResolvedRun
@@ -190,12 +190,11 @@ def result_of(pid: int, reader: int) -> Any:
     return json.loads(text)
 
 
-def follow(ranks: list[Rank], fault: Callable[[float], str | None] = time.sleep) -> int:
+def follow(ranks: list[Rank]) -> int:
     """Wait for the measured copy: 0 when all of it ended well, 128 + n after a kill by signal n.
 
-    Else 1. `fault` waits for so many seconds and says what happened to the network meanwhile.
-    Raises LostError where something did, and RuntimeError where the measured copy ended well, but
-    one that had to keep the machine busy ended before it.
+    Else 1. Raises RuntimeError where the measured copy ended well, but one that had to keep the
+    machine busy ended before it.
     """
     measured = [rank for rank in ranks if rank.copy == 0 and not rank.store]
     others = [rank for rank in ranks if rank not in measured]
@@ -206,8 +205,7 @@ def follow(ranks: list[Rank], fault: Callable[[float], str | None] = time.sleep)
             while time.monotonic() < deadline and None in (rank.poll() for rank in measured):
                 time.sleep(0.05)
             break
-        if (lost := fault(POLL_SECONDS)) is not None:
-            raise LostError(f"the emulated network is not whole: {lost}")
+        time.sleep(POLL_SECONDS)
     if killed := [code for rank in ranks if (code := rank.poll()) is not None and code < 0]:
         # Ranks that lose a peer may abort, which is a signal too.
         return exit_status(-signal.SIGKILL if -signal.SIGKILL in killed else killed[0])

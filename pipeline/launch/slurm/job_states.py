@@ -27,8 +27,7 @@ ENDED = {"PREEMPTED": "CANCELLED", "NODE_FAIL": "FAILED"}
 AGAIN = "it is sent again if retries are left"
 NO_ANSWER = (
     "does not say how the jobs stand, and until it does none of them is seen to end; on a cluster "
-    "without an accounting database set `slurm-status-command: squeue` in "
-    "workflow/profiles/slurm/config.yaml"
+    "without an accounting database set `accounting: false` in workflow/site.yaml"
 )
 
 

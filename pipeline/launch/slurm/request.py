@@ -1,10 +1,12 @@
-"""Resources that a run asks of a cluster's scheduler, computed from its spec and nothing else."""
+"""Resources that a run asks of a scheduler: how much by its spec, and how by the site file."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from pipeline.machine.site import Site
 from pipeline.models import num_parameters
 from pipeline.planner.memory import predict
 from pipeline.resolved import ResolvedRun
@@ -29,7 +31,7 @@ HOST_BYTES = 28
 """A parameter on the host of a GPU: what a rank starts from and what it writes, generously."""
 
 STOP_SIGNAL = "--signal=B:USR1@120"
-"""120 s before its end, or at its preemption, a job hears it (`envs/checkpoint_on_signal.sh`)."""
+"""120 s before its end, or at its preemption, a job hears it (`envs/begin_job.sh`)."""
 
 RESERVE = 1.25
 """Over the predicted peak: what the allocator keeps, and what the prediction misses."""
@@ -37,34 +39,51 @@ RESERVE = 1.25
 
 @dataclass(frozen=True)
 class Request:
-    """Resources of one run; all but `nodes` are for each node. The nodes are not shared."""
+    """Resources of one run; all but `nodes` are for each node."""
 
     nodes: int
     gpus: int
     memory_mb: int
     minutes: int
+    site: Site = field(default_factory=Site)
+
+    @property
+    def gpu_option(self) -> str:
+        """The option for the GPUs of a node as the site wants it; empty without GPUs."""
+        return f"{self.site.gpus.removesuffix('N')}{self.gpus}" if self.gpus else ""
+
+    @property
+    def gres(self) -> str:
+        """The GPUs as the resource `gres` of Snakemake's executor, which refuses the option."""
+        name, _, value = self.gpu_option.partition("=")
+        return value if name == "--gres" else ""
+
+    @property
+    def cpus(self) -> int:
+        """Cores of a node that others may use too; -1 for all of a node of one's own."""
+        return self.site.cpus_per_node or -1
 
     @property
     def slurm_extra(self) -> str:
         """sbatch's options for which Snakemake's executor has no resource."""
-        gpus = f" --gpus-per-node={self.gpus}" if self.gpus else ""
-        return f"--exclusive{gpus} {STOP_SIGNAL}"
+        whole = "" if self.site.cpus_per_node else "--exclusive"
+        return " ".join(filter(None, (whole, "" if self.gres else self.gpu_option, STOP_SIGNAL)))
 
     @property
     def srun(self) -> tuple[str, ...]:
-        """The command that starts one launcher on each node, with all that the node has."""
+        """The command that starts one launcher on each node, with all that the job has there."""
         return (
             "srun",
             f"--nodes={self.nodes}",
             f"--ntasks={self.nodes}",
             "--ntasks-per-node=1",
-            *([f"--gpus-per-node={self.gpus}"] if self.gpus else []),
+            *([self.gpu_option] if self.gpus else []),
             "--cpu-bind=none",
             "--kill-on-bad-exit=1",
         )
 
 
-def request(run: ResolvedRun) -> Request:
+def request(run: ResolvedRun, site: Site) -> Request:
     """Nodes, GPUs, memory and time of one run."""
     spec, count = run.spec, num_parameters(run.spec.model)
     if spec.world.device == "cuda":
@@ -73,11 +92,40 @@ def request(run: ResolvedRun) -> Request:
         # The root needs the most wherever ranks differ.
         peak = predict(spec).model_peak
         rank_mb = _steps(round(RESERVE * peak) + count * COPY_BYTES) + PROCESS_MB
+    minutes = math.ceil(spec.timeout_seconds / 60) + MINUTES_BESIDE
     return Request(
         nodes=spec.world.num_machines,
         gpus=run.gpus_per_machine,
         memory_mb=run.ranks_per_machine * rank_mb,
-        minutes=math.ceil(spec.timeout_seconds / 60) + MINUTES_BESIDE,
+        minutes=min(minutes, site.max_minutes or minutes),
+        site=site,
+    )
+
+
+def allocation(site: Site, nodes: int, requests: Sequence[Request]) -> tuple[str, ...]:
+    """The command sbatch for a job on so many nodes that holds all these runs, without its script.
+
+    Its time is the partition's where the site names no longest: it is queued again at its end.
+    """
+    most = max(requests, key=lambda one: one.gpus)
+    memory = max(one.memory_mb for one in requests)
+    asked = {
+        "nodes": nodes,
+        "partition": site.partition,
+        "account": site.account,
+        "qos": site.qos,
+        "constraint": site.constraint,
+        "time": site.max_minutes and min(site.max_minutes, sum(one.minutes for one in requests)),
+        "cpus-per-task": site.cpus_per_node,
+        "ntasks-per-node": site.cpus_per_node and 1,
+        # Of a node of one's own all of it.
+        "mem": memory if site.cpus_per_node else 0,
+    }
+    return (
+        "sbatch",
+        *(f"--{name}={value}" for name, value in asked.items() if value is not None),
+        *([] if site.cpus_per_node else ["--exclusive"]),
+        *([most.gpu_option] if most.gpus else []),
     )
 
 

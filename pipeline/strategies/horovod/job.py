@@ -2,8 +2,7 @@
 
 torchrun knows nothing of Horovod, and `hvd.init()` alone would quietly make each rank a job of
 size 1. So rank 0 starts Horovod's own rendezvous server, tells the others its address through the
-store that torchrun already runs, and every rank sets the documented `HOROVOD_*` variables. Under
-`horovodrun` they are set already and are left alone.
+store that torchrun already runs, and every rank sets the documented `HOROVOD_*` variables.
 """
 
 from __future__ import annotations
@@ -59,22 +58,21 @@ def _check_settings(settings: Mapping[str, str]) -> None:
 
 
 def _set_variables(layout: Layout, settings: Mapping[str, str]) -> None:
-    """Set what Horovod reads when it starts; under torchrun that includes where to meet."""
+    """Set what Horovod reads when it starts, and where the ranks meet."""
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
     os.environ.update(settings)
     os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
-    if "HOROVOD_RANK" not in os.environ and layout.num_processes > 1:
+    if layout.num_processes > 1:
         os.environ.update(_meet())
 
 
 def _check_size(layout: Layout) -> None:
     """Raise LaunchError where the launcher's world is not the layout's, before anything waits."""
-    names = ("HOROVOD_SIZE", "WORLD_SIZE")
-    stated = next((os.environ[name] for name in names if name in os.environ), None)
+    stated = os.environ.get("WORLD_SIZE")
     if stated is None and layout.num_processes > 1:
         raise LaunchError(
-            f"no WORLD_SIZE or HOROVOD_SIZE in the environment, expected {layout.num_processes} "
-            "ranks; start the worker through torchrun (`python -m pipeline train` does)"
+            f"no WORLD_SIZE in the environment, expected {layout.num_processes} ranks; "
+            "start the worker through torchrun (`python -m pipeline train` does)"
         )
     if int(stated or "1") != layout.num_processes:
         raise LaunchError(

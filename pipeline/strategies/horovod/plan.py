@@ -1,7 +1,7 @@
 """Horovod: the ring all-reduce of Sergeev and Del Balso (arXiv 1802.05799), the real package.
 
-Started by torchrun like every strategy, or by `horovodrun` with the worker's same arguments. Where
-Horovod is not built for the installed torch, the cell is `unsupported` with the reason.
+Started by torchrun like every strategy. Where Horovod is not built for the installed torch, the
+cell is `unsupported` with the reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Horovod(Strategy):
         "compression",
         "optimiser_steps",
     )
-    lossy_wire = ("compression",)
+    lossy_wire = (("compression", "fp16"),)
 
     compression: str = "none"
     fusion_threshold_mb: int = 128

@@ -69,9 +69,16 @@ class Pipelined(Strategy):
         return replace(found, chunks=chunks) if found else None
 
     def passes(self, degrees: Degrees) -> dict[str, Any]:
-        """Knobs of the schedule: interleaved where a rank has several stages."""
-        chunks = {"schedule": "interleaved", "chunks": degrees.chunks} if degrees.chunks > 1 else {}
-        return {**chunks, "microbatches": degrees.microbatches}
+        """Knobs of the schedule: interleaved where a rank has several stages.
+
+        GPipe where there are fewer micro-batches than ranks, which torch's 1F1B refuses.
+        """
+        knobs: dict[str, Any] = {"microbatches": degrees.microbatches}
+        if degrees.chunks > 1:
+            knobs |= {"schedule": "interleaved", "chunks": degrees.chunks}
+        elif degrees.microbatches < degrees.pipeline:
+            knobs |= {"schedule": "gpipe"}
+        return knobs
 
     def idle_share(self, spec: RunSpec) -> float:
         """The bubble's share of a step, see `Schedule.bubble`."""

@@ -154,6 +154,11 @@ def make(
             f"{nearest(cut, sequences)}"
         )
     total = cut * accumulation
+    if name == "1f1b" and total < stages.ranks:
+        raise StudyError(
+            f"{run}: schedule 1f1b passes {total} micro-batches through {stages.ranks} pipeline "
+            "ranks, and torch's needs one for each; set schedule to gpipe, or more of them"
+        )
     if name not in ONE_STAGE and total % _rounds(total, stages.ranks):
         fitting = [
             n

@@ -148,13 +148,15 @@ class Sharded(Strategy):
         weights = each * models.num_parameters(spec.model)
         if self.stage == 1:
             buckets = max(1.0, gradients / BUCKET_BYTES)
-            return along(layout, DATA, "(n-1)/n (G + W)", gradients + weights, buckets)
+            total, formula = gradients + weights, "(n-1)/n (G + W)"
+            return along(layout, DATA, formula, total, buckets, halves=True)
         groups = (spec.model.num_layers + 1) / 2
         if self.stage == 2:
             total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
-            return along(layout, DATA, formula, total, (pieces + 1) * groups)
+            return along(layout, DATA, formula, total, (pieces + 1) * groups, halves=True)
         total = pieces * (weights + blocks) + gradients
-        return along(layout, DATA, "(n-1)/n (m (W + B) + G)", total, (2 * pieces + 1) * groups)
+        formula, messages = "(n-1)/n (m (W + B) + G)", (2 * pieces + 1) * groups
+        return along(layout, DATA, formula, total, messages, halves=True)
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""

@@ -66,7 +66,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished study and its archive, made once and copied for each test."""
     folder = tmp_path_factory.mktemp("packed")
     finished_study(folder / "fake")
-    write_zip(contents(folder / "fake", partial=False), folder / "fake.zip")
+    write_zip(contents(folder / "fake"), folder / "fake.zip")
     return folder
 
 

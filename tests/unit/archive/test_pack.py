@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.archive.layout import EXPECTED, METRICS_FILE, products
+from pipeline.archive.layout import EXPECTED, products
 from pipeline.archive.pack import contents, write_zip
 from pipeline.archive.unpack import check_records, extract
 from pipeline.errors import ArchiveError, RecordError
-from pipeline.files import note_made
 from pipeline.study.study import Study
 from tests.unit.archive.conftest import finished_study
 
@@ -57,7 +55,7 @@ def test_packed_again_later_it_has_the_same_bytes(results: Path, archive: Path) 
     for path in results.rglob("*"):
         path.touch()
         path.chmod(0o700)
-    write_zip(contents(results, partial=False), again)
+    write_zip(contents(results), again)
     assert again.read_bytes() == archive.read_bytes()
 
 
@@ -73,74 +71,20 @@ def test_nothing_but_the_zip_tells_when_or_by_whom(archive: Path) -> None:
 def test_an_unfinished_study_is_refused(results: Path, name: str) -> None:
     (results / name).unlink()
     with pytest.raises(ArchiveError, match=r"'fake' is unfinished: .*" + name):
-        contents(results, partial=False)
-
-
-def test_a_partial_archive_holds_the_records_that_are_there_and_no_results(results: Path) -> None:
-    (results / "runs/dps/n1/r0/run.json").unlink()
-    parts = contents(results, partial=True)
-    assert "runs/single/n1/r0/run.json" in parts and "runs/dps/n1/r0/spec.json" not in parts
-    assert not set(parts) & set(
-        products(Study.of(json.loads((results / "study.json").read_text())))
-    )
-    facts = json.loads(bytes(parts["archive.json"]))
-    assert facts["num_recorded"] == 1 and facts["num_runs"] == 2
-
-
-@pytest.mark.parametrize("name", ["report.html", "paper", "tokens/manifest.json", "runs/single"])
-def test_what_a_symlink_leads_to_is_not_packed(results: Path, tmp_path: Path, name: str) -> None:
-    (results / "report.html").write_text("page")
-    note_made([results / "report.html"], results / METRICS_FILE)
-    elsewhere = Path(shutil.move(results / name, tmp_path / "elsewhere"))
-    (results / name).symlink_to(elsewhere)
-    with pytest.raises(ArchiveError, match=r"symlink to .*; put the file itself"):
-        contents(results, partial=False)
-    (tmp_path / "link").symlink_to(results)  # the whole of it may lie where there is room
-    (results / name).unlink()
-    elsewhere.rename(results / name)
-    assert contents(tmp_path / "link", partial=False)
-
-
-def test_without_a_record_there_is_no_archive(results: Path) -> None:
-    for path in results.glob("runs/*/*/*/run.json"):
-        path.unlink()
-    with pytest.raises(ArchiveError, match="no record"):
-        contents(results, partial=True)
-
-
-def test_metrics_of_other_records_are_refused(results: Path) -> None:
-    other = finished_study(results.with_name("other"), seeds=[7])
-    metrics = results / "metrics/metrics.parquet"
-    metrics.write_bytes((other / "metrics/metrics.parquet").read_bytes())
-    with pytest.raises(ArchiveError, match=r"metrics\.parquet is not what these records"):
-        contents(results, partial=False)
+        contents(results)
 
 
 def test_an_invalid_record_is_refused(results: Path) -> None:
     path = results / "runs/single/n1/r0/run.json"
     path.write_text(path.read_text().replace('"measured"', '"guessed"'))
     with pytest.raises(RecordError, match=r"\$\.origin"):
-        contents(results, partial=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("tokens/manifest.json", "was trained on tokens"),
-        ("runs/single/n1/r0/spec.json", "is not the spec in run.json"),
-    ],
-)
-def test_inputs_of_other_runs_are_refused(results: Path, name: str, message: str) -> None:
-    path = results / name
-    path.write_text(path.read_text() + "\n")
-    with pytest.raises(ArchiveError, match=message):
-        contents(results, partial=False)
+        contents(results)
 
 
 def test_too_much_for_one_archive(results: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.archive.layout.MAX_BYTES", 100)
     with pytest.raises(ArchiveError, match="holds at most"):
-        write_zip(contents(results, partial=False), tmp_path / "big.zip")
+        write_zip(contents(results), tmp_path / "big.zip")
     assert not (tmp_path / "big.zip").exists()
 
 
@@ -163,7 +107,7 @@ def test_a_study_file_names_results_and_archive(results: Path, tmp_path: Path, m
 
 def test_profiled_runs_are_packed_and_taken_up_again(tmp_path: Path) -> None:
     results = finished_study(tmp_path / "fake", profile={"steps": 8})
-    write_zip(contents(results, partial=False), tmp_path / "fake.zip")
+    write_zip(contents(results), tmp_path / "fake.zip")
     extract(tmp_path / "fake.zip", tmp_path / "again")
     assert (tmp_path / "again/runs/single/n1/p0/steps.jsonl").is_file()
     assert check_records(tmp_path / "again") == "fake"
@@ -176,4 +120,4 @@ def test_a_study_without_a_profiled_run_that_it_asks_for_is_unfinished(tmp_path:
     results = finished_study(tmp_path / "fake", profile={"steps": 8})
     (results / "runs/dps/n1/p0/run.json").unlink()
     with pytest.raises(ArchiveError, match=r"unfinished: .*dps/n1/p0/run\.json"):
-        contents(results, partial=False)
+        contents(results)

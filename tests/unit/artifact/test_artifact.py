@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from pipeline import schemas
 from pipeline.__main__ import main
 from pipeline.artifact import badges, sbom
-from pipeline.artifact.build import per_claim, render, targets
+from pipeline.artifact.build import LICENCE, duration, needs, per_claim, render, size, targets
 from pipeline.errors import SamestepError
 from pipeline.metrics.select import seconds_of_runs
 from pipeline.paper.numbers import collect
@@ -31,6 +32,7 @@ jinja2==3.1.6 \\
 torch==9.9
 """
 IMAGE = {"image_digest": f"sha256:{SUM}", "versions": {"torch": "2.1", "cuda": None, "unmet": []}}
+MANIFEST = {"num_tokens": 2_345_678, "num_documents": 812, "dtype": "uint16"}
 VERSIONS = {"python": "3.11.7", "horovod": "0.28.1", "samestep": "0.1.0"}
 
 
@@ -45,7 +47,30 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def numbers(table: pd.DataFrame) -> dict[str, Any]:
-    return collect(Study.of(make_study(repeats=2)), table)
+    study = Study.of(make_study(repeats=2))
+    return collect(study, table) | needs(study, table, MANIFEST)
+
+
+def test_times_and_sizes_are_sums_over_the_records(
+    numbers: dict[str, Any], table: pd.DataFrame
+) -> None:
+    found = numbers["appendix"]
+    assert (found["total"], found["elapsed"], found["profiled"]) == ("16 minutes",) * 2 + ("",)
+    assert found["tokens"]["size"] == "4.7 MB" and found["tokens"]["count"] == "2,345,678"
+    sizes = table.loc[table["metric"] == "record_bytes", "value"]
+    assert len(sizes) == 32 and found["records"] == size(sizes.sum())
+    assert found["kick"] == {"time": "30 seconds", "fits": True}
+    profiled = {"repeats": 2, "profile": {"steps": 8}}
+    more = needs(Study.of(make_study(**profiled)), make_table(**profiled), None)["appendix"]
+    told = [more[name] for name in ("total", "profiled", "elapsed", "tokens")]
+    assert told == ["16 minutes", "8.0 minutes", "24 minutes", {}]
+    assert yaml.safe_load(Path("CITATION.cff").read_text())["license"] == LICENCE
+
+
+def test_two_digits_are_enough_to_plan_with() -> None:
+    times = [duration(seconds) for seconds in (1, 119, 120, 5400, 36_000)]
+    assert times == ["1 second", "119 seconds", "2.0 minutes", "90 minutes", "10 hours"]
+    assert [size(count) for count in (1_500, 2.34e6, 1.2e9)] == ["1.5 kB", "2.3 MB", "1.2 GB"]
 
 
 def test_the_sbom_holds_the_lock_and_fits_the_schema() -> None:

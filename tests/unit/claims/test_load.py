@@ -7,7 +7,7 @@ import yaml
 
 from pipeline.claims.load import FOLDER, files_of, load_claims, parse
 from pipeline.errors import ClaimError
-from pipeline.study.load import CONFIG, load_study
+from pipeline.study.load import find_study, load_study
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 
@@ -107,10 +107,12 @@ def test_a_file_that_is_missing_or_not_yaml_is_one_line(tmp_path: Path) -> None:
 def test_a_study_that_names_unknown_claims_is_refused() -> None:
     assert files_of(Study.of(make_study())) == []
     assert files_of(Study.of(make_study(claims=["bai2022"]))) == [FOLDER / "bai2022/claims.yaml"]
-    with pytest.raises(ClaimError, match="the claims 'bai2021'; use one of alpa"):
+    # As studies in archives name them.
+    assert files_of(Study.of(make_study(claims=["ptdp"]))) == [FOLDER / "ptdp2021/claims.yaml"]
+    with pytest.raises(ClaimError, match="the claims 'bai2021'; use one of alpa2022"):
         files_of(Study.of(make_study(claims=["bai2021"])))
 
 
 @pytest.mark.parametrize("name", ["smoke", "bai2022", "bai2022-as-published"])
 def test_every_shipped_study_is_held_against_the_claims(name: str) -> None:
-    assert files_of(load_study(CONFIG / name / "study.yaml"))
+    assert files_of(load_study(find_study(name)))

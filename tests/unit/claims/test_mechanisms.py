@@ -23,9 +23,9 @@ from pipeline.claims.types import (
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
 from pipeline.study.expansion import expand
-from pipeline.study.load import find_study, load_study
+from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.spec import RunSpec
-from tests.claims_worlds import REPEATS, make_world, world_study
+from tests.claims_worlds import REPEATS, make_world, selectors, world_study
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
            "network": "emulated", "cores_per_node": 1,
@@ -73,11 +73,14 @@ def claim(kind: str, metric: str, comparison: str, bound: float, tolerance: floa
     pair = {"a": "a", "b": "b"} if kind == "ratio" else {"a": "a"}
     test = {"kind": kind, "metric": metric, **pair, "where": "several_nodes",
             "comparison": comparison, "bound": bound}  # fmt: skip
-    test |= {"tolerance": tolerance} if tolerance else {}
+    return claimed(test | ({"tolerance": tolerance} if tolerance else {}))
+
+
+def claimed(test: dict[str, Any]) -> Claim:
     cells = {"a": "ddp", "b": "horovod"}
     content = {
         "publication": "PTD-P",
-        "reference": "ptdp",
+        "reference": "ptdp2021",
         "sources": {"paper": "arXiv 2104.04473"},
         "made_at": {"device": "cuda", "hardware": "A100", "nodes": 8, "ranks_per_node": 8,
                     "parameters": 1e9},
@@ -162,15 +165,30 @@ def test_one_profiled_run_has_no_bubble_that_decides(world: Evidence) -> None:
     assert found.verdict == UNDECIDED and "no interval: 1 of the 6" in found.why
 
 
-def test_each_selector_of_a_mechanism_means_one_cell_of_the_study() -> None:
-    study = load_study(find_study("mechanisms"))
-    runs = [run for run in expand(study) if run.repeat == 0]
-    for paper in study.claims:
-        for one in load_claims(FOLDER / paper / "claims.yaml"):
-            asked = [one.test[key] for key in ("a", "b") if key in one.test]
-            for selector in (each for each in asked if each.precision == "fp32"):
-                found = {run.cell for run in runs if means(selector, run)}
-                assert len(found) == 1, (one.id, str(selector), found)
+def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
+    same = claimed({"kind": "same_steps", "cells": ["a", "b"]})
+    rows = world.table["metric"] == "parity_verdict"
+    for word, verdict in (
+        ("equal", REPRODUCED),
+        ("NOT EQUAL", NOT_REPRODUCED),
+        ("not compared: no single-device run", NOT_TESTABLE),
+    ):
+        table = world.table.copy()
+        table.loc[rows, "text"] = "equal"
+        table.loc[rows & (table["cell"] == "ring"), "text"] = word
+        found = judge(same, Evidence(world.study, table))
+        assert (found.verdict, found.effect) == (verdict, None), found.line
+        assert "ring" in found.why and corrected([found]) == [found]
+
+
+@pytest.mark.parametrize("paper", ["ptdp2021", "gspmd2021", "mtnlg2022", "alpa2022"])
+def test_each_selector_of_a_mechanism_means_one_cell_of_its_studies(paper: str) -> None:
+    files = [path for name, path in shipped_studies().items() if name.startswith(paper)]
+    runs = [run for path in files for run in expand(load_study(path)) if run.repeat == 0]
+    for one in load_claims(FOLDER / paper / "claims.yaml"):
+        for selector in (each for each in selectors(one) if each.precision == "fp32"):
+            found = {(run.study, run.cell) for run in runs if means(selector, run)}
+            assert len(found) == 1, (one.id, str(selector), found)
 
 
 def means(want: Selector, run: RunSpec) -> bool:
@@ -180,4 +198,5 @@ def means(want: Selector, run: RunSpec) -> bool:
         and all(run.options.get(key, False) == value for key, value in want.options.items())
         and all(axes.get(name, 1) == size for name, size in want.axes.items())
         and want.accumulation in (None, run.workload.accumulation_steps)
+        and want.scaling in (None, run.workload.scaling)
     )

@@ -96,7 +96,9 @@ def test_no_prediction_is_a_verdict() -> None:
 
 
 def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
-    assert {claim.document for claim in PREDICTED} == {"Bai 2022", "PTD-P", "MT-NLG 530B"}
+    assert {claim.document for claim in PREDICTED} == {
+        "Alpa", "Bai 2022", "MT-NLG 530B", "PTD-P",
+    }  # fmt: skip
     for claim in PREDICTED:
         made, found = claim.made_at, predicted(claim)
         assert found.low and found.value and found.high
@@ -109,8 +111,9 @@ def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
                 ranks.add(int(row["gpus"]))
                 assert made.hardware in row["hardware"]
                 assert int(row["gpus_per_node"]) == made.ranks_per_node
-                assert int(row["tp"]) == cell.axes.get("tensor", 1)
-                assert int(row["pp"]) == cell.axes.get("pipeline", 1)
+                # Alpa's layout was searched and is not printed.
+                assert row["tp"] in ("", str(cell.axes.get("tensor", 1)))
+                assert row["pp"] in ("", str(cell.axes.get("pipeline", 1)))
                 assert int(row["zero"] or 0) == cell.options.get("stage", 0)
                 assert (row["precision"] == "fp32") == (cell.precision == "fp32")
                 width = int(row["layers"]) * int(row["hidden"]) ** 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pipeline.claims.judge import judge
@@ -21,7 +19,7 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import compound, to_dict
 from pipeline.metrics.select import pick
 from pipeline.schemas import validate
-from pipeline.study.load import load_study
+from pipeline.study.load import find_study, load_study
 from tests.claims_worlds import (
     arranged,
     copy,
@@ -131,7 +129,12 @@ def test_every_claim_of_the_study_is_shipped() -> None:
         assert any(claim.id.startswith(name) for claim in CLAIMS), name
     assert len(set(IDS)) == len(IDS)
     # Kinds for other publications have their tests in test_other_papers.py and test_mechanisms.py.
-    assert set(KINDS) - {claim.kind for claim in CLAIMS} == {"trend", "absolute", "formula"}
+    assert set(KINDS) - {claim.kind for claim in CLAIMS} == {
+        "trend",
+        "absolute",
+        "formula",
+        "same_steps",
+    }
 
 
 def test_sources_that_disagree_cannot_both_be_reproduced(world: Evidence) -> None:
@@ -160,7 +163,7 @@ def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
 
 
 def test_the_ablations_have_the_cells_of_their_claims() -> None:
-    study = load_study(Path("workflow/config/bai2022-ablations/study.yaml")).to_dict()
+    study = load_study(find_study("bai2022-ablations")).to_dict()
     evidence = make_world(**{key: study[key] for key in ("cells", "cluster", "compares")})
     for claim in CLAIMS:
         if claim.id in ("empty-cache-costs", "small-batch-diverges", "amp-fits-batch-4"):

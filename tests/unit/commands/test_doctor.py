@@ -1,11 +1,14 @@
 """What the doctor reports, that no probe takes the others down, and its exit status."""
 
+import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from pipeline.__main__ import main
 from pipeline.doctor import probes, show, studies
@@ -177,3 +180,67 @@ def test_rdma_names_each_library_that_is_absent(monkeypatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda library: None)
     monkeypatch.setattr(Path, "glob", lambda folder, pattern: [folder / "libmlx5.so"])
     assert probes.rdma().status == "ok"
+
+
+PROGRAMS = {
+    "sinfo": "echo main 4 nodes",
+    "sacct": 'echo "sacct: error: Slurm accounting storage is disabled" >&2; exit 1',
+    "srun": "echo usage: srun $PYXIS",
+    "sbatch": """case "$*" in
+        *=nope*) echo "sbatch: error: invalid partition specified: nope" >&2; exit 1 ;;
+        *gres*) echo "sbatch: error: Invalid generic resource (gres) specification" >&2; exit 1 ;;
+    esac""",
+}
+"""Of SLURM as `doctor --site` asks them."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({}, "ok", "slurm +main 4 nodes"),
+        (
+            {"partition": "main"},
+            "ok",
+            "jobs +SLURM takes --nodes=1 --partition=main --mem=0 --excl",
+        ),
+        ({}, "ok", "gpus +SLURM takes .* --gpus-per-node=1$"),
+        ({}, "missing", "accounting +.*storage is disabled\n.*-> write `accounting: false`"),
+        ({"accounting": False}, "ok", "accounting"),
+        ({"partition": "nope"}, "missing", "jobs +SLURM refuses .*: .*specified: nope\n.*-> corr"),
+        ({"network_partition": "nope"}, "missing", "network +SLURM refuses"),
+        ({"gpus": "--gres=gpu:h100:N"}, "missing", "gpus +SLURM refuses .*--gres=gpu:h100:1: "),
+        (
+            {"before": ["true", "no-such-module a"]},
+            "missing",
+            "before .*not found.*'no-such-module",
+        ),
+        ({}, "missing", "container +no apptainer or singularity\n.*-> load its module"),
+        ({"before": ["apptainer() { :; }"]}, "missing", "container +apptainer; there is no image"),
+        (
+            {"container": {"runtime": "pyxis"}},
+            "missing",
+            "container +srun has no --container-image",
+        ),
+        ({"scratch": "/no/such"}, "note", "folders +not on this machine: /no/such"),
+        ({"environment": {"NCCL_IB_HCA": "a,b"}}, "ok", "environment +NCCL_IB_HCA=a,b"),
+    ],
+)
+def test_the_site_file_is_held_against_its_cluster(
+    tmp_path, monkeypatch, capsys, changes, status, said
+) -> None:
+    for name, text in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("sh", "grep"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Path("workflow").mkdir()
+    site = {"container": {"runtime": "apptainer"}} | changes
+    Path("workflow/site.yaml").write_text(yaml.safe_dump(site))
+    assert main(["doctor", "--site"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(f"^{status} +{said}", shown, re.MULTILINE), shown
+    Path("workflow/site.yaml").write_text("partitoin: x\n")
+    assert main(["doctor", "--site"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

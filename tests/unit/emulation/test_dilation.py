@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.emulation.dilation import Dilation, dilate, least_dilation, places
+from pipeline.emulation.dilation import Dilation, dilate, places
 from pipeline.study.spec import WorldSpec
 
 
@@ -36,7 +36,6 @@ def test_every_node_counts_as_having_its_own_cores(
 
 
 def test_more_can_be_asked_for_but_not_less(monkeypatch) -> None:
-    assert least_dilation() == 1
     monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "8")
     assert dilate(world(2), 2).factor == 8
     monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "2")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -44,58 +45,43 @@ REACHED, SLOW = [950.0, 940.0], [950.0, 300.0]
 SPINNER = "another program uses core 0: python (process 7)"
 
 
-def when_quiet(
-    cores: Callable[[], list[float]], rates: Callable[[], list[float]], told: list[str]
-) -> tuple[list[float], list[float], str | None]:
+PAUSE, LATE = measured.PAUSE_SECONDS, measured.PATIENCE_SECONDS
+CASES: dict[str, tuple[list[list[float]], list[list[float]], tuple[Any, ...], float, int]] = {
+    "a quiet machine is measured once": ([QUIET], [REACHED], (QUIET, REACHED, None), 0, 0),
+    "a busy one is waited for, and said once": (
+        [BUSY, BUSY, QUIET], [REACHED], (QUIET, REACHED, None), 2 * PAUSE, 2,
+    ),
+    "work that comes while rates are measured spoils them": (
+        [QUIET, BUSY, QUIET], [SLOW, REACHED], (QUIET, REACHED, None), PAUSE, 2,
+    ),
+    "a rate that is missed once is measured again": (
+        [QUIET], [SLOW, SLOW, REACHED], (QUIET, REACHED, None), 2 * PAUSE, 2,
+    ),
+    "one that a quiet machine never reaches is told soon": (
+        [QUIET], [SLOW], (QUIET, SLOW, None), 2 * PAUSE, 2,
+    ),
+    "a machine that stays busy is told with the programs": (
+        [BUSY], [SLOW], (BUSY, [], f"{SPINNER}, other (process 8)"), LATE + PAUSE, 1,
+    ),
+    "one node has no rate": ([QUIET], [[]], (QUIET, [], None), 0, 0),
+}  # fmt: skip
+"""Looks at the cores, at the rates, what is taken, the seconds, and how many lines are told."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_figures_are_those_of_a_quiet_machine(clock, name) -> None:
+    cores, rates, taken, seconds, lines = CASES[name]
+    told: list[str] = []
+
     def wait(had: Sequence[float]) -> str:
-        time.sleep(measured.PAUSE_SECONDS)
+        time.sleep(PAUSE)
         return SPINNER if not told else f"{SPINNER}, other (process 8)"
 
-    return measured._when_quiet(cores, rates, 0.7, LINK, 60, wait, told.append)
-
-
-def test_a_quiet_machine_is_measured_once(clock) -> None:
-    told: list[str] = []
-    assert when_quiet(answers(QUIET), answers(REACHED), told) == (QUIET, REACHED, None)
-    assert (clock, told) == ([0.0], [])
-
-
-def test_a_busy_machine_is_waited_for_and_said_once(clock) -> None:
-    told: list[str] = []
-    found = when_quiet(answers(BUSY, BUSY, QUIET), answers(REACHED), told)
-    assert found == (QUIET, REACHED, None)
-    assert clock == [2 * measured.PAUSE_SECONDS]
-    assert told == [f"waits: {SPINNER}", "the machine is quiet again"]
-
-
-def test_work_that_comes_while_rates_are_measured_spoils_them(clock) -> None:
-    found = when_quiet(answers(QUIET, BUSY, QUIET), answers(SLOW, REACHED), [])
-    assert found == (QUIET, REACHED, None)
-
-
-def test_a_rate_that_is_missed_once_is_measured_again(clock) -> None:
-    found = when_quiet(answers(QUIET), answers(SLOW, SLOW, REACHED), [])
-    assert found == (QUIET, REACHED, None)
-
-
-def test_a_rate_that_a_quiet_machine_never_reaches_is_told_soon(clock) -> None:
-    looks = iter([SLOW] * measured.ATTEMPTS)
-    assert when_quiet(answers(QUIET), lambda: next(looks), []) == (QUIET, SLOW, None)
-    assert list(looks) == []
-    assert clock[0] < measured.PATIENCE_SECONDS
-
-
-def test_a_machine_that_stays_busy_is_told_with_the_program(clock) -> None:
-    assert when_quiet(answers(BUSY), answers(SLOW), []) == (
-        BUSY,
-        [],
-        f"{SPINNER}, other (process 8)",
+    found = measured._when_quiet(
+        answers(*cores), answers(*rates), 0.7, LINK, LATE, wait, told.append
     )
-    assert clock[0] > measured.PATIENCE_SECONDS
-
-
-def test_one_node_has_no_rate(clock) -> None:
-    assert when_quiet(answers(QUIET), answers([]), []) == (QUIET, [], None)
+    assert (found, clock[0]) == (taken, seconds)
+    assert told == [f"waits: {SPINNER}", "the machine is quiet again"][:lines]
 
 
 def test_a_run_that_was_disturbed_is_no_result() -> None:
@@ -157,6 +143,7 @@ def test_rates_of_the_same_links_are_measured_once_in_a_while(monkeypatch) -> No
 
     monkeypatch.setattr(measured, "_cores", found("cores", [1.0, 1.0]))
     monkeypatch.setattr(measured, "_rates", found("rates", [95.0, 96.0]))
+    monkeypatch.setattr(measured, "_latency", lambda *_: 7.5)
     nodes = SimpleNamespace(count=2, tcp=dict)
     shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
 
@@ -168,6 +155,7 @@ def test_rates_of_the_same_links_are_measured_once_in_a_while(monkeypatch) -> No
     first, second = record(0, link), record(1, link)
     assert measuring == ["cores", "rates", "cores"]
     assert first["measured_mbits"] == second["measured_mbits"] == [95.0, 96.0]
+    assert first["latency_us"] == second["latency_us"] == 7.5
     assert "rates_measured_by" not in first
     assert second["rates_measured_by"] == replace(SPEC, repeat=0).run_id
     assert "rates_measured_by" not in record(2, LinkSpec("other", 99))

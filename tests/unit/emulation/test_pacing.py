@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.now, self.thread, self.process = 100.0, 5.0, 7.0
-        self.start, self.wake, self.waits = self.now, 0.0, 0
+        self.wake, self.waits = 0.0, 0
 
     def work(self, seconds: float, *, others: float = 0.0, behind: float = 0.0) -> None:
         """The main thread computes, `others` is the other threads' work, `behind` the core's."""
@@ -48,98 +49,113 @@ def machine(monkeypatch) -> Machine:
     return machine
 
 
-def paced(machine: Machine, factor: float = 4.0, **kwargs) -> Pacer:
-    pacer = Pacer(factor, **kwargs)
+Event = Callable[[Machine, Pacer], object]
+
+
+def work(seconds: float, **more: float) -> Event:
+    return lambda machine, _: machine.work(seconds, **more)
+
+
+def wait(seconds: float, threads: float = 0.0) -> Event:
+    """Wait for others, while the threads of a collective work."""
+
+    def event(machine: Machine, _: Pacer) -> None:
+        machine.wait(seconds)
+        machine.process += threads
+
+    return event
+
+
+def settle(_: Machine, pacer: Pacer) -> None:
+    pacer.settle()
+
+
+def waited(_: Machine, pacer: Pacer) -> None:
+    pacer.waited()
+
+
+def on_the_way(_: Machine, pacer: Pacer) -> None:
+    pacer.on_the_way()
+
+
+def forward(_: Machine, pacer: Pacer) -> None:
+    pacer.forward_ended()
+    pacer.settle()
+
+
+PLAIN, YARDSTICK = {"dilation": 4.0}, {"dilation": 4.0, "forward_seconds": 0.5}
+CASES: dict[str, tuple[dict[str, float], Sequence[Event], float]] = {
+    "work is stretched by the factor": (PLAIN, [work(1), settle], 4),
+    "what neighbours took of the core is part of it": (PLAIN, [work(1, behind=2.5), settle], 4),
+    "a wait for others pays for nothing that comes after it": (
+        PLAIN, [wait(10), settle, work(1), settle], 14,
+    ),
+    "within one stretch of computation being late counts": (
+        PLAIN, [work(1, behind=5), on_the_way, work(1), on_the_way], 8,
+    ),
+    "but not beyond its end": (PLAIN, [work(1, behind=5), settle, work(1), settle], 6 + 4),
+    "only the thread that computes counts": (PLAIN, [work(1, others=1), settle], 4),
+    "after a collective the work of its threads is stretched, once": (
+        PLAIN, [settle, wait(10, threads=0.5), waited, wait(1), waited], 10 + 3 * 0.5 + 1,
+    ),
+    "what threads did beside the computation is paid for at the next collective": (
+        PLAIN, [work(1, others=1), settle, wait(10), waited, wait(1), waited], 4 + 10 + 3 + 1,
+    ),
+    "on the way small debts wait": (PLAIN, [work(0.0003), on_the_way], 0.0003),
+    "until they are worth it": (PLAIN, [work(0.0003), on_the_way, work(0.0017), on_the_way], 0.008),
+    "on cores of its own nothing waits": ({"dilation": 1.0}, [work(1), settle], 1),
+    # The machine is at half its speed: what takes it 2 s counts, and is paid for, as 1.
+    "CPU seconds count by the forward pass": (
+        YARDSTICK, [settle, work(1), forward, work(2), settle], 4 * 1.5,
+    ),
+    "each forward pass tells anew how fast the machine is": (
+        YARDSTICK, [settle, work(1), forward, settle, work(0.25), forward], 4 * (0.5 + 0.5),
+    ),
+    "threads of a collective count by the same speed": (
+        YARDSTICK, [settle, work(1), forward, work(0, others=1), waited], 4 * (0.5 + 0.5),
+    ),
+    "without a yardstick they count as they are": (PLAIN, [work(1), forward], 4),
+}  # fmt: skip
+"""What a pacer is made with, what happens, and the seconds of the machine that pass."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_seconds_that_pass(machine, name) -> None:
+    settings, events, seconds = CASES[name]
+    pacer = Pacer(**settings)  # type: ignore[arg-type]
+    machine.work(50)  # what was before the start is not paid for
     pacer.start()
-    machine.start = machine.now
-    return pacer
+    start = machine.now
+    for event in events:
+        event(machine, pacer)
+    assert machine.now - start == pytest.approx(seconds)
+    assert pacer.paces == (settings["dilation"] > 1)
 
 
-def passed(machine: Machine) -> float:
-    return machine.now - machine.start
-
-
-def test_work_is_stretched_by_the_factor(machine) -> None:
-    pacer = paced(machine)
-    machine.work(1)
-    pacer.settle()
-    assert passed(machine) == pytest.approx(4)
-
-
-def test_what_neighbours_took_of_the_core_is_part_of_it(machine) -> None:
-    pacer = paced(machine)
-    machine.work(1, behind=2.5)
-    pacer.settle()
-    assert passed(machine) == pytest.approx(4)
-
-
-def test_a_wait_for_others_pays_for_nothing_that_comes_after_it(machine) -> None:
-    pacer = paced(machine)
-    machine.wait(10)
-    pacer.settle()
-    machine.work(1)
-    pacer.settle()
-    assert passed(machine) == pytest.approx(14)
-
-
-def test_within_one_stretch_of_computation_being_late_counts(machine) -> None:
-    pacer = paced(machine)
-    machine.work(1, behind=5)
-    pacer.on_the_way()
-    machine.work(1)
-    pacer.on_the_way()
-    assert passed(machine) == pytest.approx(8)
-    machine.work(1, behind=5)
-    pacer.settle()
-    machine.work(1)
-    pacer.settle()
-    assert passed(machine) == pytest.approx(8 + 6 + 4)
-
-
-def test_only_the_thread_that_computes_counts(machine) -> None:
-    pacer = paced(machine)
-    machine.work(1, others=1)
-    pacer.settle()
-    assert passed(machine) == pytest.approx(4)
-
-
-def test_after_a_collective_the_work_of_its_threads_is_stretched(machine) -> None:
-    pacer = paced(machine)
-    pacer.settle()
-    machine.wait(10)
-    machine.process += 0.5
-    pacer.waited()
-    assert passed(machine) == pytest.approx(10 + 3 * 0.5)
-    machine.wait(1)
-    pacer.waited()
-    assert passed(machine) == pytest.approx(12.5)
-
-
-def test_what_threads_did_beside_the_computation_is_paid_for_at_the_next_collective(
-    machine,
-) -> None:
-    """A node has one core: what reduces gradients there takes it from the backward pass."""
-    pacer = paced(machine)
-    machine.work(1, others=1)
-    pacer.settle()
-    assert passed(machine) == pytest.approx(4)
-    machine.wait(10)
-    pacer.waited()
-    assert passed(machine) == pytest.approx(4 + 10 + 3)
-    machine.wait(1)
-    pacer.waited()
-    assert passed(machine) == pytest.approx(4 + 10 + 3 + 1)
+def test_the_speed_of_the_machine_is_told_at_each_forward_pass(machine) -> None:
+    pacer = Pacer(4.0, forward_seconds=0.5)
+    pacer.start()
+    before = pacer.cpu_seconds()
+    for own in (1.0, 0.25, 0.5):
+        pacer.settle()
+        machine.work(own)
+        pacer.forward_ended()
+    assert pacer.machine_speeds == [0.5, 2.0, 1.0]
+    assert pacer.told() == {"machine_speed": {"median": 1.0, "least": 0.5, "most": 2.0}}
+    assert pacer.cpu_seconds() - before == pytest.approx(3 * 0.5)
+    assert Pacer(4.0).told() == {}
 
 
 def test_a_wait_is_not_paid_for_by_another_one(machine) -> None:
     """To wake takes 40 us of a virtual machine's core: 4 x that is more than the wait is late."""
     machine.wake = 4e-5
-    pacer = paced(machine)
-    before = pacer.cpu_seconds()
+    pacer = Pacer(4.0)
+    pacer.start()
+    start, before = machine.now, pacer.cpu_seconds()
     machine.work(0.001)
     pacer.settle()
     assert machine.waits == 1
-    assert passed(machine) == pytest.approx(0.00404)
+    assert machine.now - start == pytest.approx(0.00404)
     pacer.settle()
     pacer.waited()
     assert machine.waits == 1
@@ -148,7 +164,8 @@ def test_a_wait_is_not_paid_for_by_another_one(machine) -> None:
 
 def test_what_follows_a_settlement_begins_there(machine) -> None:
     """Also where a neighbour takes the core before the clock is read."""
-    pacer = paced(machine)
+    pacer = Pacer(4.0)
+    pacer.start()
     machine.work(0.001)
     pacer.settle()
     settled = machine.now
@@ -161,39 +178,14 @@ def test_what_follows_a_settlement_begins_there(machine) -> None:
     assert pacer.moment() == machine.now
 
 
-def test_on_the_way_small_debts_wait_until_they_are_worth_it(machine) -> None:
-    pacer = paced(machine)
-    machine.work(0.0003)
-    pacer.on_the_way()
-    assert passed(machine) == pytest.approx(0.0003)
-    machine.work(0.0017)
-    pacer.on_the_way()
-    assert passed(machine) == pytest.approx(0.008)
-
-
-def test_what_was_before_the_start_is_not_paid_for(machine) -> None:
-    pacer = Pacer(4)
-    machine.work(50)
-    pacer.start()
-    before = machine.now
-    pacer.settle()
-    assert machine.now == before
-
-
-def test_on_cores_of_its_own_nothing_waits(machine) -> None:
-    pacer = paced(machine, factor=1.0)
-    machine.work(1)
-    pacer.settle()
-    assert passed(machine) == 1
-    assert not pacer.paces
-
-
 def test_a_slow_node_is_paced_also_on_cores_of_its_own(machine) -> None:
-    pacer = paced(machine, factor=1.0, speed=Speed(0.5))
+    pacer = Pacer(1.0, Speed(0.5))
+    pacer.start()
     pacer.begin_step(0)
+    start = machine.now
     machine.work(1)
     pacer.settle()
-    assert passed(machine) == pytest.approx(2)
+    assert machine.now - start == pytest.approx(2) and pacer.paces
 
 
 def test_jitter_is_drawn_for_each_node_and_step_and_again_the_same() -> None:
@@ -246,53 +238,3 @@ def test_on_a_real_node_nothing_is_waited_for(slept, monkeypatch) -> None:
     monkeypatch.delenv(pacing.VARIABLE, raising=False)
     pacing.asleep(lambda: pytest.fail("it looked"))
     assert (slept, pacing.dilation()) == ([], 1.0)
-
-
-def test_cpu_seconds_count_by_the_forward_pass(machine) -> None:
-    """The machine is at half its speed: what takes it 2 s counts, and is paid for, as 1."""
-    pacer = paced(machine, forward_seconds=0.5)
-    pacer.settle()
-    start, cpu = pacer.moment(), pacer.cpu_seconds()
-    machine.work(1.0)
-    pacer.forward_ended()
-    pacer.settle()
-    assert machine.now - start == pytest.approx(4 * 0.5)
-    machine.work(2.0)
-    pacer.settle()
-    assert machine.now - start == pytest.approx(4 * 1.5)
-    assert pacer.cpu_seconds() - cpu == pytest.approx(1.5)
-    assert pacer.machine_speeds == [0.5]
-
-
-def test_each_forward_pass_tells_anew_how_fast_the_machine_is(machine) -> None:
-    pacer = paced(machine, forward_seconds=0.5)
-    for own, counted in [(1.0, 0.5), (0.25, 0.5), (0.5, 0.5)]:
-        pacer.settle()
-        start, cpu = pacer.moment(), pacer.cpu_seconds()
-        machine.work(own)
-        pacer.forward_ended()
-        pacer.settle()
-        assert machine.now - start == pytest.approx(4 * counted)
-        assert pacer.cpu_seconds() - cpu == pytest.approx(counted)
-    assert pacer.machine_speeds == [0.5, 2.0, 1.0]
-
-
-def test_threads_of_a_collective_count_by_the_same_speed(machine) -> None:
-    pacer = paced(machine, forward_seconds=0.5)
-    pacer.settle()
-    machine.work(1.0)
-    pacer.forward_ended()
-    pacer.settle()
-    start = machine.now
-    machine.work(0.0, others=1.0)
-    pacer.waited()
-    assert machine.now - start == pytest.approx(4 * 0.5)
-
-
-def test_without_a_yardstick_cpu_seconds_count_as_they_are(machine) -> None:
-    pacer = paced(machine)
-    machine.work(1.0)
-    pacer.forward_ended()
-    machine.work(1.0)
-    assert pacer.machine_speeds == []
-    assert pacer.cpu_seconds() == pytest.approx(machine.thread)

@@ -50,3 +50,9 @@ def test_a_ring_on_the_loopback_counts_bits() -> None:
     ring = [probes.ring("127.0.0.1", "127.0.0.1", 0.05)]
     (rate,) = probes.measure(ring, lambda _: nullcontext())
     assert rate > 1e6
+
+
+def test_a_byte_goes_to_an_echo_and_back() -> None:
+    probe = [probes.echo("127.0.0.1"), probes.ping("127.0.0.1")]
+    _, seconds = probes.measure(probe, lambda _: nullcontext())
+    assert 0 < seconds < 0.1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -120,7 +119,6 @@ def test_a_node_knows_what_its_cable_carried(kernel: Path, monkeypatch) -> None:
 
 def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeypatch) -> None:
     monkeypatch.setenv(pacing.VARIABLE, "1")
-    monkeypatch.setattr(tcp, "open_timeouts", lambda: None)
     write(kernel, 3, 1)
     before = tcp.counters()
     assert before == {"RetransSegs": 3, "TCPTimeouts": 1, "TCPLossProbes": 5, "TCPBacklogDrop": 0}
@@ -131,28 +129,3 @@ def test_what_counters_grew_by_is_kept_where_the_kernel_has_them(kernel, monkeyp
         "TCPLossProbes": 0,
         "TCPBacklogDrop": 0,
     }
-
-
-def test_time_outs_of_open_connections_are_counted_where_the_kernel_does(
-    kernel: Path, monkeypatch
-) -> None:
-    """Of a pair on the loopback, whose structure says that three and four of them ended."""
-    told = iter([b"\0" * 240 + b"\3\0", b"", b"\0" * 240 + b"\4\0"])
-    monkeypatch.setattr(tcp, "_tcp_info", lambda _: next(told, b""))
-    assert tcp.open_timeouts() == 7
-    monkeypatch.setattr(tcp, "_tcp_info", lambda _: b"\0" * 232)
-    assert tcp.open_timeouts() is None
-    monkeypatch.setenv(pacing.VARIABLE, "1")
-    write(kernel, 3, 1)
-    assert tcp.OPEN_TIMEOUTS not in (tcp.counters() or {})
-
-
-def test_files_that_are_no_connections_are_passed_over(tmp_path: Path) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()),
-        (tmp_path / "file").open("w"),
-    ):
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        assert tcp.open_timeouts() in (0, None)
-        assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -66,12 +66,6 @@ def test_wheels_of_different_targets_never_share_a_folder(home: Path) -> None:
     assert all(folder.is_relative_to(home / "cache") for folder in folders)
 
 
-def test_the_cache_follows_the_user_s(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SAMESTEP_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "xdg"))
-    assert horovod_target.cache_folder() == home / "xdg" / "samestep"
-
-
 @pytest.mark.parametrize(
     ("text", "nccl", "nvcc", "kind"),
     [
@@ -205,19 +199,6 @@ def test_the_archive_comes_from_where_the_other_packages_do(
     assert "pip download --index-url https://example.org/simple --no-cache-dir --no-deps" in command
 
 
-def test_what_a_killed_build_left_is_swept_away(home: Path) -> None:
-    stale = home / "cache" / "wheels" / "build" / "old"
-    stale.mkdir(parents=True)
-    (stale / "horovod-half.whl").touch()
-    with (
-        build_horovod.locked(horovod_target.cache_folder() / "wheels"),
-        build_horovod.scratch_folder() as work,
-    ):
-        assert list(work.iterdir()) == []
-        assert work == stale.parent
-    assert not work.exists()
-
-
 def test_the_reason_is_the_compiler_s_first_error(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(
@@ -290,13 +271,6 @@ def test_a_failure_for_another_torch_is_not_this_one_s(
     assert len(calls) == 2
 
 
-def test_success_clears_an_earlier_reason(absent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent.write_text("an old reason\n")
-    monkeypatch.setattr(build_horovod, "installed_version", lambda: TARGET.full_version)
-    assert build_horovod.main([]) == 0
-    assert not absent.exists()
-
-
 def test_the_strategy_reads_the_file_that_the_build_writes() -> None:
     assert plan.UNSUPPORTED_FILE == build_horovod.UNSUPPORTED_FILE
 
@@ -330,10 +304,3 @@ def _is_zombie(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def test_a_user_without_a_home_has_a_cache_in_the_checkout(monkeypatch) -> None:
-    for name in ("SAMESTEP_CACHE", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    checkout = Path(horovod_target.__file__).parents[1]
-    assert horovod_target.cache_folder() == checkout / ".cache" / "samestep"

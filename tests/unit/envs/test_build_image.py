@@ -4,15 +4,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from envs import build_horovod, build_image
 from envs.build_image import choose, inputs_digest, is_current
-from envs.image.builders import Docker, ImageError
+from envs.image.builders import ImageError
 from pipeline.schemas import validate
 
 SHA = f"sha256:{64 * '0'}"
@@ -215,30 +213,6 @@ def test_a_packer_that_ends_early_ends_the_build(
     assert docker.read_text().splitlines()[-1] == "rm c1"
 
 
-def test_a_time_that_the_caller_exports_does_not_count(
-    docker: Path, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digests = []
-    for seconds in (None, "1700000000"):
-        if seconds:
-            monkeypatch.setenv("SOURCE_DATE_EPOCH", seconds)
-        assert build_image.main(["--force"]) == 0
-        digests.append(build_horovod.sha256_of(project / "images" / "samestep.sif"))
-    assert digests[0] == digests[1]
-
-
-def test_an_archive_of_a_killed_build_is_not_in_the_way(
-    docker: Path, project: Path, tools: Path
-) -> None:
-    convert = '#!/bin/sh\n[ "$1" != build ] || cp "${4#docker-archive:}" "$3"\n'
-    add(tools, "apptainer", convert)
-    strict = FAKE_DOCKER.replace("save-*)", 'save-*) [ ! -e "$3" ] || exit 1;')
-    add(tools, "docker", strict)
-    (project / "images").mkdir()
-    (project / "images" / ".samestep.sif.tar").touch()
-    assert build_image.main([]) == 0
-
-
 def test_apptainer_makes_a_sif_of_what_another_builder_built(
     docker: Path, project: Path, tools: Path
 ) -> None:
@@ -350,25 +324,3 @@ def test_a_damaged_image_is_not_current(tmp_path: Path) -> None:
     assert not is_current(tmp_path, SHA)
     (tmp_path / "samestep.json").write_text("{")
     assert not is_current(tmp_path, SHA)
-
-
-def test_the_commit_says_when_the_checkout_was_changed(tmp_path: Path) -> None:
-    assert build_image.git_commit(tmp_path) is None
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    (tmp_path / "file").write_text("one")
-    for arguments in (["init", "-q"], ["add", "file"], [*identity, "commit", "-qm", "one"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    commit = build_image.git_commit(tmp_path)
-    assert commit is not None
-    assert len(commit) == 40
-    (tmp_path / "file").write_text("two")
-    assert build_image.git_commit(tmp_path) == f"{commit}-dirty"
-
-
-def test_the_container_is_removed_when_reading_fails(
-    docker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        Docker().read("/etc/name")
-    assert docker.read_text().splitlines()[-1] == "rm c1"

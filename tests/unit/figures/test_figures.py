@@ -18,7 +18,7 @@ from pipeline.__main__ import main
 from pipeline.figures import panels, points, theme
 from pipeline.metrics import table as tidy
 from pipeline.metrics.select import pick
-from tests.fake_records import make_study, make_table, write_table
+from tests.fake_records import make_study, make_table
 from tests.unit.figures.drawn import draw, words
 
 NAMES = ["loss_step", "speedup", "step_time", "throughput", "time_split"]
@@ -31,22 +31,10 @@ def table() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def metrics(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_table(table, tmp_path_factory.mktemp("metrics"))
-
-
-@pytest.fixture(scope="module")
 def nothing() -> pd.DataFrame:
     """A study of which no run finished."""
     cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
     return make_table(repeats=1, cells=cells, profile=PROFILE)
-
-
-@pytest.fixture(scope="module")
-def smallest() -> pd.DataFrame:
-    """A study of one node count and one repeat."""
-    one = {**make_study()["cluster"], "nodes": [1]}
-    return make_table(repeats=1, cluster=one, profile=PROFILE)
 
 
 @pytest.fixture(scope="module")
@@ -64,26 +52,6 @@ def test_asking_for_captions_imports_no_plotting() -> None:
     code = "import sys; from pipeline.figures import captions; captions(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"seaborn", "matplotlib", "pandas", "numpy"} & set(done.stdout.split())
-
-
-@pytest.fixture(scope="module")
-def all_at_once(metrics: Path) -> Path:
-    out = metrics.parent / "at_once"
-    given = ["--metrics", str(metrics), "--out", str(out)]
-    assert main(["figure", *NAMES, *given]) == 0
-    return out
-
-
-@pytest.mark.parametrize("name", ["speedup", "time_split"])
-def test_a_figure_is_the_same_bytes_alone_and_among_others(
-    name: str, metrics: Path, all_at_once: Path, tmp_path: Path
-) -> None:
-    assert main(["figure", name, "--metrics", str(metrics), "--out", str(tmp_path)]) == 0
-    for kind in theme.FORMATS:
-        one, other = (folder / f"{name}.{kind}" for folder in (tmp_path, all_at_once))
-        assert one.read_bytes() == other.read_bytes()
-        assert len(one.read_bytes()) > 5000
-    assert b"CreationDate" not in (tmp_path / f"{name}.pdf").read_bytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -153,12 +121,6 @@ def test_a_study_of_which_nothing_ran_still_draws(name: str, nothing: pd.DataFra
     figure = draw(name, nothing)
     assert any("no run finished" in text.get_text() for text in figure.axes[0].texts)
     assert "unsupported" in words(figure)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_one_node_count_and_one_repeat_draw(name, smallest, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(theme, "FORMATS", ("svg",))
-    assert all(path.is_file() for path in theme.save(draw(name, smallest), tmp_path, name))
 
 
 def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:

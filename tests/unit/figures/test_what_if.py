@@ -1,6 +1,5 @@
 """The figure of conditions: one point for each, in the look of its cell, no text over another."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from pipeline.__main__ import main
 from pipeline.figures import theme
 from pipeline.metrics.verdicts import against_plain
-from tests.fake_records import CONDITIONED, PLAIN, make_study, make_table, write_table
+from tests.fake_records import CONDITIONED, PLAIN, make_study, make_table
 from tests.unit.figures.drawn import draw, words
 
 CELLS = make_study()["cells"][:4]
@@ -125,15 +123,6 @@ def test_the_other_figures_of_such_a_study_fit_on_a_page(name: str, profiled: pd
     if name == "time_split":
         titles = [" ".join(axes.get_title().split()) for axes in made.axes]
         assert any(title.endswith("1 Gbit/s, jitter 0.3") for title in titles)
-
-
-def test_it_is_the_same_bytes_twice(table: pd.DataFrame, tmp_path: Path) -> None:
-    given = ["--metrics", str(write_table(table, tmp_path)), "--out"]
-    for folder in ("a", "b"):
-        assert main(["figure", "what_if", *given, str(tmp_path / folder)]) == 0
-    for kind in theme.FORMATS:
-        one, other = (tmp_path / folder / f"what_if.{kind}" for folder in ("a", "b"))
-        assert one.read_bytes() == other.read_bytes()
 
 
 def test_without_a_pair_that_finished_it_says_so() -> None:

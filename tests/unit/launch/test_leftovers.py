@@ -67,22 +67,6 @@ def test_where_none_is_good_the_run_starts_anew_and_says_so(paths) -> None:
     assert not paths.checkpoints.exists() and not list(paths.ranks.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("owner", "why"),
-    [
-        (checkpoint.key("another", "tokens", "the loopback network"), "of another training"),
-        (
-            checkpoint.key("training", "tokens", "emulated nodes"),
-            "made on the loopback network and this start has emulated nodes",
-        ),
-    ],
-)
-def test_another_run_s_checkpoints_are_dropped(paths, owner, why) -> None:
-    done, said = clear(LAYOUT, paths, owner)
-    assert done == 0 and why in said[0]
-    assert not paths.checkpoints.exists()
-
-
 def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> None:
     """Of a killed attempt: measurements, folders of copies, errors, half-written files."""
     (paths.ranks / "copy1").mkdir()

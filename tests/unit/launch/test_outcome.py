@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.launch.outcome import Ended, Judgement, judge
+from pipeline.launch.outcome import Ended, Judgement, judge, stalled
 from pipeline.launch.torchrun import RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
+from pipeline.records import Step
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -118,6 +119,11 @@ def test_a_kill_says_what_the_kernel_counted_and_guesses_no_killer(run, paths) -
         ("RuntimeError: can't start new thread", "failed", "ulimit -u"),
         ("(errno: 101 - Network is unreachable)", "failed", "ip route"),
         ("ImportError: libx.so.1: cannot open shared object file", "failed", "see the log"),
+        (
+            "DistNetworkError: port: 1, code: -98, name: EADDRINUSE, message",
+            "failed",
+            "another port",
+        ),
         ("something else", "failed", "no rank said why"),
     ],
 )
@@ -126,9 +132,10 @@ def test_where_no_rank_had_a_word_what_the_system_refused_decides(
 ) -> None:
     """By the log of the last attempt; a timeout stays one, but is not to be raised."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
-    paths.log.write_text(f"No space left on device\nlost in attempt 1 of 3\nnote\n{line}\n")
+    paths.log.write_text(f"No space left on device\nlost in attempt 1 of 3 (bad_alloc)\n{line}\n")
     verdict = judge(run, paths, ended(1))
     assert verdict.status == status and fix in str(verdict.reason)
+    assert verdict.lost == ("EADDRINUSE" in line), "no rank had started"
     assert "exit codes [1]" in str(verdict.reason)
     late = judge(run, paths, ended(timed_out=True))
     assert late.status == "timeout"
@@ -151,3 +158,30 @@ def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(
     assert judge(run, paths, ended(1)).lost is False
     monkeypatch.setenv(SENT_AGAIN, "yes")
     assert judge(run, paths, ended(1)).lost is True
+
+
+QUIET, LATE = {"RetransSegs": 9, "TCPTimeouts": 0}, {"RetransSegs": 9, "TCPTimeouts": 7}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "counted", "line"),
+    [
+        (0.1, [QUIET, QUIET], None),
+        (0.1, [QUIET, LATE], "node 1 had RetransSegs 9, TCPTimeouts 7"),
+        (
+            3,
+            [QUIET, QUIET],
+            "step 4 took 3 s where the median is 0.1 s; no node had a TCP time-out",
+        ),
+        (3, [None, None], None),
+    ],
+)
+def test_a_stall_is_told_with_its_step_and_node(seconds, counted, line) -> None:
+    """Nothing is left out for it; of a record of an earlier version nothing is known."""
+    steps = [
+        Step(n, rank, seconds if n == 4 else 0.1, 8, 1.0, 1.0, 0.1, n > 0)
+        for n in range(9)
+        for rank in (0, 1)
+    ]
+    ranks = [{"node": n} | ({"tcp": tcp} if tcp else {}) for n, tcp in enumerate(counted)]
+    assert stalled(steps, ranks) == line

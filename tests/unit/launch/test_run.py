@@ -1,100 +1,30 @@
-"""How the stage `train` resumes, and starts again where it got no port or was lost."""
+"""How the stage `train` resumes, and starts again where it was lost."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import time
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
 
 from pipeline.__main__ import ALL
-from pipeline.errors import CorpusError, LaunchError, LostError
+from pipeline.errors import LostError
 from pipeline.launch import run as cli
 from pipeline.launch import torchrun
 from pipeline.launch.outcome import Ended
-from pipeline.launch.torchrun import Launch, Place, RunPaths, plan
+from pipeline.launch.torchrun import Launch, Place, RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
 from pipeline.resolved import resolve
-from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
-from pipeline.study.study import Study
-from pipeline.training import checkpoint, fence
+from pipeline.training import checkpoint
 from pipeline.training.step_files import packed, path_of
-from tests.fake_records import EMULATED, make_record, make_study
 from tests.parity.cases import Case
 from tests.shards import shards_of
-
-TAKEN = (
-    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
-    "network address. port: {}, useIpv6: false, code: -98, name: EADDRINUSE, message: address "
-    "already in use\n"
-)
-
-
-class Launchers:
-    """Stands in for `cli.follow`: each start ends with the next exit code and line of the log."""
-
-    def __init__(self, *ends: tuple[int, str]) -> None:
-        self.ends, self.ports = list(ends), list[str]()
-
-    def follow(self, spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
-        port = next(w for w in launch.commands[0] if w.startswith("--master-port=")).split("=")[1]
-        self.ports.append(port)
-        code, line = self.ends.pop(0)
-        with paths.log.open("a") as log:
-            log.write(line.format(port))
-        return Ended([code], False, "", "")
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Start a run on port 1 with stand-in launchers; the ports after it are 2, 3, ..."""
-    later = iter(range(2, 9))
-    monkeypatch.setattr(cli, "free_port", lambda address: next(later))
-
-    def start(launchers: Launchers) -> Ended:
-        monkeypatch.setattr(cli, "follow", launchers.follow)
-        run, paths = resolve(Case("ddp").spec(1)), RunPaths(tmp_path, tmp_path, tmp_path)
-        place = Place(1, 1)
-        return cli._follow_on_a_free_port(run, paths, plan(run, paths, place), place)
-
-    return start
-
-
-def test_a_taken_port_is_tried_no_more_and_told(start, tmp_path, capsys) -> None:
-    launchers = Launchers((1, TAKEN), (0, ""))
-    assert start(launchers).exit_codes == [0]
-    assert launchers.ports == ["1", "2"]
-    said = "port 1 was taken before its use; again with port 2\n"
-    assert (tmp_path / "log.txt").read_text().endswith(said)
-    assert said in capsys.readouterr().err
-
-
-def test_an_end_is_bounded_and_no_result(start) -> None:
-    launchers = Launchers(*[(1, TAKEN)] * 4)
-    with pytest.raises(LaunchError, match=r"ports 1, 2, 3 were free when probed and taken when"):
-        start(launchers)
-    assert launchers.ports == ["1", "2", "3"]
-
-
-@pytest.mark.parametrize(
-    "end",
-    [(1, "a bug\n"), (1, TAKEN.replace("port: {},", "port: 11,")), (0, TAKEN)],
-    ids=["another reason", "another port", "a good end"],
-)
-def test_nothing_else_starts_a_run_again(start, end) -> None:
-    launchers = Launchers(end)
-    assert start(launchers).exit_codes == [end[0]]
-    assert launchers.ports == ["1"]
-
 
 RUN = Case("ddp").spec(2)
 LAYOUT = resolve(RUN).layout
@@ -109,7 +39,6 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 NOW = "2026-01-01T00:00:00+00:00"
-LATER = "2026-01-01T00:01:00+00:00"
 KILLED = Ended([-9], False, NOW, NOW)
 
 
@@ -217,36 +146,6 @@ def test_a_run_never_resumes_on_another_network(stage, tmp_path, monkeypatch) ->
     assert stage(spec, out_of_time) == ["--resume-from=0"]
 
 
-def test_a_start_that_was_overtaken_is_no_attempt(stage, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(cli, "_see_all_ranks", lambda paths, *rest: fence.claim(paths.ranks))
-    with pytest.raises(LostError, match="a later start of this run took over"):
-        stage(ONE, KILLED)
-    assert not (tmp_path / "run.json").exists()
-
-
-def test_no_record_is_made_of_tokens_that_changed_meanwhile(
-    stage, small_tokens, tmp_path, monkeypatch
-) -> None:
-    tokens = tmp_path / "tokens"
-    shutil.copytree(small_tokens, tokens)
-    monkeypatch.setattr(cli, "_see_all_ranks", lambda *given: turn_a_bit(tokens))
-    with pytest.raises(CorpusError, match=r"changed while it trained, no record: .*SHA-256"):
-        stage(ONE, KILLED, tokens=tokens)
-    assert not (tmp_path / "checkpoints").exists() and not (tmp_path / "run.json").exists()
-
-
-def turn_a_bit(tokens: Path) -> None:
-    shard = next(tokens.glob("*.bin"))
-    content = bytearray(shard.read_bytes())
-    content[0] ^= 1
-    shard.write_bytes(content)
-
-
-def test_a_clock_that_is_set_back_leaves_a_run_its_duration() -> None:
-    begun, ended = (datetime.fromisoformat(text) for text in cli._times(time.monotonic() - 90))
-    assert 89 <= (ended - begun).total_seconds() <= 91
-
-
 @pytest.mark.parametrize(
     ("code", "name"), [(1, "rank1.error.json"), (0, "rank1.json")], ids=["a reason", "its part"]
 )
@@ -266,43 +165,3 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
     (paths.ranks / name).unlink()
     cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1))
     assert len(looks) == 3, "on one machine all is seen at once"
-
-
-def test_a_run_that_stalled_is_kept_and_told(small_tokens, tmp_path, monkeypatch, capsys) -> None:
-    """One line, and the same line in the record, whose status stays `ok`."""
-    runs = expand(Study.of(make_study(cluster=EMULATED)))
-    spec = next(run for run in runs if run.world.nodes == 1)
-    fake = make_record(spec).run
-    (rank, *_), emulation = fake["ranks"], fake["execution"]["emulation"]
-    about = {
-        "rank": rank | {"tcp": {"RetransSegs": 9, "TCPTimeouts": 7}},
-        "precision": fake["precision"],
-        "model": fake["model"],
-        "versions": fake["versions"],
-        "host": "here",
-        "as_root": False,
-        "image_digest": None,
-        "resumed_from_step": 0,
-        "settings": {},
-    }
-
-    rows = b"".join(packed(step(n, spec)) for n in range(spec.workload.steps))
-
-    def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
-        path_of(paths.ranks, 0).write_bytes(rows)
-        (paths.ranks / "rank0.json").write_text(json.dumps(about))
-        (paths.ranks / "emulation.json").write_text(json.dumps(emulation))
-        return Ended([0], False, NOW, LATER)
-
-    monkeypatch.setattr(cli, "follow", follow)
-    (tmp_path / "spec.json").write_text(spec.to_json())
-    parser = argparse.ArgumentParser()
-    ALL["train"].add_arguments(parser)
-    words = [f"--spec={tmp_path}/spec.json", f"--tokens={small_tokens}", f"--out={tmp_path}"]
-    assert ALL["train"].run(parser.parse_args(words)) == 0
-    record = read_record(tmp_path)
-    assert record.status == "ok"
-    said = record.run["execution"]["emulation"]["stalled"]
-    assert said == "node 0 had RetransSegs 9, TCPTimeouts 7"
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if "stalled" in one]
-    assert line == f"{spec.run_id}: warning: stalled, kept in the data: {said}"

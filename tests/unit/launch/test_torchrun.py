@@ -10,6 +10,8 @@ from pipeline.errors import StudyError
 from pipeline.launch import torchrun as launcher
 from pipeline.launch.torchrun import Launch, Place, RunPaths, on_this_machine, plan
 from pipeline.machine import image as container
+from pipeline.machine import inherited
+from pipeline.machine.site import Site
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
@@ -36,11 +38,6 @@ def test_one_torchrun_for_each_node(run) -> None:
         assert "--master-port=1234" in command and "--max-restarts=0" in command
     assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
     assert launch.environment["OMP_NUM_THREADS"] == "1"
-
-
-def test_every_rank_is_told_from_which_step_to_go_on(run) -> None:
-    for command in planned(run, Place(2, 1, token="t", done=7, owner="o")).commands:
-        assert {"--resume-from=7", "--launch=t", "--owner=o"} <= set(command)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +103,9 @@ def test_what_is_preloaded_is_asked_for_emulated_nodes_too(emulated, monkeypatch
 def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) -> None:
     monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
     monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
-    monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec", str(image)))
+    monkeypatch.setattr(
+        container, "enter", lambda image, site, **_: ("apptainer", "exec", str(image))
+    )
     place = Place(num_cores=4, port=1234)
     if where == "image":
         place = replace(place, image=Path("i.sif"))
@@ -209,7 +208,9 @@ def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
 
 def test_every_launcher_enters_the_image_and_every_rank_checks_it(run, monkeypatch) -> None:
     monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
-    monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec", str(image)))
+    monkeypatch.setattr(
+        container, "enter", lambda image, site, **_: ("apptainer", "exec", str(image))
+    )
     launch = planned(run, Place(2, 1, image=Path("i.sif")))
     for command in launch.commands:
         assert command[:4] == ("apptainer", "exec", "i.sif", "python")
@@ -227,46 +228,26 @@ def test_inside_the_image_nothing_enters_it_again(run, monkeypatch) -> None:
     assert "--image-digest=sha256:1" in launch.commands[0]
 
 
-@pytest.fixture
-def host_packages(monkeypatch) -> None:
-    """What a person's shell may set for the Python of the host."""
-    for prefix in ("", "APPTAINERENV_", "SINGULARITYENV_"):
-        monkeypatch.setenv(f"{prefix}PYTHONPATH", "/host/packages")
-        monkeypatch.setenv(f"{prefix}PYTHONHOME", "/host/python")
-
-
-@pytest.mark.parametrize("within", [True, False])
-@pytest.mark.usefixtures("host_packages")
-def test_no_package_of_the_host_comes_before_the_image_s(run, monkeypatch, within) -> None:
-    """On the host, before the image is entered, and inside of it."""
-    if within:
-        monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
-    else:
-        monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
-        monkeypatch.setattr(container, "enter", lambda image, **_: ("apptainer", "exec"))
-    environment = planned(run, Place(2, 1, image=None if within else Path("i.sif"))).environment
-    assert environment["PYTHONPATH"] == str(Path.cwd())
-    assert environment["PYTHONNOUSERSITE"] == "1"
-    assert not [value for value in environment.values() if value.startswith("/home/me")]
-
-
 @pytest.mark.parametrize("network", ["loopback", "emulated", "real"])
-def test_a_rank_has_what_the_study_states_and_nothing_else_of_its_kind(
+def test_a_rank_has_what_study_and_site_state_and_nothing_else_of_its_kind(
     run, monkeypatch, network
 ) -> None:
     for name in ("OMP_PROC_BIND", "ATEN_CPU_CAPABILITY", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "of the caller")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/modules")
+    of_site = {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_IB_HCA": "mlx5_0,mlx5_1"}
+    of_site |= {"ATEN_CPU_CAPABILITY": "default", "LD_LIBRARY_PATH": "/opt/fabric"}
+    site = Site(environment=of_site, scratch="/scratch")
     world = replace(run.world, network=network)
     run = replace(run, world=world, environment={"ATEN_CPU_CAPABILITY": "avx2"})
-    environment = launcher.environment(resolve(run), 3)
-    mine = {name: environment.get(name) for name in ("ATEN_CPU_CAPABILITY", "OMP_NUM_THREADS")}
-    assert mine == {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "3"}
+    environment = launcher.environment(resolve(run), 3, site)
+    expected = {
+        "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "3", "NCCL_IB_HCA": "mlx5_0,mlx5_1",
+        "LD_LIBRARY_PATH": "/opt/fabric:/modules", "TMPDIR": "/scratch",
+    }  # fmt: skip
+    assert {name: environment.get(name) for name in expected} == expected
+    assert inherited.recorded(environment)["NCCL_IB_HCA"] == "mlx5_0,mlx5_1"
     assert not {"OMP_PROC_BIND", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"} & {*environment}
     interface = {"loopback": "lo", "emulated": None, "real": "ib0"}[network]
     assert environment.get("GLOO_SOCKET_IFNAME") == interface
-
-
-def test_stated_threads_are_taken_as_they_are(run) -> None:
-    run = replace(run, world=replace(run.world, threads_per_rank=3))
-    assert planned(run, Place(2, 1)).environment["OMP_NUM_THREADS"] == "3"

@@ -1,6 +1,9 @@
 """The image that a run must be inside, and the command that enters it."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 from pipeline.doctor import probes
 from pipeline.errors import LaunchError
 from pipeline.machine import image
+from pipeline.machine.site import PYXIS, Site
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -117,22 +121,70 @@ def test_the_runtime_that_is_there_enters_it(monkeypatch, tmp_path, name) -> Non
     runtime(monkeypatch, tmp_path, name)
     here = Path.cwd()
     inside = here / "results"
-    command = image.enter(Path("i.sif"), device="cpu", folders=[inside, Path("/scratch/x")])
+    folders, file = [inside, Path("/scratch/x")], Path("i.sif")
+    command = image.enter(file, Site(), device="cpu", folders=folders)
     assert command == (
         name, "exec", "--home", str(here), "--pwd", str(here), "--bind", "/scratch/x", "i.sif"
     )  # fmt: skip
+    monkeypatch.setenv("USER", "me")
+    site = Site(binds=("/opt/fabric:/opt:ro",), options=("--no-mount=tmp",), scratch="/s/$USER")
+    words = image.enter(file, site, device="cpu", folders=folders)
+    bound = "/opt/fabric:/opt:ro,/s/me,/scratch/x"
+    assert words[-4:] == ("--bind", bound, "--no-mount=tmp", "i.sif")
 
 
 def test_gpus_come_with_their_driver(monkeypatch, tmp_path) -> None:
     runtime(monkeypatch, tmp_path, "apptainer")
-    command = image.enter(Path("i.sif"), device="cuda", folders=[])
+    command = image.enter(Path("i.sif"), Site(), device="cuda", folders=[])
     assert command[:3] == ("apptainer", "exec", "--nv") and "--bind" not in command
 
 
 def test_without_a_runtime_nothing_runs_on_the_host_instead(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match="neither apptainer nor singularity is on the PATH"):
-        image.enter(Path("i.sif"), device="cpu", folders=[])
+        image.enter(Path("i.sif"), Site(), device="cpu", folders=[])
+
+
+RECORDS = f"""#!{sys.executable}
+import json, os, sys
+words = sys.argv[1:]
+json.dump(words, open(os.environ["RECORD"], "w"))
+while words[0].startswith("--"):
+    words.pop(0)
+os.execvp(words[0], words)
+"""
+"""A `srun` that writes down its arguments and runs what is to run in the container."""
+
+
+def test_pyxis_gets_image_mounts_and_options_and_the_site_s_variables(
+    monkeypatch, tmp_path, built
+) -> None:
+    (tmp_path / "srun").write_text(RECORDS)
+    (tmp_path / "srun").chmod(0o755)
+    variables = {"NCCL_IB_HCA": "a,b", "ODD": 'it\'s $HOME; "x"', "LD_LIBRARY_PATH": "/opt/fabric"}
+    site = Site(
+        runtime=PYXIS, binds=("/opt/fabric",), options=("--container-writable",),
+        environment=variables,
+    )  # fmt: skip
+    enter = image.enter(built, site, device="cuda", folders=[Path("/scratch/x")])
+    given = {"RECORD": str(tmp_path / "record"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    inside = subprocess.run(
+        ["srun", "--nodes=2", *enter, "env"], capture_output=True, text=True, check=True,
+        env=given | {"LD_LIBRARY_PATH": "/driver", "NCCL_IB_HCA": "of the image"},
+    ).stdout.splitlines()  # fmt: skip
+    here = Path.cwd()
+    words = json.loads((tmp_path / "record").read_text())
+    assert words[:6] == [
+        "--nodes=2", f"--container-image={built}",
+        f"--container-mounts={here}:{here},/opt/fabric:/opt/fabric,/scratch/x:/scratch/x",
+        f"--container-workdir={here}", "--no-container-mount-home", "--container-writable",
+    ]  # fmt: skip
+    expected = variables | {"LD_LIBRARY_PATH": "/opt/fabric:/driver", "HOME": str(here)}
+    assert {f"{name}={value}" for name, value in expected.items()} <= {*inside}
+    facts = {"image_digest": ONE, "format": "sif"}
+    built.with_suffix(".json").write_text(json.dumps(facts))
+    with pytest.raises(LaunchError, match="is a SIF, which pyxis cannot read; build it where"):
+        image.enter(built, site, device="cpu", folders=[])
 
 
 @pytest.mark.parametrize(

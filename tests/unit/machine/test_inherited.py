@@ -25,12 +25,11 @@ ENVIRONMENTS = st.dictionaries(NAMES, st.text("ab/", max_size=3), max_size=8)
 
 @given(ENVIRONMENTS, ENVIRONMENTS)
 def test_a_rank_has_what_is_listed_or_stated_and_nothing_else(given, stated) -> None:
-    found = inherited.for_ranks(given, stated, over_network=False)
+    found = inherited.for_ranks(given, stated)
     rest = {k: v for k, v in found.items() if k not in {inherited.STATED, *inherited.OWN, *stated}}
     assert all(inherited.NEEDED.fullmatch(name) for name in rest)
     assert rest.items() <= given.items()
-    again = inherited.again_for_ranks(given | found)
-    assert again == found | {k: v for k, v in again.items() if k in inherited.INTERFACES}
+    assert inherited.again_for_ranks(given | found) == found
 
 
 @given(ENVIRONMENTS, ENVIRONMENTS)
@@ -42,7 +41,7 @@ def test_a_stage_that_was_cleaned_is_clean(given, stated) -> None:
 @pytest.mark.parametrize("name", EXPORTED)
 def test_what_matters_is_named_and_reaches_neither_a_rank_nor_a_stage(name) -> None:
     given = {name: "1", "PATH": "/bin", "HTTPS_PROXY": "p"}
-    for kept in (inherited.for_ranks(given, {}, over_network=True), inherited.for_stages(given)):
+    for kept in (inherited.for_ranks(given, {}), inherited.for_stages(given)):
         assert kept["PATH"] == "/bin" and kept.get(name) in (None, inherited.ROOT)
         assert f": {name};" in str(inherited.removed(given, kept))
     assert inherited.for_stages(given)["HTTPS_PROXY"] == "p"
@@ -51,15 +50,17 @@ def test_what_matters_is_named_and_reaches_neither_a_rank_nor_a_stage(name) -> N
 
 def test_the_record_has_what_a_rank_had_but_not_its_place() -> None:
     had = {"OMP_NUM_THREADS": "1", "LD_LIBRARY_PATH": "/l", "HOROVOD_RANK": "3", "PATH": "/bin"}
-    assert inherited.recorded(had) == {"LD_LIBRARY_PATH": "/l", "OMP_NUM_THREADS": "1"}
+    expected = {"LD_LIBRARY_PATH": "/l", "OMP_NUM_THREADS": "1"}
+    assert inherited.recorded(had) == expected
+    named = {"OF_THE_SITE": "1", inherited.STATED: "OF_THE_SITE"}
+    assert inherited.recorded(had | named) == expected | {"OF_THE_SITE": "1"}
 
 
-def test_variables_that_the_project_sets_are_no_study_s() -> None:
+def test_variables_that_the_project_sets_are_no_study_s_and_interfaces_the_site_s() -> None:
     names = "NCCL_DEBUG OMP_NUM_THREADS RANK HOROVOD_CYCLE_TIME PYTHONPATH SLURM_JOB_ID".split()
     given = [*names, "OMP_PROC_BIND", "NCCL_ALGO", *inherited.INTERFACES]
-    assert inherited.reserved(given, over_network=True) == sorted(names)
-    alone = inherited.reserved(given, over_network=False)
-    assert alone == sorted([*names, *inherited.INTERFACES])
+    assert inherited.reserved(given, of_site=True) == sorted(names)
+    assert inherited.reserved(given) == sorted([*names, *inherited.INTERFACES])
 
 
 def test_a_stage_starts_again_without_what_its_python_would_read(tmp_path: Path) -> None:

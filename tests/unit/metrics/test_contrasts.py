@@ -173,11 +173,6 @@ def test_another_training_is_not_compared(tmp_path: Path) -> None:
     assert faster(table, "b", "c", 4).compared
 
 
-def test_what_was_not_measured_has_no_answer(tmp_path: Path) -> None:
-    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4), repeats=1)
-    assert compared(table, ("a", 2), ("b", 2)) is None
-
-
 @pytest.mark.parametrize("changes", [{}, {"cluster": EMULATED}], ids=["loopback", "two links"])
 def test_the_largest_family_is_predicted_from_the_study(tmp_path: Path, changes: Any) -> None:
     """Of three cells on one node and two on more: three pairs on one, and four with their base."""

@@ -56,10 +56,6 @@ def test_a_cell_has_its_scaling_over_its_own_fewest_nodes(table: pd.DataFrame) -
     assert found["value"] == pytest.approx(many / few) and found["base"] == "dps, 1 node"
 
 
-def test_speedups_of_every_precision_have_one_base(table: pd.DataFrame) -> None:
-    assert set(pick(table, "cell", "speedup")["base"]) == {"single, 1 node"}
-
-
 def test_without_single_the_base_is_the_cell_itself(tmp_path: Path) -> None:
     study = make_study(repeats=1)
     study["cells"] = [cell for cell in study["cells"] if cell["name"] == "dps-amp"]
@@ -229,40 +225,6 @@ def test_the_table_is_the_same_bytes_twice_and_reads_back(tmp_path, runs, table)
     tidy.write(build(Study.of(make_study()), runs), tmp_path / "b.parquet")
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     pd.testing.assert_frame_equal(tidy.read(tmp_path / "a.parquet"), table)
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("metric", "Step Time", r"\$\.metric"),
-        ("unit", "furlongs", r"\$\.unit"),
-        ("origin", "guessed", r"\$\.origin"),
-        ("low", 1e9, "outside its interval"),
-    ],
-)
-def test_a_table_that_breaks_its_schema_is_not_written(
-    tmp_path: Path, table: pd.DataFrame, column: str, value: Any, message: str
-) -> None:
-    broken = table.copy()
-    place = broken.index[broken["metric"] == "speedup"][0]
-    broken.loc[place, [column, "high"]] = value, 2e9
-    with pytest.raises(RecordError, match=message):
-        tidy.write(broken, tmp_path / "m.parquet")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_system_refuses_is_not_called_damaged(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="cannot be read: it is a folder"):
-        tidy.read(tmp_path)
-
-
-@pytest.mark.parametrize("text", [None, "not parquet"])
-def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "m.parquet"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(RecordError, match=r"m\.parquet"):
-        tidy.read(path)
 
 
 def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.DataFrame) -> None:

@@ -102,14 +102,3 @@ def test_a_slow_clock_is_a_warning(runs, tmp_path, capsys) -> None:
     slow = {"timer_overhead_seconds": 0.02}
     edit_record(runs / "a" / "n2" / "r3", lambda run: run["ranks"][-1].update(slow))
     assert "fake/a/n2/r3: reading the clock takes" in report(runs, tmp_path, capsys)
-
-
-def test_records_without_a_measured_clock_stay_readable(runs: Path) -> None:
-    edit_record(runs / "a" / "n1" / "r0", without_a_clock)
-    rows = pick(build(Study.of(study()), runs), "run", "timer_overhead_share")
-    assert len(rows) == 15
-
-
-def without_a_clock(run: dict[str, Any]) -> None:
-    for rank in run["ranks"]:
-        del rank["timer_overhead_seconds"]

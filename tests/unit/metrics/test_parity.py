@@ -16,6 +16,7 @@ from pipeline.metrics.parity import (
     EQUAL,
     NOT_EQUAL,
     deviation_of,
+    is_within,
     parity_rows,
     skipped_steps,
 )
@@ -95,7 +96,7 @@ def test_steps_that_a_loss_scaler_skips_are_left_out() -> None:
     reference = run_of([9.0, 1.0, 1.0], [NAN, 2.0, 3.0], scaled=True)
     assert list(skipped_steps(run)) == [True, False, False]
     deviation = deviation_of(run, reference)
-    assert deviation is not None and deviation.within(FULL)
+    assert deviation is not None and is_within(deviation, FULL)
     found = verdict(run, reference)
     assert found["parity_verdict"]["text"] == EQUAL
     lost = run_of([1.0] * 2, [NAN] * 2, "dps", scaled=True)

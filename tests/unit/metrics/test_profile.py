@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import collect, collect_every, run_folder
-from pipeline.metrics.comparison import require_equal_work
+from pipeline.metrics.collect import collect, run_folder
 from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, not_profiled, pick
-from pipeline.metrics.table import check, write
 from pipeline.records import RunRecord, Step
 from pipeline.study.profiling import IN_STEP, PHASES, profiled
 from pipeline.study.study import Study
@@ -49,12 +47,6 @@ def test_nothing_but_the_rows_about_profiles_comes_from_a_profiled_run(table: pd
     about = table["metric"].str.startswith("phase_") | (table["level"] == "profile")
     pd.testing.assert_frame_equal(table[~about].reset_index(drop=True), plain)
     assert not table[table["level"] != "profile"]["run_id"].str.contains("/p").any()
-
-
-def test_the_table_is_valid_and_work_is_still_equal(table: pd.DataFrame, tmp_path: Path) -> None:
-    check(table, "here")
-    write(table, tmp_path / "m.parquet")
-    require_equal_work(table, {"precision"})
 
 
 def test_mean_phases_add_up_to_the_mean_step_of_the_slowest_rank(table: pd.DataFrame) -> None:
@@ -130,13 +122,6 @@ def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
     assert not any("no memory" in note for note in missing_notes(table))
     phases = table[table["metric"].str.startswith("phase_")]
     assert "dps" not in set(phases["cell"]) and "horovod" in set(phases["cell"])
-
-
-def test_the_profiled_runs_are_collected_apart(tmp_path: Path) -> None:
-    runs = write_records(tmp_path, STUDY)
-    timed, every = collect(Study.of(STUDY), runs), collect_every(Study.of(STUDY), runs)
-    assert not any(record.spec.profile for record in timed)
-    assert [record.spec for record in every[len(timed) :]] == profiled(Study.of(STUDY))
 
 
 def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -> None:

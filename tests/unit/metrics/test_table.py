@@ -29,13 +29,16 @@ def table() -> pd.DataFrame:
         ("status", None, "'status' is a required property"),
     ],
 )
-def test_one_bad_row_among_many_is_found(table, column, value, said) -> None:
+def test_one_bad_row_among_many_is_found_and_nothing_written(
+    table, column, value, said, tmp_path
+) -> None:
     bad = table.copy()
     place = bad.index[bad["level"] == "step"][-1]
     bad.loc[place, column] = value
     tidy.check(table, "here")
     with pytest.raises(RecordError, match=said):
-        tidy.check(bad, "here")
+        tidy.write(bad, tmp_path / "m.parquet")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_value_outside_its_interval_is_found(table) -> None:

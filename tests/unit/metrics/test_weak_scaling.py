@@ -12,8 +12,8 @@ from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.metrics.build import build
 from pipeline.metrics.select import pick, speedup_name
+from pipeline.paper import facts
 from pipeline.paper.numbers import _batch_words
-from pipeline.paper.parity_facts import parity_facts
 from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -92,7 +92,7 @@ def test_without_such_a_run_parity_is_against_the_first_cell_of_that_world(table
     assert text(table, "ring", 2, "parity_verdict", "base") == "dps, 2 nodes"
     assert text(table, "ring", 2, "parity_verdict", "text") == "equal"
     assert "global_batch differ" in text(table, "dps", 2, "parity_verdict", "text")
-    assert parity_facts(table)["reference"].startswith("a run of equal work")
+    assert facts.parity(table)["reference"].startswith("a run of equal work")
 
 
 def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_device(

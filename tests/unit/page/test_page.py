@@ -12,8 +12,7 @@ from pipeline.__main__ import main
 from pipeline.claims.write import count
 from pipeline.claims.write import outcome as claim_outcome
 from pipeline.metrics.collect import run_folder
-from pipeline.page.page import _SECTIONS, _unnamed
-from pipeline.page.runs import LOG_LINES, log_end, tidy
+from pipeline.page.page import _SECTIONS, LOG_LINES, _unnamed, log_end, tidy
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
@@ -117,16 +116,6 @@ def run_text(outline: Outline, name: str) -> str:
     return " ".join(found.split())
 
 
-def test_nothing_of_a_log_a_label_or_a_reason_is_markup(outline: Outline, page: str) -> None:
-    assert [tag for tag, _ in outline.elements].count("script") == 1
-    assert not any(key.startswith("on") for _, keys in outline.elements for key in keys)
-    assert all(keys["src"].startswith("data:") for tag, keys in outline.elements if tag == "img")  # type: ignore[union-attr]
-    assert HOSTILE in run_text(outline, "single/n1/r0")
-    assert HOSTILE in run_text(outline, "dps/n4/r0").split("The end of the log")[0]
-    assert LABEL in " ".join(outline.text.split())
-    assert "<script>alert" not in page and "<img src=x" not in page
-
-
 def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: Path) -> None:
     study = json.loads((root / "study.json").read_text())
     specs = expand(Study.of(study))
@@ -164,17 +153,6 @@ def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -
     first = 31 - LOG_LINES
     assert f"line {first} of" in text and f"line {first - 1} of" not in text
     assert "No log: the run folder holds no log.txt." in run_text(outline, "horovod-apex/n1/r0")
-
-
-def test_a_run_that_was_resumed_says_so(tmp_path: Path) -> None:
-    make_results(tmp_path)
-    path = tmp_path / "runs/sps/n4/r0/run.json"
-    record = json.loads(path.read_text())
-    record["execution"] |= {"resumed_from_step": 12}
-    path.write_text(json.dumps(record))
-    assert report(tmp_path) == 0
-    outline = Outline((tmp_path / "report.html").read_text())
-    assert "resumed from step 12" in run_text(outline, "sps/n4/r0")
 
 
 def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:

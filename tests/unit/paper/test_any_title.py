@@ -1,27 +1,22 @@
 """Any title or label -> typst, HTML, a figure, the manuscript's front matter -> the same text."""
 
-import html
 import json
 import re
 import subprocess
 import tempfile
-import warnings
-from io import StringIO
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pypandoc
 import typst
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.figures import theme
 from pipeline.fonts import files, printed
 from pipeline.paper.export import TYPST
-from pipeline.paper.manuscript import SOURCES, render
-from pipeline.text import markdown, one_line
-from tests.unit.paper.test_titles import cells_of, pandoc, typst_text
-from tests.unit.test_text import TEXTS, inlines, words
+from pipeline.paper.manuscript import SOURCES
+from pipeline.text import markdown
+from tests.unit.paper.test_titles import cells_of, typst_text
+from tests.unit.test_text import TEXTS, words
 
 # Not shrunk: what fails is found by the marks of the first difference.
 FEW = settings(
@@ -72,28 +67,3 @@ def test_typst_has_a_glyph_for_all_that_is_printed(texts: list[str]) -> None:
 def _hyphens(text: str) -> str:
     """typst prints a hyphen before digits as a minus."""
     return text.replace("\N{MINUS SIGN}", "-")
-
-
-@given(TEXTS.filter(words))
-@settings(max_examples=10, deadline=None, derandomize=True)
-def test_the_front_matter_holds_any_title(title: str) -> None:
-    text = render("---\ntitle: |-\n  {{ title }}\nlang: en\n---\n\nx\n", {"title": title}, Path())
-    found = pandoc(text, "--from=markdown")["meta"]["title"]
-    assert words(inlines(found["c"])) == words(title)
-
-
-@given(st.lists(TEXTS.filter(str.strip), min_size=10, max_size=20))
-@FEW
-def test_a_figure_shows_every_label_as_given(texts: list[str]) -> None:
-    theme.apply()
-    figure = plt.figure()
-    labels = [one_line(printed(text)) for text in texts]
-    for text in labels:
-        figure.text(0, 0, text)
-    with plt.rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Glyph .* missing")
-        drawn = StringIO()
-        figure.savefig(drawn, format="svg")
-    plt.close(figure)
-    shown = re.findall(r"<text[^>]*>(.*?)</text>", drawn.getvalue(), re.DOTALL)
-    assert [words(html.unescape(text)) for text in shown] == [words(text) for text in labels]

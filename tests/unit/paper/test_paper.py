@@ -1,20 +1,15 @@
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
 from pipeline import figures, tables
-from pipeline.__main__ import main
 from pipeline.claims.write import by_question, read_verdicts, total
 from pipeline.errors import SamestepError
-from pipeline.metrics import table as tidy
 from pipeline.metrics.bands import FIRST_STEPS
-from pipeline.paper.claim_facts import reasons
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
@@ -25,32 +20,21 @@ SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
 
 
-def test_the_paper_is_the_same_bytes_twice(folder: Path, tmp_path: Path) -> None:
+def test_the_paper_is_the_same_bytes_twice(study, folder: Path, tmp_path: Path) -> None:
     for run in ("a", "b"):
         assert make_paper(folder, tmp_path / run) == 0
+    one, other = (tmp_path / run / "paper" for run in ("a", "b"))
+    pdf, latex = (one / "paper.pdf").read_bytes(), (one / "paper.tex").read_text()
     # What a machine can check of PDF/UA-1 typst has checked; it writes the part of the standard.
-    assert b"<pdfuaid:part>1<" in (tmp_path / "a" / "paper" / "paper.pdf").read_bytes()
-    for kind in ("pdf", "tex"):
-        one, other = (tmp_path / run / "paper" / f"paper.{kind}" for run in ("a", "b"))
-        size = len(one.read_bytes())
-        assert size > 10_000
-        if kind == "tex":
-            # Figures are included by a path relative to the file, which is the same here.
-            folders = r"\{[^{}]*figures/"
-            assert re.sub(folders, "{", one.read_text()) == re.sub(folders, "{", other.read_text())
-        else:
-            assert one.read_bytes() == other.read_bytes()
-
-
-def test_latex_finds_its_figures(study: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "results"
-    shutil.copytree(folder, root)
-    assert make_paper(root, root) == 0
-    latex = (root / "paper" / "paper.tex").read_text()
+    assert b"<pdfuaid:part>1<" in pdf and pdf == (other / "paper.pdf").read_bytes()
+    # Figures are included by a path relative to the file.
+    folders = r"\{[^{}]*figures/"
+    again = re.sub(folders, "{", (other / "paper.tex").read_text())
+    assert len(latex) > 10_000 and re.sub(folders, "{", latex) == again
     included = re.findall(r"\{([^{}]*\.pdf)\}", latex)
     shown = figures.catalogue.shown(Study.of(study))
     assert sorted(Path(path).stem for path in included) == shown
-    assert all((root / "paper" / path).is_file() for path in included)
+    assert all((one / path).is_file() for path in included)
 
 
 def test_no_number_is_typed_by_hand() -> None:
@@ -187,42 +171,6 @@ def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Pa
     assert f"**{numbers['lead']}".split("[")[0] in said
 
 
-def test_why_claims_are_not_testable_is_counted_by_reason() -> None:
-    one: dict[str, Any] = {"verdict": "not testable here", "effect": None}
-    told = [one | {"why": why} for why in ("a", "b", "b")]
-    told.append({"verdict": "reproduced", "effect": {}, "why": "c"})
-    assert [(one["why"], one["count"]) for one in reasons(told)] == [("b", 2), ("a", 1)]
-
-
-def test_reasons_that_begin_alike_are_told_as_one() -> None:
-    one: dict[str, Any] = {"verdict": "not testable here", "effect": None}
-    told = [one | {"why": why} for why in ("a: b", "needs a GPU: x", "needs a GPU: y",
-                                           "needs a GPU: x")]  # fmt: skip
-    assert reasons(told) == [
-        {"why": "needs a GPU", "count": 3,
-         "parts": [{"why": "x", "count": 2}, {"why": "y", "count": 1}]},
-        {"why": "a: b", "count": 1, "parts": []},
-    ]  # fmt: skip
-
-
-def test_drift_and_a_slow_clock_are_said(study, table, folder) -> None:
-    plain = text_of(study, table, folder)
-    assert "of 25 runs with steps enough for that, 0 did." in plain
-    assert "which by the same rule is no drift" in plain
-    assert "**Reading the clock takes" not in plain
-    chosen = table.copy()
-    drift = (chosen["metric"] == "drift") & (chosen["run_id"] == "fake/dps/n2/r0")
-    order = chosen["metric"] == "order_drift"
-    chosen.loc[drift | order, "text"] = "drift"
-    chosen.loc[drift, "value"], chosen.loc[order, "value"] = 0.123, -0.07
-    clock = (chosen["metric"] == "timer_overhead_share") & (chosen["run_id"] == "fake/dps/n2/r0")
-    chosen.loc[clock, "value"] = 0.08
-    text = text_of(study, chosen, folder)
-    assert "of 25 runs with steps enough for that, 1 did (Table" in text
-    assert "step times changed by -7.0 % relative to their cells" in text
-    assert "**Reading the clock takes over 5 % of a step in fake/dps/n2/r0.**" in text
-
-
 def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
     cells = [{"name": "dps", "label": "DDP * [a_b]", "strategy": "ddp", "precision": "fp32"}]
     changes: dict[str, Any] = {
@@ -254,19 +202,6 @@ def test_the_optimiser_is_named_with_its_source(name, label, source, folder: Pat
     assert f"The optimiser is {label} [@{source}] with learning rate" in text
     assert f"because {label} divides a gradient" in text
     assert f"@inproceedings{{{source}," in Path("paper/references.bib").read_text()
-
-
-def test_a_study_of_which_nothing_ran_is_still_a_paper(tmp_path: Path) -> None:
-    cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
-    study = make_study(repeats=1, cells=cells)
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    tidy.write(make_table(repeats=1, cells=cells), tmp_path / "metrics.parquet")
-    args = ["--metrics", str(tmp_path / "metrics.parquet"), "--out", str(tmp_path / "tables")]
-    assert main(["table", *tables.catalogue.shown(Study.of(study)), *args]) == 0
-    (tmp_path / "figures").mkdir()
-    assert make_paper(tmp_path, tmp_path) == 0
-    text = (tmp_path / "generated" / "manuscript.md").read_text()
-    assert "No run finished, so there is no result to report" in text
 
 
 def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:

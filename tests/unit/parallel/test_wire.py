@@ -87,6 +87,21 @@ def test_a_library_that_torch_does_not_see_tells_of_itself(monkeypatch: pytest.M
     assert counted.summary() is None
 
 
+def test_steps_that_send_in_turn_are_counted_by_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "20")
+    counted = Counted(GRID, 0, period=2)
+    for counts in ([], [], [8], [], [16], [], [16]):  # the first one is of a round before
+        with counted.step():
+            counted.sent("all_reduce", counts.copy)
+    found: Any = counted.summary()
+    assert (found["steps"], found["period"], found["differing_steps"]) == (6, 2, 2)
+    assert [one["payload_bytes"] for one in found["collectives"]] == [16]
+    counted.start()
+    with counted.step():
+        pass
+    assert counted.summary() is None, "half a round says nothing"
+
+
 def test_without_the_recorder_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
     counted = Counted(GRID, 0)

@@ -8,6 +8,7 @@ import yaml
 from pipeline import strategies
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
+from pipeline.launch.calibrate.collectives import KINDS
 from pipeline.planner.auto import choose, run_of
 from pipeline.planner.here import Calibration
 from pipeline.planner.operators import of_study
@@ -15,7 +16,7 @@ from pipeline.planner.ranking import Cluster
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 
-MECHANISMS = load_study(Path("workflow/config/mechanisms/study.yaml"))
+STUDY = load_study(Path("workflow/config/alpa2022/study.yaml"))
 CLUSTER = Cluster("cpu", 4.0, 4, 1, 0.0)
 
 
@@ -23,20 +24,20 @@ def machine(a_byte: float) -> Calibration:
     """Operators of 1 ns a unit of work, and messages of so many seconds a byte."""
     line = [(1000, 1000 * a_byte), (1_000_000, 1e6 * a_byte)]
     link: str | None = "1gbit"
-    times = {(link, n, kind): line for n in (2, 4) for kind in ("all_reduce", "send")}
-    return Calibration({o: 1e-9 * o.work for o in of_study(expand(MECHANISMS))}, times, 1e10)
+    times = {(link, n, kind): line for n in (2, 4) for kind in KINDS}
+    return Calibration({o: 1e-9 * o.work for o in of_study(expand(STUDY))}, times, 1e10)
 
 
 def test_the_link_decides() -> None:
-    fast, slow = (choose(MECHANISMS, CLUSTER, "fp32", machine(rate)) for rate in (1e-12, 1e-5))
+    fast, slow = (choose(STUDY, CLUSTER, "fp32", machine(rate)) for rate in (1e-12, 1e-5))
     assert (fast[0].cell["strategy"], fast[0].nodes) == ("ddp", 4)
     assert (slow[0].cell["strategy"], slow[0].nodes) == ("single", 1)
     assert len({one.cell["strategy"] for one in fast}) >= 4
 
 
 def test_every_cell_that_is_ranked_runs_in_the_study() -> None:
-    for one in choose(MECHANISMS, CLUSTER, "fp32", machine(1e-9)):
-        run = run_of(MECHANISMS, one.cell)
+    for one in choose(STUDY, CLUSTER, "fp32", machine(1e-9)):
+        run = run_of(STUDY, one.cell)
         assert run is not None
         assert run.spec.world.nodes == one.nodes
 
@@ -55,9 +56,9 @@ def test_auto_is_no_strategy_but_a_choice() -> None:
 
 def test_another_family_is_refused() -> None:
     changes = {"family": "transformers", "architecture": "LlamaForCausalLM"}
-    model = MECHANISMS.to_dict()["model"] | changes
+    model = STUDY.to_dict()["model"] | changes
     with pytest.raises(StudyError, match="operators of LlamaForCausalLM are not known"):
-        choose(MECHANISMS.but(model=model), CLUSTER, "fp32", None)
+        choose(STUDY.but(model=model), CLUSTER, "fp32", None)
 
 
 def test_gpus_are_ranked_by_the_model(capsys) -> None:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pipeline.errors import StudyError
+from pipeline.launch.calibrate.collectives import KINDS
 from pipeline.parallel.wire import SEND
 from pipeline.planner.here import Calibration, errors, predict, predict_study, shown
 from pipeline.planner.operators import Operator, work_of
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
+from pipeline.study.load import find_study, load_study
 from pipeline.study.spec import RunSpec
 
 
 @pytest.fixture(scope="module")
 def runs() -> list[RunSpec]:
-    return expand(load_study(Path("workflow/config/mechanisms/study.yaml")))
+    """Cells of two studies on four nodes, with the single device of the first."""
+    first, more = (expand(load_study(find_study(name))) for name in ("alpa2022", "ptdp2021"))
+    return first + [run for run in more if run.cell != "single"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def calibration(runs) -> Calibration:
     kinds = {(one.kind, one.dtype): one for one in single.operators}
     times = {one: 1e-9 * one.work for one in kinds.values()}
     line = [(1000, 2e-6), (1_000_000, 1e-3)]
-    return Calibration(times, {("1gbit", 4, kind): line for kind in ("all_reduce", SEND)}, 1e9)
+    return Calibration(times, {("1gbit", 4, kind): line for kind in KINDS}, 1e9)
 
 
 def of(runs, calibration, cell, **changes):
@@ -38,7 +40,8 @@ def of(runs, calibration, cell, **changes):
 
 
 def test_a_step_on_four_ranks_has_a_quarter_of_the_computation(runs, calibration) -> None:
-    one, four = (of(runs, calibration, cell) for cell in ("single", "ddp"))
+    whole = runs[0].workload
+    one, four = (of(runs, calibration, cell, workload=whole) for cell in ("single", "ddp"))
     assert four.computation == pytest.approx(one.computation / 4)
     assert one.communication == 0 < four.communication
     assert one.optimiser == four.optimiser > 0
@@ -58,6 +61,12 @@ def test_a_pipeline_waits_for_its_bubble(runs, calibration) -> None:
 def test_zero_sends_weights_and_updates_a_share(runs, calibration) -> None:
     whole, cut = (of(runs, calibration, cell) for cell in ("ddp", "zero1"))
     assert cut.optimiser == pytest.approx(whole.optimiser / 4, rel=0.01)
+    gathers = {key: times for key, times in calibration.collectives.items() if "all_gather" in key}
+    slow = {key: [(size, 3 * each) for size, each in times] for key, times in gathers.items()}
+    slower = replace(calibration, collectives={**calibration.collectives, **slow})
+    both = [of(runs, one, "zero1").communication for one in (calibration, slower)]
+    assert both[1] == pytest.approx(2 * both[0])  # one half of it takes three times as long
+    assert of(runs, slower, "ddp").communication == whole.communication
 
 
 def test_sizes_between_and_beyond_those_measured(calibration) -> None:

@@ -1,7 +1,6 @@
 """Operators of a step, by arithmetic."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,9 @@ from pipeline.models import flops_per_token
 from pipeline.planner.operators import of_study, work_of
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
+from pipeline.study.load import find_study, load_study
 
-RUNS = expand(load_study(Path("workflow/config/mechanisms/study.yaml")))
+RUNS = [run for name in ("alpa2022", "ptdp2021") for run in expand(load_study(find_study(name)))]
 
 
 def work(cell):
@@ -25,7 +24,7 @@ def products(stage):
     return sum(n * factors[o.kind] * o.work for o, n in stage.items() if o.kind in factors)
 
 
-@pytest.mark.parametrize("cell", ["single", "ddp", "ddp-4", "tensor", "pipe-4", "hybrid"])
+@pytest.mark.parametrize("cell", ["single", "ddp-1", "ddp", "tensor", "pipe-4", "hybrid"])
 def test_all_ranks_together_do_what_the_model_has(cell) -> None:
     found = work(cell)
     run = next(run for run in RUNS if run.cell == cell)

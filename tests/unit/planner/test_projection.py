@@ -12,7 +12,7 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row
 from pipeline.planner.projection import project
 from pipeline.planner.ranking import Cluster
-from pipeline.study.load import load_study
+from pipeline.study.load import find_study, load_study
 
 BAI = load_study(Path("workflow/config/bai2022/study.yaml"))
 V100 = Cluster("v100-16", 16, 1, 1, 25.0)
@@ -53,7 +53,7 @@ def test_each_strategy_is_projected_or_says_why_not() -> None:
 
 
 def test_extra_work_that_the_model_does_not_know_is_not_projected() -> None:
-    study = load_study(Path("workflow/config/bai2022-as-published/study.yaml"))
+    study = load_study(find_study("bai2022-as-published"))
     found = rows(study, counts=(2,))
     for cell in ("dps", "horovod", "horovod-apex"):
         assert "no published step was made as strategy" in found[cell, 2]["reason"]
@@ -67,7 +67,7 @@ def test_a_batch_that_stays_ends_where_it_cannot_be_cut() -> None:
 
 
 def test_layouts_keep_their_axes_and_the_data_axis_grows() -> None:
-    study = load_study(Path("workflow/config/mechanisms/study.yaml"))
+    study = load_study(find_study("alpa2022"))
     found = rows(study, counts=(4, 16, 64), weak=True)
     assert not found["zero1", 64]["reason"] and not found["ddp", 64]["reason"]
     assert float(found["zero1", 64]["mem_gib_pred"]) < float(found["ddp", 64]["mem_gib_pred"])

@@ -7,10 +7,10 @@ import yaml
 
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
-from pipeline.planner.ranking import Cluster, answer, gigabits, rank, table
-from pipeline.planner.sizes import ADAMW, size_of
+from pipeline.planner.ranking import Cluster, answer, gigabits, jobs, rank, table
+from pipeline.planner.sizes import ADAMW, Size, size_of
 from pipeline.resolved import resolve
-from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
 
 CLUSTER = Cluster("a100-80", 80, 4, 8, 200.0)
 
@@ -108,3 +108,33 @@ def test_what_is_missing_is_named(words, error, capsys) -> None:
 
 def test_rates_of_links() -> None:
     assert (gigabits("200gbit"), gigabits("500 Mbit/s")) == (200.0, 0.5)
+
+
+def test_depths_of_a_pipeline_need_not_be_powers_of_two_or_divide_the_layers() -> None:
+    """12 layers on 3 nodes of 8."""
+    cluster = Cluster("a100-80", 80, 3, 8, 200.0)
+    depths = {job.pp for job, _ in jobs(size_of("125M"), cluster, 96, "bf16")}
+    assert depths == {1, 2, 3, 4, 6, 8, 12}
+
+
+def test_a_tensor_axis_crosses_nodes_of_one_device_alone() -> None:
+    several, one = (
+        {job.tp for job, _ in jobs(size_of("125M"), Cluster("a100-80", 80, 4, n, 9.0), 8, "bf16")}
+        for n in (2, 1)
+    )
+    assert (several, one) == ({1, 2}, {1, 2, 4})
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "heads", "nodes", "gpus"),
+    [(24, 1024, 16, 1, 1), (32, 2560, 32, 1, 8), (48, 8192, 64, 8, 8)],
+    ids=["350M", "2.6B", "39B"],
+)
+def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, nodes, gpus) -> None:
+    """Figure 7a of the Alpa paper: GPT with 1024 positions on V100s of 16 GiB, batch 1024.
+
+    With the 2048 positions that `plan --model 39B` takes the largest does not fit.
+    """
+    model = ModelSpec("gpt2", layers, width, heads, 1024, 51200)
+    cluster = Cluster("v100-16", 16, nodes, gpus, 25.0)
+    assert rank(Size("alpa", model), cluster, 1024, "fp16")

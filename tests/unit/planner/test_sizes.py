@@ -27,7 +27,7 @@ def test_the_sizes_have_the_parameters_that_they_are_named_after() -> None:
     assert next(iter(SIZES)) == "124M"
 
 
-PTDP = json.loads(Path("workflow/config/ptdp/published.json").read_text())["tables"][0]
+PTDP = json.loads(Path("workflow/config/ptdp2021/published.json").read_text())["tables"][0]
 ROWS = [dict(zip([c["name"] for c in PTDP["columns"]], row, strict=True)) for row in PTDP["rows"]]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.records import RunRecord, run_rules, step_rules
-from pipeline.records.contradictions import ALWAYS, FINISHED, Rule, contradiction, numbers
+from pipeline.records.record import ALWAYS, FINISHED, Rule, contradiction
 from pipeline.records.step_rules import steps_sha256
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import PHASES, profiled
@@ -123,10 +123,6 @@ def unseen(record: RunRecord) -> RunRecord:
 
 
 CASES: list[tuple[Rule, str, Edit, str]] = [
-    (numbers, "timed", line(3, seconds=math.inf), "step 1 of rank 1 at ..seconds: inf"),
-    (numbers, "timed", line(3, loss=math.nan), "loss: nan is no possible number"),
-    (numbers, "timed", put("model.flops_per_token", math.nan), r"\$.model.flops_per_token: nan"),
-    (numbers, "timed", put("ranks.0.peak_memory_bytes", 10**400), r"ranks\[0\].peak_memory_bytes"),
     (
         run_rules.texts,
         "timed",

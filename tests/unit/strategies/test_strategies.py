@@ -21,7 +21,7 @@ from pipeline.planner.memory import predict, predict_sent
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
+from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.spec import WorldSpec
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
@@ -68,7 +68,7 @@ def test_unknown_names_and_options_list_the_known_ones() -> None:
 
 
 def test_every_shipped_study_names_strategies_that_exist() -> None:
-    for path in Path("workflow/config").glob("*/study.yaml"):
+    for path in shipped_studies().values():
         strategies.check(expand(load_study(path)))
 
 
@@ -152,6 +152,75 @@ def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
 def test_what_no_run_of_horovod_can_have_is_refused_before_one(options, words) -> None:
     with pytest.raises(StudyError, match=words):
         strategies.load("horovod", options).layout(WORLD)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"compression": "zip"}, "compression 'zip' is unknown; use one of none, fp16, bf16"),
+        ({"powersgd_rank": 2}, "powersgd_rank 2 .* do nothing with compression none"),
+        ({"compression": "powersgd", "powersgd_start": 1}, "set them to at least 1 and 2"),
+        ({"compression": "powersgd", "powersgd_start": 9}, "first 9 steps are sent in full"),
+        ({"compression": "powersgd"}, r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
+    ],
+)
+def test_a_compression_that_no_run_can_have_is_refused_before_one(options, words) -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    work = replace(run.workload, checkpoint_every=5, untimed_steps=4)
+    run = replace(run, strategy="ddp", world=WORLD, options=options, workload=work)
+    with pytest.raises(StudyError, match=words):
+        strategies.check([run])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"inner_steps": 0}, "inner_steps 0: a round has at least one step; set it to 1"),
+        ({"outer_learning_rate": 0}, "expected a rate over 0 and a momentum under 1"),
+        ({"outer_momentum": 1.0}, "expected a rate over 0 and a momentum under 1"),
+        ({"inner_steps": 7}, r"16 timed steps are no whole rounds of 7, .* to a multiple"),
+    ],
+)
+def test_a_round_that_no_run_can_have_is_refused_before_one(options, words) -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    work = replace(run.workload, steps=20, untimed_steps=4)
+    run = replace(run, strategy="local_sgd", world=WORLD, options=options, workload=work)
+    with pytest.raises(StudyError, match=words):
+        strategies.check([run])
+
+
+def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    run = replace(run, strategy="local_sgd", precision="fp32", world=sized(4), options={})
+    weights = 4 * models.num_parameters(run.model)
+    [one] = predict_sent(replace(run, options={"inner_steps": 8}))
+    assert (one.wire_bytes, one.formula) == (2 * 3 / 4 * weights / 8, "2(n-1)/n W / 8")
+    single, diloco, averaged = (
+        predict(replace(run, strategy=name, options=options)).parameters
+        for name, options in (("ddp", {}), ("local_sgd", {}), ("local_sgd", {"outer_momentum": 0}))
+    )
+    assert (diloco - single, averaged - single) == (2 * weights, weights)
+
+
+def test_a_compression_takes_gradients_that_are_neither_narrow_nor_scaled() -> None:
+    hooked = strategies.load("ddp", {"compression": "bf16"})
+    hooked.check_precision("bf16")
+    for name in ("fp16", "bf16_masters", "amp_o2"):
+        with pytest.raises(UnsupportedError, match=f"{name} has not; use fp32, tf32, bf16"):
+            hooked.check_precision(name)
+
+
+def test_compressed_gradients_send_less_and_what_is_held_back_takes_memory() -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    run = replace(run, strategy="ddp", precision="fp32", world=sized(4), options={})
+    sent, need = {}, {}
+    for name in ("none", "fp16", "bf16", "powersgd"):
+        cell = replace(run, options={"compression": name})
+        [one] = predict_sent(cell)
+        parts = predict(cell)
+        sent[name], need[name] = one.wire_bytes, parts.parameters + parts.buffers
+    assert sent["fp16"] == sent["bf16"] == sent["none"] / 2 > 4 * sent["powersgd"]
+    assert need["none"] < need["fp16"] < need["powersgd"]
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:

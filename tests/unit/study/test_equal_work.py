@@ -25,6 +25,16 @@ UNEQUAL: dict[str, dict[str, Any]] = {
     "schedule": with_cell(optimiser={"learning_rate": 5e-4}),
     "updates_per_step": with_cell(options={"optimiser_steps": 2}),
 }
+COMPRESSED = [{"compression": "fp16"}, {"compression": "powersgd", "powersgd_rank": 2}]
+"""Options of `ddp` that change the step."""
+
+
+@pytest.mark.parametrize("options", COMPRESSED)
+def test_compressed_gradients_are_unequal_work(options: dict[str, Any]) -> None:
+    study = with_cell(strategy="ddp", options=options)
+    with pytest.raises(StudyError, match=rf"compression={options['compression']} .*\[schedule\]"):
+        check_equal_work(Study.of(study))
+    check_equal_work(Study.of(study | {"compares": ["schedule"]}))
 
 
 @pytest.mark.parametrize("field", UNEQUAL)
@@ -32,6 +42,14 @@ def test_a_field_that_differs_is_named_unless_declared(field: str) -> None:
     with pytest.raises(StudyError, match=rf"unequal work: {field} is .* `compares: \[{field}\]`"):
         check_equal_work(Study.of(UNEQUAL[field]))
     check_equal_work(Study.of(UNEQUAL[field] | {"compares": [field]}))
+
+
+def test_a_strategy_with_an_algorithm_of_its_own_is_unequal_work_as_it_is() -> None:
+    for options in ({}, {"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0}):
+        study = with_cell(strategy="local_sgd", options=options)
+        with pytest.raises(StudyError, match=r"algorithm=local steps of \d ranks .*\[schedule\]"):
+            check_equal_work(Study.of(study))
+        check_equal_work(Study.of(study | {"compares": ["schedule"]}))
 
 
 def test_weak_scaling_keeps_the_batch_per_rank() -> None:

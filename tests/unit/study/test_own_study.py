@@ -1,7 +1,11 @@
 """The page on a study of one's own: what it shows is copied, checked and planned as it stands."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import pytest
 
@@ -11,7 +15,7 @@ PAGE = Path("docs/own-study.md").read_text(encoding="utf-8")
 
 
 def test_the_page_s_study_meets_no_refusal(tmp_path: Path, monkeypatch, capsys) -> None:
-    (study,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    study, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
     Path("mine/study.yaml").write_text(study)
@@ -23,6 +27,36 @@ def test_the_page_s_study_meets_no_refusal(tmp_path: Path, monkeypatch, capsys) 
         said = capsys.readouterr()
         assert said.err == "" and "warning" not in said.out
     assert "mine: Three strategies on my text" in said.out
+
+
+def test_a_seventh_publication_is_a_folder(tmp_path: Path) -> None:
+    """The page's three files in a copy of this checkout: found, checked, listed, in the index."""
+    for name in ("pipeline", "workflow", "paper"):
+        copytree(name, tmp_path / name, ignore=ignore_patterns("__pycache__"))
+    (folder := tmp_path / "workflow/config/seventh").mkdir()
+    _, claims, study = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (published,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    for name, text in (
+        ("claims.yaml", claims),
+        ("published.json", published),
+        ("study.yaml", study),
+    ):
+        (folder / name).write_text(text)
+    (page := tmp_path / "page.md").write_text("<!-- studies: begin -->\n<!-- studies: end -->\n")
+
+    def said(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", *arguments], cwd=tmp_path, capture_output=True,
+            text=True, check=False, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert said("check", "--study", "seventh") == "results/seventh\n"
+    assert "seventh" in said("index", "--list").split()
+    said("index", "--readme", "page.md")
+    row = "| `seventh` | What a rank of the seventh paper sends | Seventh |"
+    assert row in page.read_text()
 
 
 @pytest.mark.parametrize("cluster", re.findall(r"`(cluster: \{.*?\})`", PAGE))

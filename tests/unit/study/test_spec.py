@@ -21,12 +21,10 @@ from pipeline.study.expansion import (
     tokens_spec,
 )
 from pipeline.study.link import LinkSpec
-from pipeline.study.load import check_study, font_warning, load_study
+from pipeline.study.load import check_study, font_warning, load_study, shipped_studies
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import ObjectiveSpec, RunSpec, WorldSpec
 from pipeline.study.study import Study
-
-CONFIGS = sorted(Path("workflow/config").glob("*/study.yaml"))
 
 
 @pytest.fixture
@@ -34,10 +32,10 @@ def study() -> dict[str, Any]:
     return load_study(Path("workflow/config/smoke/study.yaml")).to_dict()
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.parent.name)
-def test_every_shipped_study_is_valid(path: Path) -> None:
+@pytest.mark.parametrize(("name", "path"), shipped_studies().items())
+def test_every_shipped_study_is_valid(name: str, path: Path) -> None:
     shipped = load_study(path)
-    assert shipped.name == path.parent.name
+    assert shipped.name == name
     check_equal_work(shipped)
     assert font_warning(shipped) is None
     for run in expand(shipped):

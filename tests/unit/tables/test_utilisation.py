@@ -15,26 +15,6 @@ def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
     return records(frame[(frame["cell"] == name) & (frame["nodes"] == nodes)])[0]
 
 
-def test_a_row_holds_together(table: pd.DataFrame) -> None:
-    row = cell(made("utilisation", table)[0], "dps", 2)
-    own = table[(table["cell"] == "dps") & (table["nodes"] == 2) & (table["level"] == "cell")]
-    rate = records(own[own["metric"] == "tokens_per_second"])[0]
-    per_token = row["model_flops_per_step"] / rate["global_batch_tokens"]
-    assert per_token == pytest.approx(7_077_888)
-    for end, key in (("", "value"), ("_low", "low"), ("_high", "high")):
-        assert row[f"model_flops_per_second{end}"] == pytest.approx(
-            per_token * rate[key], nan_ok=True
-        )
-    peaks = table[(table["level"] == "rank") & (table["metric"] == "peak_flops_per_second")]
-    own = peaks[(peaks["cell"] == "dps") & (peaks["nodes"] == 2)]
-    assert row["peak_flops_per_second"] == pytest.approx(
-        own.groupby("repeat")["value"].mean().median()
-    )
-    share = row["model_flops_per_second"] / (2 * row["peak_flops_per_second"])
-    assert row["model_flops_utilisation"] == pytest.approx(share, rel=0.01)
-    assert row["hardware_flops_utilisation"] == row["model_flops_utilisation"]
-
-
 def test_a_processor_has_no_datasheet_and_a_failed_cell_nothing(table: pd.DataFrame) -> None:
     shown = made("utilisation", table)[1]
     assert set(shown["Datasheet [GFLOP/s]"]) == {"\N{EN DASH}"}

@@ -181,16 +181,6 @@ def test_every_rank_writes_its_own_pieces(tmp_path) -> None:
     assert state.read("weights/w", (3, 0), (0, 2)).shape == (0, 2)
 
 
-@pytest.mark.parametrize("rank", range(3))
-def test_damage_of_any_rank_s_file_falls_back(tmp_path, rank) -> None:
-    for step in (4, 8):
-        together(tmp_path, step, rows_of)
-    flip(tmp_path / "step-00000008" / f"rank{rank}.safetensors")
-    said = str(checkpoint.fault(tmp_path, 8, OWNER))
-    assert said.startswith(f"its rank{rank}.safetensors is damaged")
-    assert checkpoint.fault(tmp_path, 4, OWNER) is None
-
-
 @pytest.mark.parametrize("full", [(1,), (0,), (0, 2), (3,)])
 def test_a_full_disk_of_some_ranks_is_one_error_and_leaves_nothing(
     tmp_path, monkeypatch, full
@@ -248,7 +238,3 @@ def test_a_longer_run_of_another_spec_does_not_push_out_the_new_one(tmp_path) ->
     checkpoint.save(tmp_path, 1000, STATE, "new")
     assert [p.name for p in tmp_path.iterdir()] == ["step-00001000"]
     assert checkpoint.fault(tmp_path, 1000, "new") is None
-
-
-def test_where_there_is_no_folder_there_is_no_checkpoint(tmp_path) -> None:
-    assert checkpoint.steps(tmp_path / "none") == []

@@ -33,8 +33,6 @@ def world(nodes: int, ranks: int, network: str) -> WorldSpec:
         (2, 2, "loopback", {"RANK": "3", "LOCAL_RANK": "1"}, 3),
         (2, 2, "real", {"RANK": "3", "LOCAL_RANK": "1"}, 1),
         (1, 4, "real", {"RANK": "2", "LOCAL_RANK": "2"}, 2),
-        (1, 4, "loopback", {"HOROVOD_RANK": "2", "HOROVOD_LOCAL_RANK": "2"}, 2),
-        (2, 2, "real", {"HOROVOD_RANK": "3", "HOROVOD_LOCAL_RANK": "1"}, 1),
         (1, 1, "loopback", {}, 0),
     ],
 )
@@ -76,37 +74,32 @@ def choose(run: RunSpec):
     return devices.choose(resolve(run))
 
 
-def test_a_rank_of_a_second_node_is_put_on_the_second_gpu(gpu_run, monkeypatch) -> None:
-    import torch
-
-    taken: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80"])
-    for name, value in TORCHRUN[1].items():
-        monkeypatch.setenv(name, value)
-    run = replace(gpu_run, strategy="ddp", world=world(2, 1, "loopback"))
-    assert choose(run) == torch.device("cuda", 1)
-    assert taken == [1]
-
-
-def test_a_rank_on_a_gpu_that_torch_has_no_kernels_for_is_unsupported(gpu_run, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("place", "built_for", "taken"),
+    [(1, ["sm_70"], [1]), (0, ["sm_75", "sm_80", "compute_90"], [0])],
+)
+def test_a_rank_takes_the_gpu_of_its_place_where_torch_has_kernels_for_it(
+    gpu_run, monkeypatch, place, built_for, taken
+) -> None:
     """Without this every step of a V100 ends with `no kernel image is available`."""
     import torch
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100-SXM2-16GB")
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "compute_90"])
-    for name, value in TORCHRUN[0].items():
+    seen: list[int] = []
+    for name, fake in {
+        "is_available": lambda: True, "device_count": lambda: 2, "set_device": seen.append,
+        "get_device_capability": lambda _: (7, 0), "get_arch_list": lambda: built_for,
+        "get_device_name": lambda _: "Tesla V100-SXM2-16GB",
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+    for name, value in TORCHRUN[place].items():
         monkeypatch.setenv(name, value)
-    run = replace(gpu_run, strategy="ddp", world=world(1, 1, "loopback"))
-    with pytest.raises(UnsupportedError, match=r"V100-SXM2-16GB: this torch has no kernels for"):
-        choose(run)
+    run = replace(gpu_run, strategy="ddp", world=world(2, 1, "loopback"))
+    if place:
+        assert choose(run) == torch.device("cuda", 1)
+    else:
+        with pytest.raises(UnsupportedError, match="V100-SXM2-16GB: this torch has no kernels for"):
+            choose(run)
+    assert seen == taken
 
 
 def test_a_container_without_the_driver_of_a_gpu_that_is_there_is_an_error(

@@ -48,7 +48,7 @@ def test_a_slice_of_a_gpu_has_no_utilisation(gpu, error, monkeypatch) -> None:
 def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("".join(f"processor\t: {n}\ncpu MHz\t\t: {2000 + n}.5\n\n" for n in range(4)))
-    monkeypatch.setattr("pipeline.machine.environment.CPU_FLAGS", info)
+    monkeypatch.setattr("pipeline.machine.facts.CPU_INFO", info)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 1})
     sampler = Sampler(torch.device("cpu"))
     assert sampler.placement() == {}

@@ -40,7 +40,7 @@ def whole(
 ) -> tuple[int, Path]:
     """Check an environment of `names` over a base that brings `base`."""
     (folder / "lock").write_text("".join(f"{name}==1\n" for name in names))
-    monkeypatch.setattr(check, "LOCK", folder / "lock")
+    monkeypatch.setattr(check, "LOCKS", (folder / "lock",))
     monkeypatch.setattr(check, "of_the_base", lambda: base)
     monkeypatch.setattr(check, "imported_versions", lambda: {"torch": "2.13.0", "apex": None})
     monkeypatch.setattr(check, "stated_strategies", lambda: STATED)
@@ -130,35 +130,27 @@ def apex(folder: Path, **files: str) -> None:
         (folder / "apex" / f"{name}.py").write_text(text)
 
 
-def test_only_an_apex_that_is_not_there_is_absent(modules: Path) -> None:
-    assert check.apex_version() is None
-    apex(modules, __init__="import a_missing_dependency")
-    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
-        check.apex_version()
+BROKEN = "import a_missing_dependency"
 
 
-def test_an_apex_without_metadata_is_there_all_the_same(
-    modules: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("files", "version", "amp"),
+    [({}, "unknown", "absent"), ({"amp": ""}, "unknown", "present"), (None, None, None),
+     ({"__init__": BROKEN}, BROKEN, None), ({"amp": BROKEN}, BROKEN, None)],
+    ids=["without amp", "with amp", "absent", "broken", "with a broken amp"],
+)  # fmt: skip
+def test_apex_is_there_absent_or_broken(
+    modules: Path, capsys: pytest.CaptureFixture[str], files: Any, version: Any, amp: Any
 ) -> None:
-    apex(modules)
-    assert check.apex_version() == "unknown"
-    monkeypatch.setitem(INSTALLED, "apex", "0.1")
-    assert check.apex_version() == "0.1"
-
-
-@pytest.mark.parametrize(("files", "told"), [({"amp": ""}, "present"), ({}, "absent")])
-def test_the_log_says_whether_apex_has_its_amp(
-    modules: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], told: str
-) -> None:
-    apex(modules, **files)
-    check.apex_version()
-    assert f"Apex's amp: {told}\n" in capsys.readouterr().err
-
-
-def test_a_broken_amp_is_not_an_absent_one(modules: Path) -> None:
-    apex(modules, amp="import a_missing_dependency")
-    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
-        check.apex_version()
+    """Without metadata it is there all the same, and one that is broken is not absent."""
+    if files is not None:
+        apex(modules, **files)
+    if version == BROKEN:
+        with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
+            check.apex_version()
+        return
+    assert check.apex_version() == version
+    assert (f"Apex's amp: {amp}\n" in capsys.readouterr().err) == (amp is not None)
 
 
 def test_the_steps_leave_no_file_in_the_image(monkeypatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from envs.image import content_digest
 from envs.image.content_digest import content_digest as digest
-from envs.image.content_digest import entries, mount_points
+from envs.image.content_digest import mount_points
 from pipeline.machine.image import DIGEST_FILE
 
 
@@ -71,21 +71,6 @@ def test_times_and_what_a_runtime_mounts_do_not_change_it(root: Path) -> None:
     (root / ".post.script").write_text("cd /opt/samestep-build\n")
     (root / ".build.labels").touch()
     assert digest(root) == before
-
-
-def test_the_order_is_that_of_the_paths(root: Path) -> None:
-    paths = [os.fsdecode(entry.split(b"\0")[0]) for entry in entries(root, ["/proc", "/tmp"])]
-    assert paths == [
-        *("/bin", "/bin/link", "/bin/tool"),
-        *("/etc", "/etc/name"),
-        *("/opt", "/opt/empty"),
-    ]
-
-
-def test_a_named_path_is_left_out(root: Path) -> None:
-    before = digest(root)
-    (root / "opt" / "site").mkdir()
-    assert digest(root, ["/opt/site"]) == before
 
 
 def test_mount_points_are_read_with_their_escapes() -> None:

@@ -32,10 +32,6 @@ def test_the_image_decides_over_the_host(tmp_path: Path) -> None:
     assert (shown["CUDA_HOME"], shown["EMPTY"]) == ("/usr/local/cuda", "x")
 
 
-def test_what_is_no_name_is_left_out() -> None:
-    assert environment_script(["a b=c", "x;id=1", "=3"]) == "#!/bin/sh\n"
-
-
 def test_it_lies_where_apptainer_reads_it(tmp_path: Path) -> None:
     folder = write_environment(["A=b"], tmp_path)
     assert folder.name == ".singularity.d"

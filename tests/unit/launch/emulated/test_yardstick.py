@@ -105,21 +105,6 @@ def test_a_strategy_that_cuts_the_forward_pass_has_none(study) -> None:
         strategies.check([replace(spec, strategy="sharded", options={})])
 
 
-def test_it_belongs_to_emulated_nodes_alone(tmp_path) -> None:
-    path = tmp_path / "one.yaml"
-    changes = {"network": "loopback", "yardstick": True}
-    path.write_text(yaml.safe_dump({"extends": "one-node", "study": "x", "cluster": changes}))
-    with pytest.raises(StudyError, match=r"cluster\.\w+ belongs to cluster\.network emulated"):
-        load_study(path)
-
-
-def test_a_spec_without_it_keeps_its_hash(study) -> None:
-    spec = run_of(study, "dps", 2)
-    assert spec.to_dict()["world"]["yardstick"] is True
-    assert RunSpec.from_dict(spec.to_dict()) == spec
-    assert "yardstick" not in replace(spec, world=replace(spec.world, yardstick=None)).to_json()
-
-
 def test_a_yardstick_that_was_edited_is_refused(study, measured, tmp_path) -> None:
     content = json.loads(measured.read_text())
     for one in content["passes"]:

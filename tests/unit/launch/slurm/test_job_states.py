@@ -53,7 +53,7 @@ def test_no_answer_stays_none_and_is_told_once(caplog: pytest.LogCaptureFixture)
     assert ask(made) == ask(made) == (None, 0.5)
     (line,) = caplog.messages
     assert line.startswith("squeue does not say how the jobs stand")
-    assert "set `slurm-status-command: squeue` in workflow/profiles/slurm" in line
+    assert "set `accounting: false` in workflow/site.yaml" in line
 
 
 def test_the_executor_asks_by_the_name_that_is_replaced() -> None:

@@ -3,11 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.launch.slurm.request import request
+import pytest
+
+from pipeline.launch.slurm.request import allocation, request
+from pipeline.machine.site import Site
 from pipeline.planner.memory import predict
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
+
+HERE = Site()
 
 
 def run_of(study: str, cell: str, nodes: int) -> ResolvedRun:
@@ -16,32 +21,71 @@ def run_of(study: str, cell: str, nodes: int) -> ResolvedRun:
 
 
 def test_gpus_and_nodes_are_those_of_the_spec() -> None:
-    two = request(run_of("bai2022", "horovod-apex", 2))
+    two = request(run_of("bai2022", "horovod-apex", 2), HERE)
     assert (two.nodes, two.gpus) == (2, 4)
     assert two.slurm_extra == "--exclusive --gpus-per-node=4 --signal=B:USR1@120"
     assert two.srun[0] == "srun"
     assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=4"} <= set(two.srun)
-    one = request(run_of("bai2022", "single", 1))
+    one = request(run_of("bai2022", "single", 1), HERE)
     assert (one.nodes, one.gpus) == (1, 1)
 
 
 def test_one_process_may_own_all_gpus_of_its_node() -> None:
-    assert request(run_of("bai2022", "sps", 1)).gpus == 4
+    assert request(run_of("bai2022", "sps", 1), HERE).gpus == 4
 
 
 def test_nodes_on_the_loopback_are_one_machine() -> None:
-    four = request(run_of("smoke", "dps", 4))
+    four = request(run_of("smoke", "dps", 4), HERE)
     assert (four.nodes, four.gpus, four.slurm_extra) == (1, 0, "--exclusive --signal=B:USR1@120")
-    assert four.memory_mb > request(run_of("smoke", "dps", 1)).memory_mb
+    assert four.memory_mb > request(run_of("smoke", "dps", 1), HERE).memory_mb
 
 
 def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
     run = run_of("bai2022", "dps", 2)
-    assert request(run).minutes * 60 > run.spec.timeout_seconds
-    assert request(replace(run, spec=replace(run.spec, timeout_seconds=61))).minutes == 12
+    assert request(run, HERE).minutes * 60 > run.spec.timeout_seconds
+    assert request(replace(run, spec=replace(run.spec, timeout_seconds=61)), HERE).minutes == 12
 
 
 def test_more_memory_is_asked_for_than_is_predicted() -> None:
     for cell, nodes in (("single", 1), ("sps", 1), ("dps", 1), ("dps-amp", 4)):
         run = run_of("smoke", cell, nodes)
-        assert request(run).memory_mb * 2**20 > 2 * predict(run.spec).peak
+        assert request(run, HERE).memory_mb * 2**20 > 2 * predict(run.spec).peak
+
+
+@pytest.mark.parametrize(
+    ("site", "extra", "gres", "cpus", "srun"),
+    [
+        (HERE, "--exclusive --gpus-per-node=4", "", -1, "--gpus-per-node=4"),
+        (Site(gpus="--gpus-per-node=a100:N"), "--exclusive --gpus-per-node=a100:4", "", -1, None),
+        (Site(gpus="--gres=gpu:h100:N"), "--exclusive", "gpu:h100:4", -1, "--gres=gpu:h100:4"),
+        (Site(cpus_per_node=16), "--gpus-per-node=4", "", 16, None),
+    ],
+)
+def test_a_site_says_how_gpus_and_cores_are_asked_for(site, extra, gres, cpus, srun) -> None:
+    asked = request(run_of("bai2022", "dps", 2), site)
+    assert (asked.slurm_extra, asked.gres) == (f"{extra} --signal=B:USR1@120", gres)
+    assert asked.cpus == cpus and (srun is None or srun in asked.srun)
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        (HERE, "--nodes=2 --mem=0 --exclusive --gpus-per-node=4"),
+        (
+            Site(partition="gpu", account="me", qos="long", constraint="a&b", max_minutes=500,
+                 gpus="--gres=gpu:N"),
+            "--nodes=2 --partition=gpu --account=me --qos=long --constraint=a&b --time=500 --mem=0 "
+            "--exclusive --gres=gpu:4",
+        ),
+        (
+            Site(cpus_per_node=16, max_minutes=10**6),
+            "--nodes=2 --time=740 --cpus-per-task=16 --ntasks-per-node=1 --mem=36864 "
+            "--gpus-per-node=4",
+        ),
+    ],
+)  # fmt: skip
+def test_an_allocation_holds_the_most_that_its_runs_ask_for(site, words) -> None:
+    runs = [run_of("bai2022", cell, nodes) for cell, nodes in (("dps", 2), ("dps", 2))]
+    requests = [request(run, site) for run in runs]
+    assert allocation(site, 2, requests) == ("sbatch", *words.split())
+    assert {one.minutes for one in requests} == {min(370, site.max_minutes or 370)}

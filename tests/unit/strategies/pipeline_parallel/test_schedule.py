@@ -41,7 +41,7 @@ def test_the_bubble_is_that_of_the_papers() -> None:
 def test_micro_batches_default_to_one_for_each_rank() -> None:
     assert make(asked=0).microbatches == 4
     assert make(asked=0, accumulation=2).microbatches == 4
-    assert make(asked=0, sequences=2).microbatches == 2, "no more than sequences"
+    assert make(name="gpipe", asked=0, sequences=2).microbatches == 2, "no more than sequences"
     assert make(asked=0, sequences=6).microbatches == 6
 
 
@@ -78,6 +78,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         | {"accumulation": 5},
         "set schedule to 1f1b",
     ),
+    ({"asked": 2}, "1f1b passes 2 micro-batches through 4 pipeline ranks.*; set schedule to gpipe"),
 ]
 
 

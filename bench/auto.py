@@ -1,0 +1,274 @@
+"""The layout that `plan --auto` chooses, held against every layout, measured on emulated nodes.
+
+    python -m bench.auto --out bench/results/auto.json [--cases tiny-1gbit deep-300mbit]
+    python -m bench.auto --out quick.json --quick
+
+One calibration (operators and collectives, no step) predicts all cases (`bench/emulated/cases.py`).
+Each layout that a strategy can run is measured once with the micro-batches that the planner gives
+it, pipelines also with half and twice as many; then those near the best and the chosen one, in
+alternation. A layout fits a memory where its largest rank did, as measured: what the planner
+dropped is measured too, and may be the best.
+
+Cases that stand in the file, of the same calibration, are kept: a bench that was stopped, or one of
+a few cases, goes on with the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from scipy.stats import kendalltau
+
+from bench.emulated import checks
+from bench.emulated.cases import CASES, Case, candidates
+from bench.emulated.runs import Runs, Variant, order
+from bench.emulated.undisturbed import Machine
+from pipeline.emulation.nodes import why_not
+from pipeline.files import write_text
+from pipeline.launch import calibrate, preloaded
+from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.facts import hardware, provenance
+from pipeline.metrics.runs import load_run
+from pipeline.models import num_parameters
+from pipeline.planner.here import Calibration
+from pipeline.planner.memory import MEBIBYTE
+from pipeline.planner.operators import of_study
+from pipeline.resolved import resolve
+from pipeline.study.expansion import tokens_spec
+from pipeline.study.spec import RunSpec
+
+CALIBRATION = Path("results/auto_calibration.json")
+SECONDS = 120.0
+"""Of measuring for the calibration of all cases."""
+ROUNDS, CLOSE = 3, 1.25
+"""Runs of a layout that is at most so many times as slow as the best one; others have one."""
+QUICK = ("tiny-1gbit", "tiny-20mbit", "wide-2500mbit-2")
+LEAST_NEAR, LEAST_WINNERS = 10, 4
+SIMPLE = ("single", "ddp")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds of a step of a run, and the memory of its largest rank."""
+
+    seconds: float
+    mib: float
+
+
+def main() -> int:
+    """Measure, print and write; 1 where nodes cannot be emulated here."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    names = [case.name for case in CASES]
+    parser.add_argument("--cases", nargs="+", choices=names, default=names)
+    parser.add_argument("--quick", action="store_true", help="three cases, measured anew")
+    parser.add_argument(
+        "--calibration", type=Path, default=CALIBRATION, help="is made where it is not there"
+    )
+    args = parser.parse_args()
+    if (reason := why_not()) is not None:
+        print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
+        return 1
+    known = [case for case in CASES if not args.quick or case.name in QUICK]
+    content = calibrated(known, None if args.quick else args.calibration)
+    about = {key: content["hardware"][key] for key in ("cpu_model", "num_cores")}
+    about |= {"calibrated_at": content["measured_at"]}
+    results = {} if args.quick else kept(args.out, about)
+    # They have torch loaded and fork the runs, as in a study.
+    preloaded.start_ranks([resolve(CASES[0].specs()[0])])
+    for case in known:
+        if case.name in results or not (args.quick or case.name in args.cases):
+            continue
+        results[case.name] = of_case(case, Calibration.of(content))
+        shown = {key: value for key, value in results[case.name].items() if key != "layouts"}
+        print(json.dumps(shown), file=sys.stderr, flush=True)
+        whole = {**about, **summary(list(results.values())), "cases": results}
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(args.out, json.dumps(whole, indent=1) + "\n")
+    print(json.dumps(summary(list(results.values())), indent=1))
+    print(f"-> {args.out}")
+    return 0
+
+
+def calibrated(cases: Sequence[Case], path: Path | None) -> dict[str, Any]:
+    """The figures of this machine for all cases: those of a file that has them, or new ones."""
+    about = hardware()
+    specs = [spec for case in cases for spec in case.specs()]
+    if path is not None and path.is_file():
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        same = all(content["hardware"][key] == about[key] for key in ("cpu_model", "num_cores"))
+        if same and set(Calibration.of(content).operators) >= set(of_study(specs)):
+            return content
+    # Of runs over one link the last is taken: that of the largest model, which has the most sizes.
+    specs.sort(key=lambda spec: num_parameters(spec.model))
+    seconds = SECONDS * len(cases) / len(CASES)
+    content = {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "hardware": about}
+    content |= calibrate.figures(specs, specs, usable_cores(), seconds)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(content) + "\n")
+    return content
+
+
+def kept(out: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Cases of an earlier call of the same calibration that are stated now as they were then."""
+    content = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+    if any(content.get(key) != value for key, value in about.items()):
+        return {}
+    stated = {case.name: asdict(case) for case in CASES}
+    return {
+        name: case
+        for name, case in content["cases"].items()
+        if name in stated and stated[name].items() <= case.items()
+    }
+
+
+def of_case(case: Case, calibration: Calibration) -> dict[str, Any]:
+    """All layouts of a case, measured, and how the choice stands among them."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="samestep-auto-") as folder:
+        layouts = CaseRuns(Path(folder), case).measured(calibration)
+    return {
+        **asdict(case),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_commit": provenance()["git_commit"],
+        "minutes": round((time.monotonic() - begun) / 60, 2),
+        **judged(layouts, case.mib),
+        "layouts": layouts,
+    }
+
+
+class CaseRuns(Runs):
+    """Runs of a case's layouts, with its tokens made once."""
+
+    def __init__(self, folder: Path, case: Case) -> None:
+        self.folder, self.count, self.machine = folder, 0, Machine()
+        self.case, self.study = case, case.study()
+        spec = folder / "tokens.json"
+        spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
+        self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
+
+    def measured(self, calibration: Calibration) -> list[dict[str, Any]]:
+        """Each layout with its prediction and what was measured of it."""
+        layouts, reasons = candidates(self.case, calibration), dict[int, str]()
+
+        def take(place: int) -> Taken | None:
+            run = partial(self.once, layouts[place].spec)
+            if isinstance(taken := self.machine.undisturbed(run), Taken):
+                return taken
+            reasons[place] = taken
+            return None
+
+        always = [place for place, one in enumerate(layouts) if one.chosen]
+        rounds = in_rounds(len(layouts), take, self.case.mib, always)
+        return [
+            {"layout": one.name, "mesh": one.mesh, "chosen": one.chosen,
+             "strategy": one.spec.strategy, "options": one.spec.options,
+             "nodes": one.spec.world.nodes, "predicted_seconds": one.predicted_seconds,
+             "seconds": median(run.seconds for run in taken) if taken else None,
+             "mib": max((run.mib for run in taken), default=None),
+             "runs": len(taken), "reason": reasons.get(place)}
+            for place, (one, taken) in enumerate(zip(layouts, rounds, strict=True))
+        ]  # fmt: skip
+
+    def once(self, spec: RunSpec) -> Taken | str:
+        """A run, again where it failed; what its record says where it did twice."""
+        variant = Variant(spec, checks.least_factor(self.case.nodes))
+        for _ in range(2):
+            record = self._run(variant)
+            emulation = record.run["execution"].get("emulation")
+            if record.status == "ok" and emulation:
+                break
+        else:
+            return f"{record.status}: {record.run['reason']}"
+        if emulation["dilation"] != variant.factor:
+            raise SystemExit(f"{spec.run_id}: dilated by {emulation['dilation']:g}, not as asked")
+        peak = max(rank["peak_memory_bytes"] for rank in record.run["ranks"])
+        return Taken(float(median(load_run(record, {}).timed_seconds)), peak / MEBIBYTE)
+
+
+def in_rounds(
+    count: int, take: Callable[[int], Taken | None], mib: int, always: Collection[int]
+) -> list[list[Taken]]:
+    """Every one once, then in turn those that fit and are near the best, and `always` some."""
+    taken: list[list[Taken]] = [[] for _ in range(count)]
+    left = list(range(count))
+    for repeat in range(ROUNDS):
+        for place in order(repeat, len(left)):
+            if (one := take(left[place])) is not None:
+                taken[left[place]].append(one)
+        seconds = {
+            place: median(run.seconds for run in taken[place])
+            for place in left
+            if taken[place] and (not mib or max(run.mib for run in taken[place]) <= mib)
+        }
+        best = min(seconds.values(), default=0.0)
+        left = [p for p, own in seconds.items() if p in always or own <= CLOSE * best]
+    return taken
+
+
+def judged(layouts: Sequence[Mapping[str, Any]], mib: int) -> dict[str, Any]:
+    """The chosen layout over the best that fits, and over the fastest of DDP and one device.
+
+    Both are None where the choice did not run or fit. Also how far predictions were off.
+    """
+    ran = [one for one in layouts if one["seconds"] is not None]
+    fitting = [one for one in ran if not mib or one["mib"] <= mib]
+    fitting.sort(key=lambda one: one["seconds"])
+    if not fitting:
+        raise SystemExit(f"no layout ran and fits: {next(one['reason'] for one in layouts)}")
+    best = fitting[0]
+    chosen = next(one for one in layouts if one["chosen"])
+    others = [one for one in fitting if one["mesh"] != best["mesh"]]
+    simple = [one for one in fitting if one["strategy"] in SIMPLE]
+
+    def over(one: Mapping[str, Any], other: Sequence[Mapping[str, Any]]) -> float | None:
+        """The first over the first of some others."""
+        return float(one["seconds"] / other[0]["seconds"]) - 1 if one in fitting and other else None
+
+    pairs = [(one["predicted_seconds"], one["seconds"]) for one in ran]
+    return {
+        "best": best["layout"],
+        "best_mesh": best["mesh"],
+        "next_mesh": others[0]["layout"] if others else None,
+        "next_mesh_over_best": over(others[0], fitting) if others else None,
+        "choice": chosen["layout"],
+        "over_best": over(chosen, fitting),
+        "over_simple": over(chosen, simple),
+        "median_error": median(abs(p / m - 1) for p, m in pairs),
+        "tau": float(kendalltau(*zip(*pairs, strict=True)).statistic) if pairs[1:] else None,
+    }
+
+
+def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How often the choice was near the best, the winners, and whether all bars are met."""
+    overs = [case["over_best"] for case in cases if case["over_best"] is not None]
+    near, next_near = (sum(over <= share for over in overs) for share in (0.10, 0.20))
+    winners = sorted({case["best_mesh"] for case in cases})
+    worse = [case["name"] for case in cases if (case["over_simple"] or 0.0) > 0]
+    return {
+        "within_10_percent": near,
+        "within_20_percent": next_near,
+        "of": len(cases),
+        "slower_than_ddp_or_single": worse,
+        "winners": winners,
+        "met": next_near == len(CASES)
+        and near >= LEAST_NEAR
+        and not worse
+        and len(winners) >= LEAST_WINNERS,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,384 @@
+"""A step of each strategy against the library that it follows, in alternating pairs.
+
+    python -m bench.reference --out bench/results/reference.json [--ranks 2] [--minutes 10]
+
+ddp            torch's DistributedDataParallel, as its tutorial has it
+sharded 1      torch's ZeroRedundancyOptimizer beside DistributedDataParallel
+sharded 2, 3   torch's `fully_shard` of each block and of the rest, as its tutorial has it
+tensor         torch's `parallelize_module` and `loss_parallel`, with the plan of its tutorial
+horovod        Horovod's DistributedOptimizer, as its documentation has it with clipping
+local_sgd      torch's PeriodicModelAverager: averaged weights, without an outer momentum
+
+Each is a few lines here, so that they can be held against what is published. Both train the same
+model from the same weights on the same batches, on ranks of this machine over the loopback, in
+short blocks of steps whose order is drawn anew in each round. A ratio is of two blocks of one
+round; the result has the median over the rounds and its interval. Under 1: this project is faster.
+Losses are compared over the first steps, bytes are counted as in profiled runs. The strategy
+`deepspeed` is DeepSpeed's own engine and has no reference here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.contestants.setting import OPTIMISER, SIZES, Setting, Tokens
+from pipeline import strategies
+from pipeline.files import write_text
+from pipeline.metrics.statistics import values_interval
+from pipeline.models.build import build_model
+from pipeline.parallel.collectives import heard_by
+from pipeline.parallel.counted import Counted
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import Batch, Parts
+from pipeline.precision import make_precision
+from pipeline.study.spec import ModelSpec, WorldSpec
+from pipeline.training.clock import Clock
+from pipeline.training.optimiser import make_optimiser
+from pipeline.training.phases import PhaseTimer
+
+SEED = 11
+LEAST_ROUNDS, MOST_ROUNDS = 6, 40
+COMPARED_STEPS = 20
+"""Steps whose losses are compared; later the last bits of two sound trainings drift apart."""
+
+LLAMA = {
+    name: ModelSpec(
+        "transformers", spec.num_layers, spec.width, spec.num_heads, spec.context, spec.vocab_size,
+        architecture="LlamaForCausalLM", config={"intermediate_size": 2 * spec.width},
+    )
+    for name, spec in SIZES.items()
+}  # fmt: skip
+"""For `tensor`: torch's plan cuts query, key and value by themselves, which GPT-2 has in one."""
+
+Step = Callable[[Batch], Tensor]
+"""Takes one step on this rank's batch; returns the mean loss over all ranks."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A strategy with its options, and what makes the reference's step of a model."""
+
+    strategy: str
+    reference: Callable[[nn.Module], Step]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, ModelSpec] = field(default_factory=lambda: SIZES)
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    """The same optimiser as ours."""
+    return make_optimiser(OPTIMISER, parameters)
+
+
+def stepped(forward: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> Tensor:
+    """Forward, backward, clip, step, and the mean loss."""
+    optimiser.zero_grad()
+    loss = forward(*batch).mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_(forward.parameters(), OPTIMISER.max_grad_norm)
+    optimiser.step()
+    return mean(loss)
+
+
+def mean(loss: Tensor) -> Tensor:
+    """Over all ranks."""
+    shared = loss.detach().clone()
+    dist.all_reduce(shared)
+    return shared / dist.get_world_size()
+
+
+def ddp(model: nn.Module) -> Step:
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return partial(stepped, wrapped, adamw(model.parameters()))
+
+
+def zero_redundancy(model: nn.Module) -> Step:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    usual = adamw(model.parameters()).defaults
+    named = {name: usual[name] for name in ("lr", "betas", "eps", "weight_decay", "fused")}
+    optimiser = ZeroRedundancyOptimizer(
+        model.parameters(), optimizer_class=torch.optim.AdamW, **named
+    )
+    return partial(stepped, DistributedDataParallel(model, gradient_as_bucket_view=True), optimiser)
+
+
+def fsdp(model: nn.Module, *, reshard: bool) -> Step:
+    from torch.distributed.fsdp import fully_shard
+
+    blocks: Any = model.blocks
+    for block in blocks:
+        fully_shard(block, reshard_after_forward=reshard)
+    fully_shard(model, reshard_after_forward=False)
+    return partial(stepped, model, adamw(model.parameters()))
+
+
+def tensor_parallel(model: nn.Module) -> Step:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        loss_parallel,
+        parallelize_module,
+    )
+
+    llama: Any = model.model
+    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj")
+    plan: dict[str, Any] = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+        **{f"model.layers.*.{name}": ColwiseParallel() for name in (*columns, "mlp.up_proj")},
+        **{f"model.layers.*.{n}": RowwiseParallel() for n in ("self_attn.o_proj", "mlp.down_proj")},
+    }
+    parallelize_module(llama, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    every = list(llama.parameters())
+    # torch's fused and multi-tensor operators take either DTensors or tensors.
+    groups = [[p for p in every if isinstance(p, DTensor) is cut] for cut in (True, False)]
+    optimiser = adamw([{"params": group} for group in groups])
+
+    def step(batch: Batch) -> Tensor:
+        ids, targets = batch
+        with loss_parallel():
+            logits = llama(input_ids=ids, use_cache=False).logits
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            torch.autograd.backward(loss)
+        norms = [nn.utils.get_total_norm([p.grad for p in group]) for group in groups]
+        whole = [n.full_tensor() if isinstance(n, DTensor) else n for n in norms]
+        norm = torch.linalg.vector_norm(torch.stack(whole))
+        for group in groups:
+            nn.utils.clip_grads_with_norm_(group, OPTIMISER.max_grad_norm, norm)
+        optimiser.step()
+        optimiser.zero_grad()
+        return loss.full_tensor().detach() if isinstance(loss, DTensor) else loss.detach()
+
+    return step
+
+
+def horovod(model: nn.Module) -> Step:
+    import horovod.torch as hvd
+
+    optimiser = hvd.DistributedOptimizer(
+        adamw(model.parameters()), named_parameters=model.named_parameters()
+    )
+
+    def step(batch: Batch) -> Tensor:
+        loss = model(*batch).mean()
+        loss.backward()
+        optimiser.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), OPTIMISER.max_grad_norm)
+        with optimiser.skip_synchronize():
+            optimiser.step()
+        optimiser.zero_grad()
+        shared: Tensor = hvd.allreduce(loss.detach(), name="loss")
+        return shared
+
+    return step
+
+
+def averager(model: nn.Module) -> Step:
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    optimiser = adamw(model.parameters())
+    averaging = PeriodicModelAverager(period=2, warmup_steps=1)  # after the second step, the fourth
+
+    def step(batch: Batch) -> Tensor:
+        loss = stepped(model, optimiser, batch)
+        averaging.average_parameters(list(model.parameters()))
+        return loss
+
+    return step
+
+
+HEAD = """\
+| strategy | largest deviation of a loss | time of a step, ours over theirs | bytes of both |
+|---|---|---|---|"""
+
+PAIRS = (
+    Pair("ddp", ddp),
+    Pair("sharded", zero_redundancy, {"stage": 1}),
+    Pair("sharded", partial(fsdp, reshard=False), {"stage": 2}),
+    Pair("sharded", partial(fsdp, reshard=True), {"stage": 3}),
+    Pair("tensor", tensor_parallel, models=LLAMA),
+    Pair("horovod", horovod),
+    Pair("local_sgd", averager, {"outer_learning_rate": 1.0, "outer_momentum": 0.0}),
+)
+
+
+def ours(model: nn.Module, pair: Pair, layout: Layout) -> Step:
+    """This project's step and report."""
+    chosen = strategies.load(pair.strategy, pair.options)
+    precision = make_precision("fp32", "cpu")
+    trainable = chosen.build(Parts(model, adamw, layout, precision, OPTIMISER.max_grad_norm))
+    for group in trainable.optimiser.param_groups:
+        group["lr"] = OPTIMISER.learning_rate
+
+    def step(batch: Batch) -> Tensor:
+        trainable.step([batch])
+        return torch.tensor(trainable.report().loss)
+
+    return step
+
+
+class Contestant:
+    """One of a pair, on this rank."""
+
+    def __init__(self, step: Step, setting: Setting, layout: Layout) -> None:
+        self.step, self.tokens, self.taken = step, Tokens(setting), 0
+        self.slice = layout.batch_slice(dist.get_rank(), setting.batch)
+        self.losses: list[float] = []
+
+    def train(self, steps: int) -> float:
+        """Seconds of a step, of all ranks: from a barrier to a barrier."""
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            inputs, targets = map(torch.from_numpy, self.tokens.slice(self.taken, *self.slice))
+            self.losses.append(float(self.step((inputs, targets))))
+            self.taken += 1
+        dist.barrier()
+        return (time.perf_counter() - begun) / steps
+
+    def sent(self, layout: Layout, steps: int) -> float | None:
+        """Bytes that this rank sends in a step; None for what torch does not see."""
+        counted = Counted(layout, dist.get_rank(), steps)
+        timer = PhaseTimer(Clock(torch.device("cpu")), counted)
+        counted.start()
+        for _ in range(steps):
+            inputs, targets = map(torch.from_numpy, self.tokens.slice(self.taken, *self.slice))
+            with heard_by(timer), counted.step():
+                begun = time.time_ns()
+                timer.record(partial(self.step, (inputs, targets)))
+                counted.communication(begun, time.time_ns())  # also what starts in C++
+        found = counted.summary() or {"collectives": []}
+        # The loss of a step is one number.
+        each = [one["wire_bytes"] for one in found["collectives"]]
+        return sum(each) / steps if each and None not in each else None
+
+
+def contestants(pair: Pair, size: str) -> dict[str, Contestant]:
+    """Both, from the same weights. Collective."""
+    ranks = dist.get_world_size()
+    layout = layout_of(pair)
+    setting = Setting(size, 2 * ranks, "fp32", compiled=False)
+    makers: dict[str, Callable[[nn.Module], Step]] = {
+        "ours": partial(ours, pair=pair, layout=layout)
+    }
+    makers["reference"] = pair.reference
+    return {
+        name: Contestant(make(build_model(pair.models[size], SEED)), setting, layout)
+        for name, make in makers.items()
+    }
+
+
+def layout_of(pair: Pair) -> Layout:
+    """Of as many ranks as there are."""
+    world = WorldSpec(1, dist.get_world_size(), "cpu", "gloo", "loopback")
+    return strategies.load(pair.strategy, pair.options).layout(world)
+
+
+def compare(pair: Pair, size: str, ends: float, steps: int) -> dict[str, Any]:
+    """Ratio of times and deviation of losses of one pair. Collective."""
+    both = contestants(pair, size)
+    seconds: dict[str, list[float]] = {name: [] for name in both}
+    order, more = random.Random(2022), True
+    while more:
+        for name in order.sample(list(both), 2):
+            seconds[name].append(both[name].train(steps))
+        done = len(seconds["ours"]) - 1  # the first one warms up
+        late = torch.tensor(float(time.monotonic() > ends))
+        dist.all_reduce(late)  # all stop together
+        more = done < LEAST_ROUNDS or (not late and done < MOST_ROUNDS)
+    losses = zip(*(one.losses[:COMPARED_STEPS] for one in both.values()), strict=True)
+    pairs = zip(seconds["ours"][1:], seconds["reference"][1:], strict=True)
+    ratio = values_interval([one / other for one, other in pairs])
+    return {
+        "strategy": pair.strategy,
+        "options": dict(pair.options),
+        "rounds": len(seconds["ours"]) - 1,
+        "loss_deviation": max(abs(a - b) / abs(b) for a, b in losses),
+        "ratio": {"median": ratio.value, "low": ratio.low, "high": ratio.high},
+    }
+
+
+def sent(pair: Pair, size: str) -> dict[str, float | None]:
+    """Bytes that both send in a step. Collective."""
+    layout = layout_of(pair)
+    return {name: one.sent(layout, 2) for name, one in contestants(pair, size).items()}
+
+
+def main() -> int:
+    """Compare every pair and write what was found; torchrun starts the ranks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--size", choices=list(SIZES), default="5M")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of all pairs together")
+    parser.add_argument("--quick", action="store_true", help="a tiny model, the fewest rounds")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+        words = [*launcher, f"--nproc-per-node={args.ranks}", "-m", "bench.reference"]
+        return subprocess.run([sys.executable, *words, *sys.argv[1:]]).returncode
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    size, minutes = ("tiny", 0.0) if args.quick else (args.size, args.minutes)
+    ends, found = time.monotonic() + 60 * minutes, []
+    pairs = [pair for pair in PAIRS if runs_here(pair)]
+    for place, pair in enumerate(pairs):
+        now = time.monotonic()
+        found.append(compare(pair, size, now + (ends - now) / (len(pairs) - place), steps=2))
+    # Last: functional collectives pass through Python for good once they have been listened to.
+    found = [one | {"sent_bytes": sent(p, size)} for p, one in zip(pairs, found, strict=True)]
+    if dist.get_rank() == 0:
+        from pipeline.machine.facts import hardware
+
+        about = {"hardware": hardware(), "torch": torch.__version__, "size": size}
+        about["ranks"] = dist.get_world_size()
+        write_text(args.out, json.dumps({**about, "pairs": found}, indent=1) + "\n")
+        print(f"{HEAD}\n" + "\n".join(map(row, found)))
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def runs_here(pair: Pair) -> bool:
+    """Whether the packages of a pair are installed."""
+    from pipeline.errors import UnsupportedError
+
+    try:
+        strategies.load(pair.strategy, pair.options).check()
+    except UnsupportedError as error:
+        print(f"{pair.strategy}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def row(one: Mapping[str, Any]) -> str:
+    """A row of the table in docs/strategies.md."""
+    options = "".join(f", `{key}` {value:g}" for key, value in one["options"].items())
+    ratio, sent = one["ratio"], one["sent_bytes"]
+    each = " / ".join("-" if n is None else f"{n:,.0f}" for n in sent.values())
+    return (
+        f"| `{one['strategy']}`{options} | {one['loss_deviation']:.1e} | {ratio['median']:.3f} "
+        f"[{ratio['low']:.3f}, {ratio['high']:.3f}] | {each} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

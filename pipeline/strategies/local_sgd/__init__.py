@@ -1,0 +1,1 @@
+"""Local SGD and DiLoCo: plan.py is their arithmetic, step.py synchronises."""

@@ -1,0 +1,83 @@
+"""Local SGD and DiLoCo: ranks train alone and make their weights one every few steps.
+
+Another step than that of a single device, and far fewer bytes: the mean of what the ranks' weights
+have moved by is the gradient of an outer SGD (Douillard et al. 2023, arXiv 2311.08105).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline import models
+from pipeline.errors import StudyError
+from pipeline.models import FP32
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends
+from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.study.spec import RunSpec, WorldSpec
+
+
+@dataclass(frozen=True)
+class LocalSgd(Strategy):
+    """`inner_steps`: steps that a rank takes alone, with the study's optimiser, on its own share.
+
+    The outer SGD is DiLoCo's: Nesterov momentum `outer_momentum`, rate `outer_learning_rate`; its
+    authors take 500 inner steps. A rate of 1 without momentum averages the weights: local SGD
+    (Stich 2019, arXiv 1805.09767), and with one inner step parameter averaging.
+    """
+
+    whole_forward = True
+    weighs = False
+    precisions = ("fp32", "tf32", "bf16")
+    algorithm = "local steps"
+    changes_the_step = ("inner_steps", "outer_learning_rate", "outer_momentum")
+    variants = ({"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0},)
+    use = "links are slow, and another step may be taken"
+
+    inner_steps: int = 2
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
+
+    @property
+    def period(self) -> int:
+        """A round: all its steps but the last send nothing."""
+        return self.inner_steps
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; raises StudyError on a round or a rate that cannot be."""
+        if self.inner_steps < 1:
+            raise StudyError(
+                f"local_sgd inner_steps {self.inner_steps}: a round has at least one step; set it "
+                "to 1 or more"
+            )
+        if not self.outer_learning_rate or self.outer_momentum >= 1:
+            raise StudyError(
+                f"local_sgd outer_learning_rate {self.outer_learning_rate:g}, outer_momentum "
+                f"{self.outer_momentum:g}: expected a rate over 0 and a momentum under 1; leave "
+                "them out for those of DiLoCo"
+            )
+        return super().layout(world)
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """None: no published step was made so."""
+        return None
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """The weights of the last synchronisation, the outer momentum, and a bucket on its way."""
+        weights = FP32 * models.num_parameters(spec.model)
+        kept = weights * (2 if self.outer_momentum else 1)
+        return Footprint(min(BUCKET_BYTES, weights), gathered_bytes=kept)
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """One all-reduce of all weights in a round, of which each step has its part."""
+        weights, steps = FP32 * models.num_parameters(spec.model), self.inner_steps
+        formula = "2(n-1)/n W" + f" / {steps}" * (steps > 1)
+        messages = max(1.0, weights / BUCKET_BYTES) / steps
+        return along(layout, DATA, formula, 2 * weights / steps, messages)
+
+    def build(self, parts: Parts) -> Trainable:
+        """Keep the weights that all ranks begin with. Collective."""
+        from pipeline.strategies.local_sgd.step import build
+
+        return build(parts, self.inner_steps, self.outer_learning_rate, self.outer_momentum)

@@ -1,0 +1,260 @@
+"""What several ranks compute when their step is changed on purpose, written out in one process.
+
+The suite holds such strategies against this: each rank's share of the batch one after the other,
+and then the arithmetic of the publication in place of any collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.parallel.state import sha256_of
+from pipeline.parallel.step import Stepper
+from pipeline.parallel.types import (
+    Batch,
+    Parts,
+    Piece,
+    SavedState,
+    Shards,
+    StepResult,
+    Trainable,
+)
+from pipeline.strategies.base import Strategy
+from pipeline.strategies.local_sgd.plan import LocalSgd
+from pipeline.strategies.single import Single
+
+
+@dataclass(frozen=True)
+class WrittenOut(Single):
+    """One process in place of many."""
+
+    make: Callable[[Parts], Trainable] | None = None
+
+    def build(self, parts: Parts) -> Trainable:
+        assert self.make is not None
+        return self.make(parts)
+
+
+def written_out(strategy: Any, count: int) -> Strategy:
+    """`count` ranks of a strategy that changes the step."""
+    if isinstance(strategy, LocalSgd):
+        return WrittenOut(make=lambda parts: Replicas(parts, count, strategy))
+    combine: dict[str, Callable[[], Combine]] = {
+        "fp16": lambda: narrow_mean(torch.float16),
+        "bf16": lambda: narrow_mean(torch.bfloat16),
+        "powersgd": lambda: PowerSgd(strategy.powersgd_rank, strategy.powersgd_start),
+    }
+    make = combine[strategy.compression]
+    return WrittenOut(make=lambda parts: Combined(parts, count, make()))
+
+
+def shares(microbatches: Sequence[Batch], count: int) -> list[list[Batch]]:
+    """The micro-batches of each rank: consecutive sequences of the global batch, cut as often."""
+    wholes = [torch.cat(parts) for parts in zip(*microbatches, strict=True)]
+    each = zip(*(whole.chunk(count) for whole in wholes), strict=True)
+    return [
+        list(zip(*(part.chunk(len(microbatches)) for part in share), strict=True)) for share in each
+    ]
+
+
+Combine = Callable[[list[list[Tensor]], list[int]], list[Tensor]]
+"""Gradients of each rank, and in which order they came -> those that all ranks step with."""
+
+
+class Combined(Stepper):
+    """The shared step, with gradients of all ranks made one by `combine`."""
+
+    def __init__(self, parts: Parts, count: int, combine: Combine) -> None:
+        super().__init__(parts.prepare())
+        self.count, self.combine = count, combine
+        self.parameters = list(self.model.parameters())
+        self.order: list[int] = []
+        for place, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, place=place: self.order.append(place)
+            )
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Mean loss of all ranks; leaves the gradients that they would have."""
+        each, total = [], torch.zeros(())
+        for share in shares(microbatches, self.count):
+            total += super().accumulate(share) / self.count
+            each.append([parameter.grad for parameter in self.parameters])
+        gradients: Any = each
+        combined = self.combine(gradients, self.order[: len(self.parameters)])
+        for parameter, gradient in zip(self.parameters, combined, strict=True):
+            parameter.grad = gradient
+        return total
+
+
+def narrow_mean(dtype: torch.dtype) -> Combine:
+    """Each is narrowed, then divided, and added up as narrow as it is."""
+
+    def combine(each: list[list[Tensor]], order: list[int]) -> list[Tensor]:
+        narrow = [[one.to(dtype) / len(each) for one in own] for own in each]
+        return [sum(ones[1:], ones[0]).float() for ones in zip(*narrow, strict=True)]
+
+    return combine
+
+
+class PowerSgd:
+    """Algorithms 1 and 2 of Vogels et al. 2019 (arXiv 1905.13727), in one bucket.
+
+    As torch has it: the first `start` steps are exact, first factors are random and the same on all
+    ranks, in the order in which gradients come, and a matrix that saves too little is sent whole.
+    """
+
+    def __init__(self, rank: int, start: int) -> None:
+        self.rank, self.exact = rank, start
+        self.errors: dict[tuple[int, int], Tensor] = {}
+        self.factors: dict[int, Tensor] = {}
+
+    def __call__(self, each: list[list[Tensor]], order: list[int]) -> list[Tensor]:
+        means = [sum(ones) / len(each) for ones in zip(*each, strict=True)]
+        if self.exact:
+            self.exact -= 1
+            return means
+        if not self.factors:
+            self._draw(means, order)
+        for place, q in self.factors.items():
+            shape = (len(means[place]), -1)
+            wanted = [
+                own[place].view(shape) + self.errors.get((rank, place), 0)
+                for rank, own in enumerate(each)
+            ]
+            q = torch.linalg.qr(q)[0]
+            p = torch.linalg.qr(sum(one @ q for one in wanted))[0]
+            q = sum(one.T @ p for one in wanted) / len(each)
+            sent = p @ q.T
+            for rank, one in enumerate(wanted):
+                self.errors[rank, place] = one - sent
+            self.factors[place], means[place] = q, sent.view_as(means[place])
+        return means
+
+    def _draw(self, like: list[Tensor], order: list[int]) -> None:
+        """Second factors of the matrices, those of one shape after one another."""
+        by_shape: dict[tuple[int, int], list[int]] = {}
+        for place in order:
+            rows = len(like[place])
+            columns = like[place].numel() // rows
+            rank = min(rows, columns, self.rank)
+            if 2 * rank * (rows + columns) < rows * columns:
+                by_shape.setdefault((rows, columns), []).append(place)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(np.random.RandomState(0).randint(1_000_000_000))
+            for (rows, columns), places in by_shape.items():
+                for place in places:
+                    self.factors[place] = torch.randn(columns, min(rows, columns, self.rank))
+
+
+class Replicas:
+    """Algorithm 1 of Douillard et al. 2023 (arXiv 2311.08105): `count` workers, each a model.
+
+    Its loss and norm are means over the workers; gradients that the suite sees are the first's.
+    """
+
+    def __init__(self, parts: Parts, count: int, plan: LocalSgd) -> None:
+        self.plan, self.precision = plan, parts.precision
+        self.models = [parts.model, *(deepcopy(parts.model) for _ in range(count - 1))]
+        self.optimisers = [parts.make_optimiser(model.parameters()) for model in self.models]
+        self.model, self.optimiser = self.models[0], self.optimisers[0]
+        self.max_grad_norm = parts.max_grad_norm
+        self.outer = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        self.momentum: dict[str, Tensor] = {}
+        self.alone = self.at = 0
+        self.result = StepResult(0.0, 0.0, 0)
+
+    def barrier(self) -> None:
+        """Nobody else is there."""
+
+    def agree(self, good: bool) -> bool:
+        return good
+
+    def is_first_with(self, name: str, axes: Any) -> bool:
+        return True
+
+    def step(self, microbatches: Sequence[Batch]) -> None:
+        losses, norms = [], []
+        each = shares(microbatches, len(self.models))
+        for at, share in reversed([*enumerate(each)]):
+            self.at = at
+            self.optimisers[at].zero_grad()
+            for ids, targets in share:
+                with self.precision.autocast():
+                    loss = self.models[self.at](ids, targets).mean() / len(share)
+                losses.append(loss.item())
+                loss.backward()
+            norms.append((self.advance if self.at else self.update)().item())
+        self.alone += 1
+        if self.alone == self.plan.inner_steps:
+            self.synchronise()
+        count = len(self.models)
+        tokens = sum(ids.numel() for ids, _ in microbatches)
+        self.result = StepResult(sum(losses) / count, sum(norms) / count, tokens)
+
+    def update(self) -> Tensor:
+        """Clip and step the first worker, whose turn is the last; the suite looks on."""
+        return self.advance()
+
+    def advance(self) -> Tensor:
+        """Clip and step the worker whose turn it is, at the rate that the loop has set."""
+        optimiser = self.optimisers[self.at]
+        for group in optimiser.param_groups:
+            group["lr"] = self.optimiser.param_groups[0]["lr"]
+        model = self.models[self.at]
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.max_grad_norm)
+        optimiser.step()
+        return norm
+
+    @torch.no_grad()
+    def synchronise(self) -> None:
+        """Nesterov momentum on the mean of what the workers have moved by, away from it."""
+        rate, friction = self.plan.outer_learning_rate, self.plan.outer_momentum
+        for name, outer in self.outer.items():
+            workers = [model.get_parameter(name) for model in self.models]
+            gradient = sum(outer - worker for worker in workers) / len(workers)
+            if friction:
+                gathered = friction * self.momentum.get(name, torch.zeros_like(outer)) + gradient
+                self.momentum[name], gradient = gathered, gradient + friction * gathered
+            outer -= rate * gradient
+            for worker in workers:
+                worker.copy_(outer)
+        self.alone = 0
+
+    def report(self) -> StepResult:
+        return self.result
+
+    def state(self) -> Iterator[tuple[str, list[Tensor]]]:
+        """Tensors of a checkpoint by name: one, or one of each worker."""
+        for name, outer in self.outer.items():
+            yield f"weights/{name}", [outer]
+            if name in self.momentum:
+                yield f"optimiser/{name}/outer_momentum_buffer", [self.momentum[name]]
+            workers = [model.get_parameter(name) for model in self.models]
+            yield f"optimiser/{name}/local", [worker.detach() for worker in workers]
+            kept = [o.state[w] for o, w in zip(self.optimisers, workers, strict=True)]
+            for slot in kept[0]:
+                yield f"optimiser/{name}/{slot}", [one[slot] for one in kept]
+
+    def shards(self) -> Shards:
+        pieces = []
+        for name, tensors in self.state():
+            shared = name.startswith("weights/") or name.endswith("/outer_momentum_buffer")
+            whole = tensors[0].clone() if shared else torch.stack(tensors)
+            pieces.append(Piece(name, tuple(whole.shape), (0,) * whole.dim(), whole))
+        return Shards(pieces, {"steps_alone": float(self.alone)})
+
+    def load(self, state: SavedState) -> None:
+        raise NotImplementedError("its checkpoint is compared, not continued")
+
+    def close(self) -> str:
+        if self.alone:
+            self.synchronise()
+        return sha256_of((n, p.detach()) for n, p in self.model.named_parameters())

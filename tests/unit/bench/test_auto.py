@@ -1,0 +1,138 @@
+"""The bench of `auto`: its cases, its rounds, and a choice held against what was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from bench import auto
+from bench.auto import Taken
+from bench.emulated.cases import CASES, candidates
+from pipeline.planner.here import Calibration
+
+
+class Even(Calibration):
+    """A machine on which all work goes at one rate, and a message costs 0.3 ms and its bytes."""
+
+    def seconds(self, operator) -> float:
+        return 3e-10 * operator.work
+
+    def collective(self, link, ranks, kind, size) -> float:
+        return 3e-4 + size * 8e-6 / float(link.removesuffix("mbit"))
+
+
+@pytest.mark.parametrize("name", ["tiny-20mbit", "wide-2500mbit-small"])
+def test_a_case_has_all_layouts_and_one_choice(name: str) -> None:
+    case = next(case for case in CASES if case.name == name)
+    layouts = candidates(case, Even({}, {}, 1e10))
+    (chosen,) = [one for one in layouts if one.chosen]
+    assert {one.mesh for one in layouts} >= {
+        "one device", "data 2", "data 4", "data 2 x tensor 2", "data 2 x pipeline 2",
+        "tensor 2 x pipeline 2", "pipeline 2",
+    }  # fmt: skip
+    assert len({one.name for one in layouts}) == len(layouts)
+    for one in layouts:
+        one.spec.check()
+        assert (one.spec.world.dilated_for or one.spec.world.nodes) == case.nodes
+    if case.mib:
+        fastest = min(layouts, key=lambda one: one.predicted_seconds)
+        assert chosen.predicted_seconds >= fastest.predicted_seconds
+    else:
+        assert chosen.mesh == "one device"
+
+
+def test_cases_are_twelve_and_of_several_links_nodes_and_memories() -> None:
+    assert len({case.name for case in CASES}) == 12
+    for values in ("mbits", "nodes", "mib", "model", "batch"):
+        assert len({getattr(case, values) for case in CASES}) > 1
+
+
+def test_layouts_near_the_best_that_fits_are_measured_again() -> None:
+    """In order: the best, one near it, one far from it, a chosen one, too large, never ran."""
+    seconds, calls = [1.0, 1.2, 1.3, 1.4, 0.5, None], []
+
+    def take(place: int) -> Taken | None:
+        calls.append(place)
+        each = seconds[place]
+        return None if each is None else Taken(each, 500.0 if place == 4 else 100.0)
+
+    taken = auto.in_rounds(6, take, 300, [3])
+    assert [len(runs) for runs in taken] == [3, 3, 1, 3, 1, 0]
+    assert calls[:6] == [0, 1, 2, 3, 4, 5] and calls[6:9] == [3, 1, 0]
+
+
+def layouts(*rows):
+    """Layouts of (mesh, strategy, seconds, MiB, chosen)."""
+    return [
+        {"layout": f"{mesh}, 1 micro-batch", "mesh": mesh, "strategy": strategy, "seconds": seconds,
+         "mib": mib, "chosen": chosen, "predicted_seconds": 1.0, "reason": None}
+        for mesh, strategy, seconds, mib, chosen in rows
+    ]  # fmt: skip
+
+
+ALL = [
+    ("one device", "single", 2.0, 400, False),
+    ("data 4", "ddp", 1.0, 400, False),
+    ("data 4", "sharded", 1.2, 250, False),
+    ("pipeline 4", "pipeline_parallel", 1.5, 200, True),
+    ("tensor 4", "tensor", None, None, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("mib", "best", "over_best", "over_simple"),
+    [(0, "data 4", 0.5, 0.5), (300, "data 4", 0.25, None), (220, "pipeline 4", 0.0, None),
+     (100, None, None, None)],
+)  # fmt: skip
+def test_a_choice_is_held_against_what_fits(mib, best, over_best, over_simple) -> None:
+    if best is None:
+        with pytest.raises(SystemExit, match="no layout ran and fits"):
+            auto.judged(layouts(*ALL), mib)
+        return
+    found = auto.judged(layouts(*ALL), mib)
+    assert found["best_mesh"] == best
+    assert found["over_best"] == pytest.approx(over_best)
+    assert found["over_simple"] == pytest.approx(over_simple)
+
+
+def test_a_choice_that_does_not_fit_or_run_is_no_near_one() -> None:
+    rows = [(*row[:4], row[0] == "one device") for row in ALL]
+    found = auto.judged(layouts(*rows), 300)
+    assert found["over_best"] is found["over_simple"] is None
+    bars = auto.summary([found | {"name": "x"}])
+    assert (bars["within_20_percent"], bars["of"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "met"),
+    [
+        ({}, True),
+        ({0: {"over_best": 0.15}, 1: {"over_best": 0.15}, 2: {"over_best": 0.15}}, False),
+        ({0: {"over_best": 0.21}}, False),
+        ({0: {"over_best": None}}, False),
+        ({0: {"over_simple": 0.01}}, False),
+        ({3: {"best_mesh": "data 4"}}, False),
+    ],
+)
+def test_all_bars_at_once(change, met) -> None:
+    meshes = ["data 4", "one device", "tensor 4", "pipeline 2", *["data 4"] * 8]
+    cases = [
+        {"name": str(n), "best_mesh": mesh, "over_best": 0.1, "over_simple": -0.5}
+        | change.get(n, {})
+        for n, mesh in enumerate(meshes)
+    ]
+    assert auto.summary(cases)["met"] is met
+    assert not auto.summary(cases[:11])["met"]
+
+
+def test_cases_of_the_same_calibration_are_kept(tmp_path: Path) -> None:
+    out, about = tmp_path / "auto.json", {"cpu_model": "x", "num_cores": 2, "calibrated_at": "now"}
+    assert auto.kept(out, about) == {}
+    other = replace(CASES[1], mbits=1.0)
+    cases = {case.name: asdict(case) | {"over_best": 0.0} for case in (CASES[0], other)}
+    out.write_text(json.dumps({**about, "cases": cases}))
+    assert list(auto.kept(out, about)) == [CASES[0].name]
+    assert auto.kept(out, about | {"calibrated_at": "later"}) == {}

@@ -1,0 +1,118 @@
+"""A batch job runs its site's lines, and at SIGUSR1 its training ends at a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.records import read_record
+from pipeline.study.spec import RunSpec
+from tests.parity.cases import Case
+
+ROOT = Path(__file__).parents[3]
+STEPS = 300
+
+
+def a_spec() -> RunSpec:
+    spec = Case("ddp").spec(2)
+    work = replace(spec.workload, steps=STEPS, checkpoint_every=0)
+    return replace(spec, workload=work)
+
+
+@pytest.fixture
+def job(tmp_path: Path, small_tokens: Path):
+    """Starts a batch script that trains two ranks into a folder, as a scheduler starts one."""
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/sh\nset -eu\n. envs/begin_job.sh\n"
+        f'exec {sys.executable} -m pipeline train --spec "$1/spec.json" --tokens {small_tokens} '
+        '--out "$1" --attempt 3\n'
+    )
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\necho Requeue=1 Restarts=0\n')
+    scontrol.chmod(0o755)
+
+    (tmp_path / "envs").symlink_to(ROOT / "envs")
+    variables = {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SAMESTEP_SENT_AGAIN": "yes",
+    }
+
+    def start(folder: Path) -> subprocess.Popen[str]:
+        folder.mkdir(exist_ok=True)
+        (folder / "spec.json").write_text(a_spec().to_json())
+        return subprocess.Popen(
+            ["sh", str(script), str(folder)],
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def losses(folder: Path) -> list[tuple[int, int, float | None, float | None]]:
+    return [(s.step, s.rank, s.loss, s.grad_norm) for s in read_record(folder).steps]
+
+
+def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(job, tmp_path) -> None:
+    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+    process = job(stopped)
+    rows = stopped / "ranks/rank1.steps"
+    deadline = time.monotonic() + 60
+    while not (rows.exists() and rows.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert "start it again and it resumes" in said
+    assert not (stopped / "run.json").exists(), "the third attempt too is no result"
+    (kept,) = (path.name for path in (stopped / "checkpoints").iterdir())
+    done = int(kept.removeprefix("step-"))
+    assert 0 < done < STEPS
+    assert (tmp_path / "calls").read_text() == "show job 7\nrequeue 7\n"
+
+    for folder in (stopped, undisturbed):
+        process = job(folder)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert (tmp_path / "calls").read_text().count("requeue") == 1
+    record = json.loads((stopped / "run.json").read_text())
+    assert record["status"] == "ok" and record["execution"]["resumed_from_step"] == done
+    assert losses(stopped) == losses(undisturbed)
+
+
+def test_the_site_s_lines_run_first_and_one_that_fails_ends_the_job(tmp_path: Path) -> None:
+    for name in ("envs", "pipeline", ".venv"):
+        (tmp_path / name).symlink_to(Path(sys.prefix) if name == ".venv" else ROOT / name)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow/schemas").symlink_to(ROOT / "workflow/schemas")
+    site = tmp_path / "workflow/site.yaml"
+    script = tmp_path / "job.sh"
+    script.write_text('#!/bin/sh\nset -eu\n. envs/begin_job.sh\necho "ran with $A, $1"\n')
+    variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"}
+    for line, status, said in (
+        ("export A=a", 0, "ran with a, here\n"),
+        ("module load a", 2, "error: workflow/site.yaml: the line 'module load a' of `before`"),
+    ):
+        site.write_text(f'container: {{runtime: none}}\nbefore: ["{line}"]\n')
+        done = subprocess.run(
+            ["sh", str(script), "here"], cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
+        assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
+    site.write_text("runtime: none\n")
+    done = subprocess.run(
+        ["sh", str(script), "here"], cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: site file workflow/site.yaml")

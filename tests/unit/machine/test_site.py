@@ -1,0 +1,87 @@
+"""The site file of a cluster: its example, what is refused, and the lines that begin a job."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.errors import LaunchError
+from pipeline.machine.site import Site, load_site
+
+EXAMPLE = Path("workflow/site.example.yaml")
+
+
+def written(tmp_path: Path, content: Any) -> Path:
+    file = tmp_path / "site.yaml"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return file
+
+
+def test_the_example_is_what_counts_without_a_site_and_each_key_in_it_may_be_set(tmp_path) -> None:
+    assert load_site(EXAMPLE) == Site()
+    text = EXAMPLE.read_text()
+    keys = re.compile(r"^( *)# ( *(?:- .*|[A-Za-z_]+:(?: .*)?))$", re.MULTILINE)
+    whole = load_site(written(tmp_path, keys.sub(r"\1\2", text)))
+    defaults = vars(Site())
+    same = {name for name, value in vars(whole).items() if value == defaults[name]}
+    assert same == {"gpus", "accounting", "runtime"}, "those that are no comments"
+    assert "/workflow/site.yaml\n" in Path(".gitignore").read_text()
+
+
+OTHER = {"container": {"runtime": "none"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "at $: null"),
+        ("a: [", "is not YAML"),
+        ({}, "'container' is a required property"),
+        (OTHER | {"partitions": "gpu"}, "unknown keys 'partitions'"),
+        (OTHER | {"partition": ["gpu"]}, "$.partition"),
+        (OTHER | {"partition": "gpu; rm"}, "$.partition"),
+        (OTHER | {"account": 123}, "quote it"),
+        (OTHER | {"gpus": "--gpus=4"}, "$.gpus"),
+        (OTHER | {"gpus": "--gres=gpu:h100:4"}, "$.gpus"),
+        (OTHER | {"cpus_per_node": 0}, "$.cpus_per_node"),
+        (OTHER | {"accounting": "no"}, "$.accounting"),
+        (OTHER | {"before": "module load x"}, "$.before"),
+        (OTHER | {"before": ["one\ntwo"]}, "$.before[0]"),
+        ({"container": {"runtime": "docker"}}, "$.container.runtime"),
+        ({"container": {"runtime": "none", "binds": ["relative"]}}, "$.container.binds[0]"),
+        ({"container": {"runtime": "none", "options": ["word"]}}, "$.container.options[0]"),
+        (OTHER | {"environment": {"NCCL_IB_GID_INDEX": 3}}, "quote it"),
+        (OTHER | {"environment": {"NCCL_DEBUG": "INFO"}}, "environment has NCCL_DEBUG"),
+        (OTHER | {"scratch": "tmp"}, "$.scratch"),
+    ],
+)
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path, content, said) -> None:
+    with pytest.raises(LaunchError) as error:
+        load_site(written(tmp_path, content))
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert "site.yaml" in str(error.value)
+
+
+def test_without_the_file_its_example_is_named(tmp_path) -> None:
+    with pytest.raises(LaunchError, match=r"there is no .*; copy workflow/site.example.yaml to it"):
+        load_site(tmp_path / "site.yaml")
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        (["export A=1 # first", "B=$A"], 0, "1 1"),
+        (["export A=1", "module load 'x'", "export B=2"], 2, "the line \"module load 'x'\" of"),
+        (["false"], 2, "the line 'false' of `before` failed; correct or remove it"),
+    ],
+)
+def test_lines_leave_what_they_set_and_one_that_fails_ends_the_job(lines, status, said) -> None:
+    script = Site(before=tuple(lines)).script() + 'echo "$A $B"\n'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert done.returncode == status
+    assert said in (done.stderr if status else done.stdout)
+    ours = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(ours) == (status != 0)
