@@ -221,8 +221,9 @@ def commands(args: argparse.Namespace) -> int:
 def allocate(args: argparse.Namespace) -> int:
     """Print the commands that send a study to SLURM, an allocation for each number of nodes.
 
-    `python -m pipeline allocate --study cluster-check | sh` sends them. All runs on so many nodes
-    go one after another inside; what sbatch is asked for stands in workflow/site.yaml.
+    `python -m pipeline allocate --study cluster-check`; a pipe to `sh` sends them.
+    All runs on so many nodes go one after another inside; what sbatch is asked for stands in
+    workflow/site.yaml.
     """
     from pipeline.accept import accept_to_run
     from pipeline.launch.slurm.request import allocation, request

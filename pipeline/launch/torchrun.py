@@ -165,7 +165,11 @@ def commands(run: ResolvedRun, paths: RunPaths, place: Place) -> tuple[tuple[str
     enter: tuple[str, ...] = ()
     if place.image is not None and container.digest_from_within() is None:
         folders = (paths.spec.parent, paths.tokens, paths.out)
-        enter = container.enter(place.image, place.site, device=world.device, folders=folders)
+        of_site = place.site.variables({}, over_network=several)
+        variables = {k: run.spec.environment.get(k, value) for k, value in of_site.items()}
+        enter = container.enter(
+            place.image, place.site, device=world.device, folders=folders, variables=variables
+        )
         if place.site.runtime == PYXIS and not several:
             enter = (*STEP, *enter)
     python = "python" if enter else sys.executable

@@ -194,8 +194,7 @@ def _device(device: Any) -> dict[str, str | None]:
     gpu: dict[str, str | None] = dict.fromkeys(("gpu", "driver", "nccl"))
     if device.type != "cuda":
         return gpu
-    import torch
-
+    torch = sys.modules["torch"]  # whose device this is; the planner has none, and never loads it
     gpu["gpu"] = torch.cuda.get_device_name(device)
     with suppress(Exception):
         import pynvml
@@ -203,8 +202,5 @@ def _device(device: Any) -> dict[str, str | None]:
         pynvml.nvmlInit()
         gpu["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
     with suppress(Exception):
-        from torch.cuda import nccl
-
-        version: tuple[int, ...] = nccl.version()  # type: ignore[no-untyped-call]
-        gpu["nccl"] = ".".join(map(str, version))
+        gpu["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return gpu

@@ -7,7 +7,7 @@ its content. The same digest stands in a file of the image, so a process inside 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,20 @@ def check_inside(required: str | None) -> None:
     )
 
 
-def enter(image: Path, site: Site, *, device: str, folders: Iterable[Path]) -> tuple[str, ...]:
+def enter(
+    image: Path,
+    site: Site,
+    *,
+    device: str,
+    folders: Iterable[Path],
+    variables: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
     """The start of a command that runs inside `image`, with `folders` at their own paths.
 
-    The project's folder is home and working folder, so that nothing of the user's own home counts;
-    `--nv` brings the GPUs' driver in. Of pyxis they are options of the `srun` that starts the
-    command. Raises LaunchError without a runtime, or for an image that it cannot read.
+    `variables` are set there over the image's own. The project's folder is home and working folder,
+    so that nothing of the user's own home counts; `--nv` brings the GPUs' driver in. Of pyxis they
+    are options of the `srun` that starts the command. Raises LaunchError without a runtime, or for
+    an image that it cannot read.
     """
     here = Path.cwd()
     outside = {str(path) for path in folders if not path.is_relative_to(here)}
@@ -134,7 +142,7 @@ def enter(image: Path, site: Site, *, device: str, folders: Iterable[Path]) -> t
             f"--container-workdir={here}",
             "--no-container-mount-home",
             *site.options,
-            *site.inside(),
+            *site.inside(variables or {}),
         )
     return (
         runtime(),
@@ -147,7 +155,7 @@ def enter(image: Path, site: Site, *, device: str, folders: Iterable[Path]) -> t
         *(["--bind", ",".join(mounts)] if mounts else []),
         *site.options,
         str(image),
-        *site.inside(),
+        *site.inside(variables or {}),
     )
 
 

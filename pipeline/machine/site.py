@@ -88,8 +88,8 @@ class Site:
             made[LIBRARIES] += f":{environment[LIBRARIES]}"
         return made
 
-    def inside(self) -> tuple[str, ...]:
-        """The words before a command inside an image, which set the variables over the image's.
+    def inside(self, variables: Mapping[str, str]) -> tuple[str, ...]:
+        """The words before a command inside an image, which set `variables` over the image's.
 
         A runtime sets some of its own, such as where the GPU's driver lies, so libraries are put
         before those. Pyxis alone does not read the variables of an image that `make image` packed.
@@ -97,7 +97,7 @@ class Site:
         lines = []
         if self.runtime == PYXIS:
             lines = [f"[ ! -f {IMAGE_VARIABLES} ] || . {IMAGE_VARIABLES}", 'export HOME="$PWD"']
-        for name, value in self.environment.items():
+        for name, value in variables.items():
             own = '"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"' if name == LIBRARIES else ""
             lines.append(f"export {name}={shlex.quote(value)}{own}")
         return ("sh", "-c", "; ".join([*lines, 'exec "$@"']), "sh") if lines else ()

@@ -7,6 +7,7 @@ and beyond sizes of a collective its time is a line.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,11 +21,13 @@ from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import exposed
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
+from pipeline.parallel.mesh import PIPELINE, TENSOR
 from pipeline.parallel.wire import ANSWERED, HALVES, SEND, Sends
 from pipeline.planner.memory import MEBIBYTE, predict_sent
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.operators import Counted, Operator, most_threads, work_of
 from pipeline.planner.tables import align
+from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
@@ -126,23 +129,25 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     work = work_of(run)
     stages = [calibration.total(stage) for stage in work.stages]
     slowest = max(stages)
-    # The schedule's own formula is for equal stages: all but the slowest wait for it.
-    idle = strategy.idle_share(spec) or 0.0
-    others = (sum(stages) - slowest) / max(1, len(stages) - 1)
-    numbers = models.num_parameters(spec.model)
+    gradients = widths(spec.precision).gradient * models.num_parameters(spec.model)
+    held = strategy.footprint(spec, run.layout, 0, gradients).held_share
+    numbers = held * models.num_parameters(spec.model)
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
-    last_backward = 2 / 3 * slowest
-    sends = predict_sent(spec)
     ranks = {name: size for name, size in run.layout.axes}
-    exchanged = sum(
-        _seconds(one, run, ranks[one.axis], calibration, last_backward) for one in sends
-    )
+    exchanged: defaultdict[str, float] = defaultdict(float)
+    for one in predict_sent(spec):
+        exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
+    # The schedule's own formula is for equal stages: all but the slowest wait for it. A pipeline
+    # fills and drains through all that a stage does for a micro-batch, messages too.
+    idle = strategy.idle_share(spec) or 0.0
+    others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
+    others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
     peak = max(predict_memory(spec, rank).peak for rank in range(run.layout.num_processes))
     again = slowest * work.pieces / 3 if spec.workload.recompute else 0.0
     return Prediction(
         computation=work.pieces * slowest + added + again,
-        communication=exchanged,
-        bubble=idle / (1 - idle) * work.pieces * others,
+        communication=sum(exchanged.values()),
+        bubble=idle / (1 - idle) * others,
         host=0.0,
         optimiser=calibration.total(work.update),
         memory=peak,

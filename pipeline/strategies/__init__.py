@@ -142,7 +142,7 @@ def _example(name: str, options: Mapping[str, Any]) -> RunSpec:
         model=ModelSpec("gpt2", num_layers=12, width=768, num_heads=12, context=1024,
                         vocab_size=50257),
         optimiser=OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "constant", 0),
-        workload=WorkloadSpec(16, 4, 2, 1, "strong", 0),
+        workload=WorkloadSpec(16, 4, 3, 1, "strong", 0),
         repeat=0,
         seed=0,
         options=options,

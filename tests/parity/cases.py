@@ -60,7 +60,7 @@ CUT: dict[str, tuple[str, ...]] = {
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
 }
 """Classes that strategies which cut layers train."""
-UNTRIED = ("annotated", "deepspeed", "local_sgd")
+UNTRIED = ("annotated", "deepspeed")
 """Strategies that train none."""
 MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
 """Of a class that fills gaps: so few that ranks and micro-batches have unequal numbers, or none."""
@@ -334,12 +334,14 @@ def model_cases(strategy: str, world: int) -> list[Case]:
         return cut_cases(strategy, world)
     if strategy in UNTRIED or world != 2:
         return []
+    able = precisions_of(strategy, 0)
     return [
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
         for variant in (variants_of(strategy, world) if name in (*NARROW, MIXTURE) else (0,))
         for precision in (("fp32",) if variant or name not in NARROW else ("fp32", MASTERS))
         for pieces in ((1, 4) if name in (*NARROW[1:], MIXTURE) else (1,))
+        if precision in able
     ]
 
 

@@ -186,9 +186,12 @@ class Replicas:
         for at, share in reversed([*enumerate(each)]):
             self.at = at
             self.optimisers[at].zero_grad()
-            for ids, targets in share:
+            weighted = len(share[0]) == 3
+            whole = sum(batch[2].sum() for batch in share) if weighted else len(share)
+            for batch in share:
                 with self.precision.autocast():
-                    loss = self.models[self.at](ids, targets).mean() / len(share)
+                    given = self.models[at](*batch)
+                loss = (given.sum() if weighted else given.mean()) / max(whole, 1)
                 losses.append(loss.item())
                 loss.backward()
             norms.append((self.advance if self.at else self.update)().item())
@@ -196,7 +199,7 @@ class Replicas:
         if self.alone == self.plan.inner_steps:
             self.synchronise()
         count = len(self.models)
-        tokens = sum(ids.numel() for ids, _ in microbatches)
+        tokens = sum(ids.numel() for ids, *_ in microbatches)
         self.result = StepResult(sum(losses) / count, sum(norms) / count, tokens)
 
     def update(self) -> Tensor:

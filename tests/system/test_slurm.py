@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import psutil
 import pytest
 import yaml
 
+from pipeline.machine.site import IMAGE_VARIABLES
 from tests.system.slurm_cluster import SlurmCluster
 from tests.workflow.project import ROOT, STUDY, Project, make_project
 
@@ -275,3 +277,62 @@ def test_a_run_out_of_time_is_a_record(cluster, tmp_path) -> None:
     assert done.returncode == 0
     record = records(late.results)[run]
     assert record["status"] == "timeout" and "timeout_seconds = 10" in record["reason"]
+
+
+SRUN = f"""#!{sys.executable}
+import os, sys
+options, container, words = [], {{}}, sys.argv[1:]
+while words[0].startswith("-"):
+    name, _, value = words[0].partition("=")
+    if "-container-" in name:
+        container[name] = value
+        with open(__file__ + ".log", "a") as log:
+            print(words[0], file=log)
+    else:
+        options.append(words[0])
+    words.pop(0)
+if container:
+    place, mounts = container["--container-workdir"], container["--container-mounts"]
+    inside = ["exec", "--home", place, "--pwd", place, "--bind", mounts]
+    words = ["singularity", *inside, container["--container-image"], *words]
+os.execv({shutil.which("srun")!r}, ["srun", *options, *words])
+"""
+"""`srun` as pyxis extends it: writes those options down, and the stand-in enters the image."""
+
+
+def test_pyxis_enters_an_image_on_one_node_and_on_several(cluster, singularity, tmp_path) -> None:
+    """The image is a folder with the programs of this machine, bound as a site binds its own."""
+    made = project(tmp_path / "cluster", cells=[{**DDP, "nodes": [1, 2]}])
+    python, digest = Path(sys.prefix).resolve(), f"sha256:{'a' * 64}"
+    image = made.folder / "images/samestep.sif"
+    variables = image / IMAGE_VARIABLES[1:]
+    for folder in (variables.parent, image / "etc", image / "usr"):
+        folder.mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (image / name).symlink_to(f"usr/{name}")
+    variables.write_text(f"export PATH={python}/bin:/usr/bin NCCL_IB_HCA=of-the-image\n")
+    (image / "etc/samestep-image-digest").write_text(digest)
+    facts = {"image_digest": digest, "format": "squashfs"}
+    image.with_suffix(".json").write_text(json.dumps(facts))
+    container = {"runtime": "pyxis", "binds": ["/usr", str(python), sys.base_prefix]}
+    of_site = SITE["environment"] | {"LD_LIBRARY_PATH": "/opt/fabric"}
+    write_site(made, container=container, environment=of_site, before=[])
+    script = tmp_path / "bin/srun"
+    script.parent.mkdir()
+    script.write_text(SRUN)
+    script.chmod(0o755)
+    environment = made.environment()
+    environment["PATH"] = f"{script.parent}:{singularity}:{environment['PATH']}"
+    runs = ("dps/n1/r0", "dps/n2/r0")
+    targets = command(made, *map(record_of, runs))
+    done = cluster.run(targets, cwd=made.folder, env=environment, check=False, timeout=400)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:] + cluster.logs(5)
+    for run, record in records(made.results).items():
+        assert (record["status"], record["reason"]) == ("ok", None), run
+        assert record["provenance"]["image_digest"] == digest, run
+        settings = record["execution"]["settings"]
+        assert (settings["NCCL_IB_HCA"], settings["LD_LIBRARY_PATH"]) == (
+            "mlx5_0,mlx5_1", "/opt/fabric",
+        )  # fmt: skip
+    assert {*records(made.results)} == {*runs}
+    assert (script.parent / "srun.log").read_text().count(f"--container-image={image}\n") == 2

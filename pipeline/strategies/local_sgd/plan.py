@@ -28,7 +28,6 @@ class LocalSgd(Strategy):
     """
 
     whole_forward = True
-    weighs = False
     precisions = ("fp32", "tf32", "bf16")
     algorithm = "local steps"
     changes_the_step = ("inner_steps", "outer_learning_rate", "outer_momentum")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
 
@@ -15,6 +15,7 @@ from pipeline.parallel.group import Group, buckets, flattened, mesh_of
 from pipeline.parallel.state import fill, of_another_model, pieces_of, slots_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import (
+    Batch,
     Parts,
     Prepared,
     SavedState,
@@ -57,6 +58,11 @@ class LocalStepper(Stepper):
         self.outer = torch.optim.SGD(
             self.anchors.values(), lr=rate, momentum=momentum, nesterov=momentum > 0
         )
+
+    def mean_weight(self, microbatches: Sequence[Batch]) -> Tensor:
+        """Weight of this rank's own share, which no other rank's gradients join."""
+        weight = torch.stack([weights.sum() for _, _, weights in microbatches]).sum()
+        return weight.clamp(min=1)
 
     def update(self) -> Tensor:
         """Clip and step alone; the last step of a round ends with the outer one."""

@@ -11,7 +11,7 @@ from pipeline.launch import torchrun as launcher
 from pipeline.launch.torchrun import Launch, Place, RunPaths, on_this_machine, plan
 from pipeline.machine import image as container
 from pipeline.machine import inherited
-from pipeline.machine.site import Site
+from pipeline.machine.site import PYXIS, Site
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
@@ -251,3 +251,22 @@ def test_a_rank_has_what_study_and_site_state_and_nothing_else_of_its_kind(
     assert not {"OMP_PROC_BIND", "NCCL_DEBUG", "LD_PRELOAD", "ANY_NAME"} & {*environment}
     interface = {"loopback": "lo", "emulated": None, "real": "ib0"}[network]
     assert environment.get("GLOO_SOCKET_IFNAME") == interface
+
+
+def test_in_an_image_the_study_s_variables_come_before_the_site_s(
+    run, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    image = tmp_path / "samestep.sif"
+    image.write_bytes(b"")
+    image.with_suffix(".json").write_text('{"image_digest": "sha256:1", "format": "squashfs"}')
+    of_site = {"NCCL_ALGO": "Tree", "NCCL_IB_HCA": "a,b", "GLOO_SOCKET_IFNAME": "ib0"}
+    place = Place(2, 1, image=image, site=Site(runtime=PYXIS, environment=of_site))
+    run = replace(run, environment={"NCCL_ALGO": "Ring"})
+    for words in planned(run, place).commands:
+        assert words[:2] == ("srun", "--overlap") and f"--container-image={image}" in words
+        script = words[words.index("-c") + 1]
+        assert "export NCCL_ALGO=Ring; export NCCL_IB_HCA=a,b; exec" in script
+    (command,) = planned(over_nodes(run), replace(place, scheduler=SRUN)).commands
+    assert command[: len(SRUN)] == SRUN and "--overlap" not in command
+    assert "export GLOO_SOCKET_IFNAME=ib0; exec" in command[command.index("-c") + 1]

@@ -163,10 +163,10 @@ def test_pyxis_gets_image_mounts_and_options_and_the_site_s_variables(
     (tmp_path / "srun").chmod(0o755)
     variables = {"NCCL_IB_HCA": "a,b", "ODD": 'it\'s $HOME; "x"', "LD_LIBRARY_PATH": "/opt/fabric"}
     site = Site(
-        runtime=PYXIS, binds=("/opt/fabric",), options=("--container-writable",),
-        environment=variables,
+        runtime=PYXIS, binds=("/opt/fabric",), options=("--container-writable",)
     )  # fmt: skip
-    enter = image.enter(built, site, device="cuda", folders=[Path("/scratch/x")])
+    folders = [Path("/scratch/x")]
+    enter = image.enter(built, site, device="cuda", folders=folders, variables=variables)
     given = {"RECORD": str(tmp_path / "record"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     inside = subprocess.run(
         ["srun", "--nodes=2", *enter, "env"], capture_output=True, text=True, check=True,

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate.collectives import KINDS
+from pipeline.models import num_parameters
 from pipeline.parallel.wire import SEND
 from pipeline.planner.here import Calibration, errors, predict, predict_study, shown
 from pipeline.planner.operators import Operator, work_of
@@ -56,6 +57,23 @@ def test_a_pipeline_waits_for_its_bubble(runs, calibration) -> None:
     few, many = (of(runs, calibration, f"pipe-{n}") for n in (4, 16))
     assert few.bubble > 3 * many.bubble > 0
     assert of(runs, calibration, "interleaved-4").bubble < 0.7 * few.bubble
+
+
+def test_a_pipeline_fills_and_drains_through_what_its_stages_exchange(runs, calibration) -> None:
+    """Also the all-reduces of a tensor axis, on each stage in turn; not those of the data axis."""
+    slow = {key: [(s, 10 * each) for s, each in t] for key, t in calibration.collectives.items()}
+    machines = [calibration, replace(calibration, collectives=slow)]
+    one, ten = (of(runs, machine, "hybrid") for machine in machines)
+    assert ten.bubble - one.bubble == pytest.approx(9 / 4 * one.communication)  # 4 micro-batches
+    assert len({of(runs, machine, "ddp").bubble for machine in machines}) == 1
+
+
+def test_a_stage_adds_up_the_gradients_that_it_holds(runs, calibration) -> None:
+    """Three micro-batches after the first, each read twice and written once, on four stages."""
+    model = next(run.model for run in runs if run.cell == "pipe-4")
+    fast = replace(calibration, memory_rate=1e15)
+    parts = [of(runs, one, "pipe-4").computation for one in (calibration, fast)]
+    assert parts[0] - parts[1] == pytest.approx(3 * 12.0 * num_parameters(model) / 4 / 1e9, rel=0.1)
 
 
 def test_zero_sends_weights_and_updates_a_share(runs, calibration) -> None:
