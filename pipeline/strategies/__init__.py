@@ -109,11 +109,9 @@ def models_table() -> str:
 def _refusal(name: str, example: str, model: ModelSpec) -> str:
     """Why a strategy with its defaults does not take a model; empty where it does.
 
-    On two ranks, which divide key and value heads, or as many as it has a layout for; in three
-    steps, of which two are timed.
+    On two ranks, which divide key and value heads, or as many as it has a layout for.
     """
     run = _example(name, {})
-    run = replace(run, workload=replace(run.workload, steps=3))
     masked = example.endswith("ForMaskedLM")
     objective = ObjectiveSpec("masked", model.vocab_size - 1) if masked else None
     for nodes in (2, 4, 1):
