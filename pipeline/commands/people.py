@@ -272,40 +272,52 @@ def watch(args: argparse.Namespace) -> int:
 
 
 @enter(
-    option("one", type=options.folder, metavar="A", help="results of a study: results/smoke"),
-    option("other", type=options.folder, metavar="B", help="the results to hold against A"),
+    option("one", type=options.folder, metavar="A", help="results of a study, or one of its runs"),
+    option("other", type=options.folder, metavar="B", help="what to hold against A"),
     option(
         "--losses", type=options.tolerance, default=0.0, metavar="bit|RELATIVE",
         help="losses and gradient norms must be equal bit for bit, or within this (default: bit)",
     ),
     option(
-        "--times", choices=("ignore", "interval"), default="ignore",
+        "--times", choices=("ignore", "interval"),
         help="interval: no step-time ratio's interval may lie outside the margin (default: ignore)",
     ),
     option(
-        "--margin", type=options.share, default=0.05, metavar="RELATIVE",
+        "--margin", type=options.share, metavar="RELATIVE",
         help="step times this close are the same (default: 0.05)",
     ),
     option("--out", type=options.new_folder, help="folder for compare.md"),
 )  # fmt: skip
 def compare(args: argparse.Namespace) -> int:
-    """Hold two result sets against one another: losses, times, environment.
+    """Hold two result sets against one another, or two runs of one model in two layouts.
 
     `python -m pipeline compare results/smoke other/results/smoke --out results/compared` for two
-    folders results/<study>. Exit status 0: equal within what was asked for; 1: they differ.
+    folders results/<study>: losses, times, environment. Of two runs, `results/smoke/runs/dps/n2/p0`
+    and another, from which step on they part, and in which blocks of the model. Exit status 0:
+    equal within what was asked for; 1: they differ.
     """
-    from pipeline.compare import write
+    from pipeline.compare import layouts, write
     from pipeline.compare.sets import ResultSet, compare
+    from pipeline.compare.times import MARGIN
     from pipeline.errors import ComparisonError
+    from pipeline.records.record import RUN_FILE
 
+    pair = (args.one, args.other)
     if args.one.resolve() == args.other.resolve():
         raise ComparisonError(f"{args.one} and {args.other} are both {args.one.name}; give two")
+    if all((folder / RUN_FILE).is_file() for folder in pair):
+        of_sets = argparse.Namespace(out=args.out, times=args.times, margin=args.margin)
+        options.check_mode(of_sets, "two runs", "losses")
+        lines, same = layouts.parting(pair, args.losses)
+        print("\n".join(lines))
+        return 0 if same else 1
     sets = ResultSet.read(args.one), ResultSet.read(args.other)
-    compared = compare(*sets, args.losses, args.margin)
-    equal = compared.equal(args.times)
+    times = args.times or "ignore"
+    compared = compare(*sets, args.losses, MARGIN if args.margin is None else args.margin)
+    equal = compared.equal(times)
     print(write.summary(compared))
     if args.out is not None:
-        write.write_all(compared, args.times, args.out)
+        write.write_all(compared, times, args.out)
         print(f"table: {args.out}")
     return 0 if equal else 1
 

@@ -23,7 +23,7 @@ from pipeline.documents import read_made
 from pipeline.errors import CorpusError, RecordError, StudyError
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.facts import cpu_model
-from pipeline.models import flops_per_token
+from pipeline.models import family, flops_per_token, num_parameters
 from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
 from pipeline.planner.memory import MEBIBYTE
@@ -208,6 +208,12 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
         f"Worst case (all runs reach their time limit): {runs} runs, {hours:.1f} hours, "
         f"{gpu_hours:.1f} GPU hours.",
     ]
+    model = plans[0].spec.model
+    every, active = num_parameters(model), family(model).active_parameters(model)
+    if active < every:
+        notes.append(
+            f"A token uses {active:,} of {every:,} parameters: FLOPs are theirs, memory holds all."
+        )
     if idle := [p for p in plans if p.idle_share is not None and p.spec.kind == TIMED]:
         shares = ", ".join(
             f"{p.spec.cell} on {p.spec.world.size} ranks {100 * (p.idle_share or 0):.0f} %"

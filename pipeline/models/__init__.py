@@ -46,6 +46,9 @@ class Family(Protocol):
     def num_parameters(self, model: ModelSpec) -> int:
         """Trainable parameters, those that two layers share counted once."""
 
+    def active_parameters(self, model: ModelSpec) -> int:
+        """Those that one token uses: all, but of a mixture of experts."""
+
     def parameter_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
         """Shape of every parameter by its name, tied ones once."""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pipeline.parallel.cut import held
 from pipeline.parallel.faults import NO_FAULTS, Faults
 from pipeline.parallel.group import ALONE, Ranks
 from pipeline.parallel.reduction import Reduction
@@ -83,6 +84,28 @@ class Stepper:
         """The mean loss over all ranks, and the norm that every rank has."""
         loss = float(self.mean(self.loss.clone()))
         return StepResult(loss, float(self.norm), self.tokens)
+
+    def squares(self) -> dict[str, float]:
+        """Of each parameter's mean gradient the sum of squares that this rank is the first to hold.
+
+        Added up over the ranks they are those of the whole gradient, after a step as it was
+        clipped; nothing is sent. Gradients that a library has dropped by then are left out.
+        """
+        clipped = {id(tensor) for tensor in self.precision.clip_parameters(self.optimiser)}
+        names, norms = list[str](), list[Tensor]()
+        for name, weight, owner in self.precision.owners(self.model, self.optimiser):
+            tensor = owner if id(owner) in clipped else weight
+            if tensor.grad is None:
+                continue
+            own = held(tensor.grad, tensor)
+            if self.is_first_with(name, own.axes):
+                for box in own.boxes:
+                    names.append(name)
+                    norms.append(torch.linalg.vector_norm(box.of(own.part), dtype=torch.float64))
+        squares = dict.fromkeys(names, 0.0)
+        for name, norm in zip(names, torch.stack(norms).tolist() if norms else [], strict=True):
+            squares[name] += norm**2
+        return squares
 
     def mean(self, part: Tensor) -> Tensor:
         """The mean over the global batch of the parts of all ranks, such as their losses."""

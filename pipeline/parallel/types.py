@@ -214,6 +214,12 @@ class Trainable(Protocol):
     def report(self) -> StepResult:
         """Loss and norm of the last step, the same on every rank. It comes after the clock."""
 
+    def squares(self) -> Mapping[str, float]:
+        """This rank's share of the sum of squares of each parameter's mean gradient, as clipped.
+
+        Of the last step; empty where a library keeps the gradients to itself.
+        """
+
     def agree(self, good: bool) -> bool:
         """True where `good` is true on every rank; outside of the clock."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_WORDS = ("cell", "layout")
+_WORDS = ("cell", "layout", "series")
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -30,6 +30,7 @@ class Step:
     `phases` says what the seconds went to, in a profiled run only; `cpu_seconds` and, on emulated
     nodes, `cpu_phases` are the CPU time of the thread that computes. `passes` are those of a
     profiled pipeline in their order on this rank: kind, stage, micro-batch, seconds of computation.
+    `squares` are, in a profiled run, this rank's shares of the squares of each block's gradient.
     """
 
     step: int
@@ -44,10 +45,11 @@ class Step:
     cpu_seconds: float | None = None
     cpu_phases: Mapping[str, float] | None = None
     passes: Sequence[Sequence[Any]] | None = None
+    squares: Mapping[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, a line of steps.jsonl; what is not known is left out."""
-        optional = ("phases", "cpu_seconds", "cpu_phases", "passes")
+        optional = ("phases", "cpu_seconds", "cpu_phases", "passes", "squares")
         return {k: v for k, v in vars(self).items() if v is not None or k not in optional}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -130,6 +131,7 @@ class Loop:
                     cpu_seconds=cpu_seconds,
                     cpu_phases=self._cpu_phases(cpu_seconds),
                     passes=self.phases.split_passes() if self.phases else None,
+                    squares=by_block(self.trainable.squares()) if self.phases else None,
                 )
             )
             if step >= timed_from and self.spec.objective and self.spec.objective.pads:
@@ -212,6 +214,18 @@ class Loop:
             else:
                 with self.counted.step():
                     self.phases.record(step)
+
+
+def by_block(squares: Mapping[str, float]) -> dict[str, float] | None:
+    """Sums over the parameters of each block, `h.0`, and of each module outside of them.
+
+    None where this rank holds none, or one is not finite.
+    """
+    sums: dict[str, float] = {}
+    for name, square in squares.items():
+        block = re.sub(r"^(.*?\.\d+)\..*|\.[^.]*$", r"\1", name)
+        sums[block] = sums.get(block, 0.0) + square
+    return sums if sums and math.isfinite(sum(sums.values())) else None
 
 
 def _model(

@@ -38,7 +38,7 @@ FLUSH_SECONDS = 1.0
 """Rows of ranks other than 0 may stay in memory for so long, unless a checkpoint needs them."""
 
 _CRC = Struct("<I")
-_OF_A_PROFILE = ("phases", "cpu_phases", "passes")
+_OF_A_PROFILE = ("phases", "cpu_phases", "passes", "squares")
 
 
 def path_of(folder: Path, rank: int) -> Path:

@@ -52,9 +52,12 @@ PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForPreTraining")
 """Trained in narrow numbers too, the latter also in micro-batches."""
+MIXTURE = "MixtralForCausalLM"
+"""Trained in fp32, with every setting and in micro-batches: in narrow numbers a token near a tie
+may go to another expert in another layout."""
 CUT: dict[str, tuple[str, ...]] = {
     "tensor": tuple(name for name in ARCHITECTURES if name.startswith(PLANNED)),
-    "pipeline_parallel": tuple(ARCHITECTURES),
+    "pipeline_parallel": tuple(name for name in ARCHITECTURES if name != MIXTURE),
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
 }
 """Classes that strategies which cut layers train."""
@@ -134,6 +137,7 @@ MUTATIONS = (
     ("pipeline_parallel", "borders_unread"),
     ("ddp", "one_phase"),
     ("ddp", "rate_of_all"),
+    *((strategy, "own_balance") for strategy in WEIGHED),
     *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
     *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
     ("tensor", "heads_alone"),
@@ -363,9 +367,9 @@ def model_cases(strategy: str, world: int) -> list[Case]:
     return [
         Case(strategy, precision, pieces, variant=variant, architecture=name)
         for name in ARCHITECTURES
-        for variant in (variants_of(strategy, world) if name in NARROW else (0,))
+        for variant in (variants_of(strategy, world) if name in (*NARROW, MIXTURE) else (0,))
         for precision in (("fp32",) if variant or name not in NARROW else ("fp32", MASTERS))
-        for pieces in ((1, 4) if name in NARROW[1:] else (1,))
+        for pieces in ((1, 4) if name in (*NARROW[1:], MIXTURE) else (1,))
         if precision in able
     ]
 
@@ -594,6 +598,8 @@ def mutants(strategy: str) -> list[Case]:
             case = case_of(strategy, world, mutation=mutation, documents=True)
         elif mutation in UNPHASED:
             case = case_of(strategy, world, mutation=mutation, phased=True)
+        elif mutation == "own_balance":  # of a router: over all tokens of a rank, then their mean
+            case = Case(strategy, mutation=mutation, architecture=MIXTURE)
         elif mutation == "heads_alone":  # norms of heads, of which each rank has some
             case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
         else:

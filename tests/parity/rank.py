@@ -34,6 +34,7 @@ from pipeline.corpus.objectives import Masked, draws
 from pipeline.errors import StoppedError
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
+from pipeline.models.transformers.experts import imbalance
 from pipeline.parallel import counted, state
 from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.cut import cut_of, held, holders, rows_of
@@ -216,33 +217,10 @@ def noting(trainable: Any, squares: list[dict[str, float]]) -> Callable[[], torc
     real = trainable.update
 
     def update() -> torch.Tensor:
-        squares.append(own_squares(trainable))
+        squares.append(trainable.squares())
         return real()
 
     return update
-
-
-def own_squares(trainable: Any) -> dict[str, float]:
-    """Of each parameter's mean gradient the sum of squares that this rank is the first to hold.
-
-    Added up over the ranks they are those of the whole gradient; nothing is sent.
-    """
-    if hasattr(trainable, "engine"):
-        return {}  # DeepSpeed's engine keeps the gradients to itself
-    precision, optimiser = trainable.precision, trainable.optimiser
-    clipped = {id(tensor) for tensor in precision.clip_parameters(optimiser)}
-    names, norms = list[str](), list[torch.Tensor]()
-    for name, weight, owner in precision.owners(trainable.model, optimiser):
-        tensor = owner if id(owner) in clipped else weight
-        own = held(tensor.grad, tensor)
-        if trainable.is_first_with(name, own.axes):
-            for box in own.boxes:
-                names.append(name)
-                norms.append(torch.linalg.vector_norm(box.of(own.part), dtype=torch.float64))
-    found = dict.fromkeys(names, 0.0)
-    for name, norm in zip(names, torch.stack(norms).tolist() if norms else [], strict=True):
-        found[name] += norm**2
-    return found
 
 
 def resumed_options(case: Case) -> dict[str, Any]:
@@ -433,6 +411,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "rate_of_all": {
         "pipeline.study.spec.RunSpec.rate": lambda self, step: self.optimiser.rate(
             step, self.workload.steps
+        )
+    },
+    "own_balance": {
+        "pipeline.models.transformers.model.imbalance": lambda logits, chosen, _: imbalance(
+            logits, chosen, sequences=1
         )
     },
     "part_ratio": {RATIO + "holders": lambda owner: []},

@@ -236,6 +236,10 @@ class Replicas:
     def report(self) -> StepResult:
         return self.result
 
+    def squares(self) -> dict[str, float]:
+        this: Any = self
+        return Stepper.squares(this)
+
     def state(self) -> Iterator[tuple[str, list[Tensor]]]:
         """Tensors of a checkpoint by name: one, or one of each worker."""
         for name, outer in self.outer.items():

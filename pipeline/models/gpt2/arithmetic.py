@@ -40,6 +40,11 @@ def num_parameters(model: ModelSpec) -> int:
     return model.num_layers * layer_parameters(model) + embeddings + 2 * model.width
 
 
+def active_parameters(model: ModelSpec) -> int:
+    """All of them."""
+    return num_parameters(model)
+
+
 def layer_parameters(model: ModelSpec) -> int:
     """Parameters of one block."""
     return 12 * model.width**2 + 13 * model.width

@@ -26,7 +26,7 @@ from pipeline.study.spec import ModelSpec
 if TYPE_CHECKING:
     from pipeline.models.transformers.model import LanguageModel
 
-FACTS = 3
+FACTS = 4
 """Version of what `facts` prints."""
 
 
@@ -45,8 +45,9 @@ def examples() -> dict[str, ModelSpec]:
         "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
         "BertForMaskedLM": feed_forward,
         "BertForPreTraining": feed_forward,
+        "MixtralForCausalLM": grouped | {"num_local_experts": 4, "router_aux_loss_coef": 0.1},
     }
-    # The last one has three special tokens more.
+    # BertForPreTraining has three special tokens more.
     return {
         name: ModelSpec("transformers", 2, 32, 8, 16, 305 if "Pre" in name else 302, name, config)
         for name, config in configs.items()
@@ -70,6 +71,11 @@ def num_parameters(model: ModelSpec) -> int:
     return sum(map(prod, parameter_shapes(model).values()))
 
 
+def active_parameters(model: ModelSpec) -> int:
+    """All but those of the experts that a token does not go to."""
+    return num_parameters(model) - int(_facts(model)["idle_parameters"])
+
+
 def layer_parameters(model: ModelSpec) -> int:
     """Parameters of the first block."""
     return int(_facts(model)["block_parameters"])
@@ -87,7 +93,7 @@ def recomputed_flops_per_token(model: ModelSpec) -> float:
 
 
 def product_weights(model: ModelSpec) -> int:
-    """Weights that are used in matrix products."""
+    """Weights that are used in matrix products but for experts', which autocast does not copy."""
     return int(_facts(model)["product_weights"])
 
 

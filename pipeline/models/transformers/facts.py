@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from typing import Any
+from unittest import mock
 
 import torch
+import transformers.integrations.moe  # noqa: F401
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -23,21 +25,34 @@ from pipeline.models.transformers.model import LanguageModel
 from pipeline.study.spec import ModelSpec
 
 _PRODUCTS = ("mm", "addmm")
-"""Operators that multiply weights; attention has `bmm`."""
+"""Operators that multiply weights and narrow them under autocast; attention has `bmm`.
+
+Experts have `grouped_mm`, which autocast leaves alone.
+"""
+
+
+def _of_experts(tokens: Any, weights: Any, *_: Any, **__: Any) -> int:
+    """FLOPs of (tokens, in) times (experts, in, out), each token by one expert."""
+    return int(2 * tokens[0] * tokens[1] * weights[2])
 
 
 def facts(spec: ModelSpec) -> dict[str, Any]:
     """Parameters by name, those of a block, and what a pass over one sequence computes and keeps.
 
-    `forward_flops` are those of a forward pass, `product_weights` the weights that it multiplies.
+    `forward_flops` are those of a forward pass, `product_weights` the weights that it multiplies,
+    but for experts'; `idle_parameters` are those that a token does not use.
     `kept_bytes` and its part in one block are for fp32, autocast and bf16 weights.
     """
-    with FakeTensorMode():
+    # torch's own grouped_mm of tensors without memory takes bfloat16 alone.
+    grouped = mock.patch("transformers.integrations.moe._can_use_grouped_mm", lambda *_: False)
+    counted = {torch.ops.transformers.grouped_mm_fallback: _of_experts}
+    with FakeTensorMode(), grouped:
         model = LanguageModel(spec)
         ids = torch.zeros((1, spec.context), dtype=torch.int64)
         # Written out in products, attention is counted too.
         written_out = sdpa_kernel(SDPBackend.MATH)
-        with torch.no_grad(), written_out, FlopCounterMode(display=False) as counter:
+        flops = FlopCounterMode(display=False, custom_mapping=counted)
+        with torch.no_grad(), written_out, flops as counter:
             model.logits(ids)
         counts = counter.get_flop_counts()["Global"]
         products = sum(n for op, n in counts.items() if op.__name__ in _PRODUCTS)
@@ -49,6 +64,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             torch.set_default_dtype(torch.float32)
         return {
             "parameters": {name: [*p.shape] for name, p in model.named_parameters()},
+            "idle_parameters": _idle(model),
             "block_parameters": sum(p.numel() for p in model.blocks[0].parameters()),
             "forward_flops": sum(counts.values()),
             "product_weights": products // (2 * spec.context),
@@ -56,6 +72,15 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             "ends": _ends(model, ids),
             "cuts": _cuts(model, spec, ids),
         }
+
+
+def _idle(model: LanguageModel) -> int:
+    """Parameters that a token does not use: of a mixture the experts that it does not go to."""
+    if not model.is_mixture:
+        return 0
+    config = model.model.config
+    stacked = sum(p.numel() for p in model.parameters() if p.dim() > 2)
+    return int(stacked - stacked * config.num_experts_per_tok // config.num_local_experts)
 
 
 def _ends(model: LanguageModel, ids: Tensor) -> list[int] | str:

@@ -1,7 +1,7 @@
 """A language model of transformers: its own modules and forward pass, our initial weights.
 
-The class comes from the installed library, never from a hub, so no foreign code runs. Dropout is
-off, since its mask would depend on how a batch is split over ranks.
+The class comes from the installed library, never from a hub, so no foreign code runs. Dropout and
+a router's noise are off, since they would depend on how a batch is split over ranks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import (
 from pipeline.errors import StudyError
 from pipeline.models import StageCuts, TensorCuts
 from pipeline.models.segments import places
+from pipeline.models.transformers.experts import MIXTURES, imbalance
 from pipeline.study.spec import OBJECTIVES, ModelSpec
 
 _OFFSET_NORMS = ("Gemma", "Qwen3Next")
@@ -57,7 +58,7 @@ _STAGES = {
 
 
 class LanguageModel(nn.Module):
-    """A model of transformers with the loss over given targets."""
+    """A model of transformers with the loss over given targets, and that of a mixture's router."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -78,6 +79,11 @@ class LanguageModel(nn.Module):
                 f"{spec.architecture} has no list of {spec.num_layers} layers that repeat; use an "
                 "architecture with one"
             )
+
+    @property
+    def is_mixture(self) -> bool:
+        """True for a mixture of experts."""
+        return type(self.model).__name__ in MIXTURES
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -123,6 +129,10 @@ class LanguageModel(nn.Module):
         What is outside of the model below the head comes after it.
         """
         own, base = type(self.model).__name__, self.model.base_model
+        if self.is_mixture:
+            raise StudyError(
+                f"{own} has a router's loss over all layers, which lie on several stages"
+            )
         plan = _STAGES.get(own) or getattr(self.model.config, "base_model_pp_plan", None)
         if not plan:
             raise StudyError(f"{own} has no pipeline plan (base_model_pp_plan), so no stage is cut")
@@ -232,8 +242,18 @@ class LanguageModel(nn.Module):
         weights: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """The `loss` of token ids (batch, context)."""
-        return self.loss(self.logits(inputs, segments), targets, weights)
+        """The `loss` of token ids (batch, context), and its router's where that has one.
+
+        The latter is a mean over sequences, each of which counts as much as its tokens do.
+        """
+        if not self.is_mixture:
+            return self.loss(self.logits(inputs, segments), targets, weights)
+        made = self.model(input_ids=inputs, use_cache=False, output_router_logits=True)
+        config = self.model.config
+        each = imbalance(made.router_logits, config.num_experts_per_tok, len(inputs))
+        balance = each.mean() if weights is None else each @ weights.sum(1)
+        share: float = config.router_aux_loss_coef
+        return self.loss(made.logits, targets, weights) + share * balance
 
 
 def _logits(output: Any) -> Any:
@@ -306,13 +326,13 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
             f"that it is to predict or not those it may; set it to {str(causal).lower()}"
         )
     for name in vars(config):
-        if "drop" in name and isinstance(getattr(config, name), float):
+        if ("drop" in name or "jitter" in name) and isinstance(getattr(config, name), float):
             setattr(config, name, 0.0)
     experts = [name for name in vars(config) if name.startswith(("num_experts", "num_local_exp"))]
-    if experts:
+    if experts and spec.architecture not in MIXTURES:
         raise StudyError(
             f"{spec.architecture} is a mixture of experts ({experts[0]}), whose router has a loss "
-            "of its own that is not trained here; use a dense architecture"
+            f"of its own that is not trained here; use {' or '.join(MIXTURES)}, or a dense one"
         )
     return getattr(transformers, str(spec.architecture)), config
 

@@ -113,6 +113,10 @@ class DeepSpeedStepper(Stepper):
         self.engine.step()
         return torch.as_tensor(self.engine.get_global_grad_norm())
 
+    def squares(self) -> dict[str, float]:
+        """None: the engine keeps the gradients to itself."""
+        return {}
+
     def shards(self) -> Shards:
         """Rows of all weights and slots, by DeepSpeed's own accessors. Collective.
 

@@ -352,6 +352,10 @@ def test_single_profiled_takes_the_same_steps_and_communicates_not_at_all(
         assert step.phases["communication"] == 0.0
         assert all(step.phases[name] > 0 for name in ("forward", "backward", "optimiser", "data"))
         assert sum(step.phases[name] for name in IN_STEP) == pytest.approx(step.seconds, rel=1e-9)
+        assert step.squares is not None and step.grad_norm is not None
+        assert {*step.squares} == {"wte", "wpe", "h.0", "h.1", "ln_f"}
+        clipped = min(step.grad_norm, 1.0)
+        assert sum(step.squares.values()) == pytest.approx(clipped**2, rel=1e-4)
 
 
 def in_another_thread(*given: Any, **named: Any) -> None:

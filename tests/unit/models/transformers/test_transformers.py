@@ -174,7 +174,7 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
         ({"config": {"intermedate_size": 3}}, "use one such as intermediate_size"),
         ({"config": {"hidden_size": 3}}, "is set by num_layers, width"),
         ({"config": {"intermediate_size": "wide"}}, "model.config does not fit LlamaConfig"),
-        ({"architecture": "MixtralForCausalLM", "config": None}, "is a mixture of experts"),
+        ({"architecture": "Qwen3MoeForCausalLM", "config": None}, "is a mixture of experts"),
         ({"architecture": "MambaForCausalLM", "config": None}, "attention and feed-forward"),
     ],
     ids=str,

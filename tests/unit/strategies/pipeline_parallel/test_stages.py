@@ -14,17 +14,17 @@ from pipeline.models.build import build_model
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import StagedModel
 from pipeline.study.spec import ModelSpec
-from tests.parity.cases import ARCHITECTURES, EXAMPLES
+from tests.parity.cases import CUT, EXAMPLES
 
 SPEC = ModelSpec("gpt2", num_layers=5, width=16, num_heads=2, context=8, vocab_size=30)
 
 
-MORE: dict[str, dict[str, Any]] = {
+CONFIGS: dict[str, Any] = {name: EXAMPLES[name].config for name in CUT["pipeline_parallel"]} | {
     "GraniteForCausalLM": {"intermediate_size": 16, "num_key_value_heads": 2,
                            "embedding_multiplier": 3.0, "logits_scaling": 2.0},
     "Gemma2ForCausalLM": {"intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 8},
 }  # fmt: skip
-"""Classes whose code scales embeddings or logits outside of all modules."""
+"""Those of the suite, and two whose code scales embeddings or logits outside of all modules."""
 
 
 def staged(ranks: int, chunks: int = 1, spec: ModelSpec = SPEC) -> list[StagedModel]:
@@ -50,11 +50,10 @@ def test_stages_one_after_the_other_are_the_model(ranks, chunks) -> None:
     assert torch.equal(loss, build_model(SPEC, 3)(ids, ids))
 
 
-@pytest.mark.parametrize("name", [*ARCHITECTURES, *MORE])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_stages_of_a_model_of_transformers_are_the_model(name) -> None:
     """Bits of the loss, gradients of every parameter, and all names of the whole model."""
-    config = MORE[name] if name in MORE else EXAMPLES[name].config
-    spec = replace(SPEC, family="transformers", width=32, architecture=name, config=config)
+    spec = replace(SPEC, family="transformers", width=32, architecture=name, config=CONFIGS[name])
     ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
     ids[:, 0] = 1  # of two heads, the target of the second one
     parts, whole = staged(2, 2, spec), build_model(spec, 3)
