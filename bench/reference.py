@@ -153,7 +153,7 @@ def tensor_parallel(model: nn.Module) -> Step:
     optimiser = adamw([{"params": group} for group in groups])
 
     def step(batch: Batch) -> Tensor:
-        ids, targets = batch
+        ids, targets, *_ = batch
         with loss_parallel():
             logits = llama(input_ids=ids, use_cache=False).logits
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -249,7 +249,7 @@ class Contestant:
         begun = time.perf_counter()
         for _ in range(steps):
             inputs, targets = map(torch.from_numpy, self.tokens.slice(self.taken, *self.slice))
-            self.losses.append(float(self.step((inputs, targets))))
+            self.losses.append(float(self.step(Batch(inputs, targets))))
             self.taken += 1
         dist.barrier()
         return (time.perf_counter() - begun) / steps
@@ -263,7 +263,7 @@ class Contestant:
             inputs, targets = map(torch.from_numpy, self.tokens.slice(self.taken, *self.slice))
             with heard_by(timer), counted.step():
                 begun = time.time_ns()
-                timer.record(partial(self.step, (inputs, targets)))
+                timer.record(partial(self.step, Batch(inputs, targets)))
                 counted.communication(begun, time.time_ns())  # also what starts in C++
         found = counted.summary() or {"collectives": []}
         # The loss of a step is one number.

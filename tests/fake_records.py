@@ -315,8 +315,8 @@ def _steps(spec: RunSpec) -> list[Step]:
         for rank in range(size):
             seconds = slow * (1 - 0.01 * rank)
             steps.append(
-                Step(step, rank, seconds, spec.global_batch_tokens, loss, norm,
-                     spec.optimiser.rate(step, work.steps), step >= work.untimed_steps,
+                Step(step, rank, seconds, spec.at(step)[1].global_batch_tokens, loss, norm,
+                     spec.rate(step), step >= work.first_timed(),
                      _phases(spec, seconds, exchange / mean) if spec.profile else None)
             )  # fmt: skip
     return steps

@@ -57,4 +57,4 @@ class Ours:
             torch.from_numpy(ids).to(self.device)
             for ids in self.tokens.slice(self.step, 0, self.batch)
         )
-        return inputs, targets
+        return Batch(inputs, targets)

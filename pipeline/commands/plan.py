@@ -254,8 +254,10 @@ def _estimate(study: Study, plans: Sequence[CellPlan], device: str | None) -> st
             f"{'' if len(known) == len(plans) else part}."
         )
     flops = [
-        plan.num_runs * plan.spec.workload.steps * plan.spec.workload.global_batch
-        * plan.spec.model.context * flops_per_token(plan.spec.model) for plan in plans
+        plan.num_runs * sum(
+            phase.workload.steps * phase.global_batch_tokens * flops_per_token(phase.model)
+            for _, phase in plan.spec.phases()
+        ) for plan in plans
     ]  # fmt: skip
     peaks = [_peak(plan.spec.precision, device) for plan in plans]
     if None in peaks:

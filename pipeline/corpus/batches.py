@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest
-from pipeline.corpus.objectives import Masked, Objective, Tokens, causal
+from pipeline.corpus.objectives import (
+    Arrays,
+    Causal,
+    Masked,
+    NextSentence,
+    Objective,
+    Tokens,
+    Words,
+)
 from pipeline.documents import read_document
 from pipeline.errors import CorpusError
 from pipeline.schemas import AGAIN
@@ -44,6 +52,7 @@ class Batches:
         """
         self.manifest = Manifest.load(folder)
         self.context, self.global_batch, self.seed = context, global_batch, seed
+        self._shapes = {(context, global_batch): self}
         self.num_windows = (self.manifest.num_tokens - 1) // context
         self._folder = folder
         self._shard = lru_cache(maxsize=MAX_OPEN_SHARDS)(self._map)
@@ -53,44 +62,74 @@ class Batches:
                 f"{context}; expected at least the global batch {global_batch}, lower "
                 "workload.global_batch or model.context, or use a larger corpus"
             )
-        self.objective: Objective = causal if objective is None else self._masked(objective)
+        self._spec = objective
+        self.objective: Objective = Causal()
+        if objective is not None and objective.kind == "causal":
+            self.objective = Causal(self.manifest.separator_id)
+        elif objective is not None:
+            self.objective = self._hiding(objective)
+
+    def of(self, context: int, global_batch: int) -> Batches:
+        """Batches of another shape, whose windows have an order of their own."""
+        shape = context, global_batch
+        if shape not in self._shapes:
+            self._shapes[shape] = Batches(self._folder, *shape, self.seed, self._spec)
+        return self._shapes[shape]
 
     def indices(self, step: int) -> Tokens:
         """The windows of the global batch of `step` (from 0), shape (global_batch,)."""
         return self._windows(step, 0, self.global_batch)
 
-    def slice(self, step: int, start: int, stop: int) -> tuple[npt.NDArray[Any], ...]:
-        """Sequences [start, stop) of the global batch of `step`, and only these, from disk.
+    def slice(self, step: int, start: int, stop: int) -> Arrays:
+        """Sequences [start, stop) of the global batch of `step`, and only these, from disk."""
+        windows = self._windows(step, start, stop)
+        if self.objective.pairs:
+            windows = np.concatenate([windows, self._windows(step, start, stop, order=1)])
+        read = np.stack([self._read(int(window)) for window in windows])
+        return self.objective(read, self.seed, step, start)
 
-        Returns inputs, targets and where the objective has them weights, each of shape
-        (stop - start, context).
-        """
-        windows = [self._read(int(window)) for window in self._windows(step, start, stop)]
-        return self.objective(np.stack(windows), self.seed, step, start)
-
-    def _masked(self, spec: ObjectiveSpec) -> Masked:
-        """The objective for these tokens; raises CorpusError for a mask token that text has."""
+    def _hiding(self, spec: ObjectiveSpec) -> Masked | NextSentence:
+        """The objective for these tokens; raises CorpusError for a special token that text has."""
         about = read_document(
             self._folder / TOKENIZER_FILE, "tokeniser", CorpusError, AGAIN["manifest"]
         )
         special = {token["id"] for token in about["added_tokens"] if token["special"]}
         special |= {self.manifest.separator_id}
-        if spec.mask_token < self.manifest.vocab_size and spec.mask_token not in special:
-            raise CorpusError(
-                f"objective.mask_token {spec.mask_token} is an ordinary token of the tokeniser; "
-                f"use a special one, or from {self.manifest.vocab_size} up to model.vocab_size - 1 "
-                "one that it never makes"
+        for name, token in spec.tokens.items():
+            if token < self.manifest.vocab_size and token not in special:
+                raise CorpusError(
+                    f"objective.{name} {token} is an ordinary token of the tokeniser; use a "
+                    f"special one, or from {self.manifest.vocab_size} up to model.vocab_size - 1 "
+                    "one that it never makes"
+                )
+        special |= {*spec.tokens.values()}
+        words = None
+        if spec.whole_words:
+            listed = about["model"]["vocab"]
+            if isinstance(listed, list):  # with scores, as those of Unigram
+                listed = {token: number for number, (token, _) in enumerate(listed)}
+            ordinary = {token: n for token, n in listed.items() if n not in special}
+            size = max([self.manifest.vocab_size, *(one + 1 for one in special)])
+            piece = about["model"].get("type") == "WordPiece"
+            words = Words.of(
+                ordinary, size, about["model"]["continuing_subword_prefix"] if piece else None
             )
-        special |= {spec.mask_token}
-        return Masked(spec.share, spec.mask_token, frozenset(special), self.manifest.vocab_size)
+        mask_token, *others = spec.tokens.values()
+        masked = Masked(spec.share, mask_token, frozenset(special), self.manifest.vocab_size, words)
+        if spec.kind == "masked":
+            return masked
+        cls_token, sep_token, pad_token = others
+        return NextSentence(masked, cls_token, sep_token, pad_token, self.manifest.separator_id)
 
-    def _windows(self, step: int, start: int, stop: int) -> Tokens:
+    def _windows(self, step: int, start: int, stop: int, order: int = 0) -> Tokens:
+        """The windows of these positions; of the two orders neither tells of the other."""
         positions = step * self.global_batch + np.arange(start, stop, dtype=np.int64)
         epochs, offsets = np.divmod(positions, self.num_windows)
         windows = np.empty_like(offsets)
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
             here = epochs == epoch
-            windows[here] = permute(offsets[here], self.num_windows, self.seed, epoch)
+            keyed = -1 - epoch if order else epoch
+            windows[here] = permute(offsets[here], self.num_windows, self.seed, keyed)
         return windows
 
     def _read(self, window: int) -> Tokens:

@@ -40,8 +40,12 @@ class Progress:
             took = seconds_of(rows[: len(rows) // ROW.size * ROW.size])
             if not (done := len(took)):
                 return
-            total, mean = self.spec.workload.steps, sum(took) / done
-            rate, left = self.spec.global_batch_tokens / mean, mean * (total - done)
+            tokens = sum(
+                phase.global_batch_tokens * min(max(0, done - first), phase.workload.steps)
+                for first, phase in self.spec.phases()
+            )
+            total, seconds = self.spec.workload.steps, sum(took)
+            rate, left = tokens / seconds, seconds / done * (total - done)
             self._tell(f"step {done}/{total}, {rate:,.0f} tokens/s, {left:.0f} s left")
 
     def _tell(self, text: str) -> None:

@@ -152,8 +152,9 @@ def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
             f"{spec.run_id}: the tokens' vocabulary of {manifest.vocab_size} is over "
             f"model.vocab_size {spec.model.vocab_size}; raise it or make the tokens again"
         )
-    batch = spec.workload.global_batch
-    Batches(paths.tokens, spec.model.context, batch, spec.seed, spec.objective)
+    for _, phase in spec.phases():
+        batch = phase.workload.global_batch
+        Batches(paths.tokens, phase.model.context, batch, spec.seed, spec.objective)
     return manifest
 
 

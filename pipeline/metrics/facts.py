@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.metrics.flops import flops_per_token, padding_share
 from pipeline.metrics.select import listed
 from pipeline.metrics.table import row
 from pipeline.records import RunRecord
@@ -69,7 +70,9 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         facts["compute_dtype"] = run["precision"]["compute_dtype"]
     if run["model"] is not None:
         facts["num_parameters"] = run["model"]["num_parameters"]
-        facts["flops_per_token"] = run["model"]["flops_per_token"]
+        facts["flops_per_token"] = flops_per_token(record)
+        if any("padding_share" in rank for rank in run["ranks"]):
+            facts["padding_share"] = padding_share(record)
     found: list[dict[str, Any]] = [
         {"metric": name, "text": str(fact),
          "value": float(fact) if isinstance(fact, int | float) else None}

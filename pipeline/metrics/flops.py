@@ -36,20 +36,30 @@ def peak_per_rank(record: RunRecord) -> float | None:
     return mean * min(1.0, cores / threads)
 
 
+def padding_share(record: RunRecord) -> float:
+    """Share of padding in the positions of the timed batches; ranks have equal parts of them."""
+    return float(np.mean([rank.get("padding_share", 0.0) for rank in record.run["ranks"]]))
+
+
+def flops_per_token(record: RunRecord) -> float:
+    """Model FLOPs of a position of the batches on average, where those of padding count none."""
+    return float(record.run["model"]["flops_per_token"]) * (1 - padding_share(record))
+
+
 def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, float] | None:
     """FLOP/s over the summed peaks: of the model, and of the hardware, in the order of `NAMES`.
 
     Model FLOPs are those that one pass forward and backward needs; hardware FLOPs add what is
-    computed twice (Chowdhery et al. 2022, appendix B), the recomputed activations.
+    computed twice (Chowdhery et al. 2022, appendix B), the recomputed activations, and padding.
     """
     peak = peak_per_rank(record)
     if peak is None:
         return None
-    spec, of_model = record.spec, float(record.run["model"]["flops_per_token"])
+    spec, computed = record.spec, float(record.run["model"]["flops_per_token"])
     sizes = family(spec.model)
     again = sizes.recomputed_flops_per_token(spec.model) if spec.workload.recompute else 0.0
     rate = tokens_per_second / (peak * len(record.run["ranks"]))
-    return of_model * rate, (of_model + again) * rate
+    return flops_per_token(record) * rate, (computed + again) * rate
 
 
 def run_values(record: RunRecord, tokens_per_second: float) -> list[dict[str, Any]]:
@@ -66,7 +76,7 @@ def cell_values(
     `rates` are the tokens per second of each record, shape (repeats,), `rate` those of the cell.
     """
     first = records[0]
-    per_token = float(first.run["model"]["flops_per_token"])
+    per_token = float(np.mean([flops_per_token(record) for record in records]))
     found = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
     shares = {name: [pair and pair[place] for pair in found] for place, name in enumerate(NAMES)}
     peaks = [peak_per_rank(record) for record in records]

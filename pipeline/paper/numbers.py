@@ -173,8 +173,12 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "speedup": speedup_name(table),
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
         "steps": plural(work.steps, "step"),
-        "untimed": plural(work.untimed_steps, "step"),
-        "has_untimed": work.untimed_steps > 0,
+        "phases": listed(
+            f"{plural(one.steps, 'step')} of {one.global_batch} sequences of {one.context} tokens"
+            for one in work.phases
+        ),
+        "untimed": plural(work.first_timed(), "step"),
+        "has_untimed": work.first_timed() > 0,
     }
 
 

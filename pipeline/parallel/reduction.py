@@ -40,6 +40,7 @@ class Reduction:
 
     def __init__(self, buckets: Iterable[Bucket]) -> None:
         self.buckets, self._passes, self._hold = list(buckets), 1, False
+        self._overlaps = False
         self._reset()
 
     def _reset(self) -> None:
@@ -51,6 +52,9 @@ class Reduction:
         """From now on reduce in the last of so many backward passes of a step."""
         self._passes = passes
         self._reset()
+        if self._overlaps:
+            return
+        self._overlaps = True
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket.parameters:
                 any_parameter: Any = parameter

@@ -41,7 +41,7 @@ class Stepper:
         parts: Prepared,
         group: Ranks = ALONE,
         *,
-        forward: Callable[[Tensor, Tensor], Tensor] | None = None,
+        forward: Callable[..., Tensor] | None = None,
         reduce: Callable[[], None] = nothing,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduction: Reduction | None = None,
@@ -78,7 +78,7 @@ class Stepper:
         self.phases.begin(REST)
         if self.faults.empty_cache:
             torch.cuda.empty_cache()
-        self.tokens = sum(inputs.numel() for inputs, *_ in microbatches) * self.data_parallel
+        self.tokens = sum(batch.inputs.numel() for batch in microbatches) * self.data_parallel
 
     def report(self) -> StepResult:
         """The mean loss over all ranks, and the norm that every rank has."""
@@ -114,16 +114,15 @@ class Stepper:
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
         self.precision.zero_grad(self.optimiser)
-        total = torch.zeros((), device=microbatches[0][0].device)
-        weighted = len(microbatches[0]) == 3
-        whole = self.mean_weight(microbatches) if weighted else len(microbatches)
-        for index, batch in enumerate(microbatches):
-            last = index == len(microbatches) - 1
+        total = torch.zeros((), device=microbatches[0].inputs.device)
+        weighted, count = microbatches[0].weights is not None, len(microbatches)
+        for index, batch in enumerate(self.weighed(microbatches)):
+            last = index == count - 1
             with nullcontext() if last else self.accumulating():
                 self.phases.begin(FORWARD)
                 with self.precision.autocast():
-                    losses = self.forward(*batch)  # one for each device of this process
-                    loss = (losses.sum() if weighted else losses.mean()) / whole
+                    losses = self.forward(*batch.given)  # one for each device of this process
+                    loss = losses.sum() if weighted else losses.mean() / count
                 total += loss.detach()
                 self.phases.begin(BACKWARD, after_gradients=self.after_gradients if last else None)
                 with self.precision.scaled(loss, self.optimiser, last=last) as scaled:
@@ -132,14 +131,28 @@ class Stepper:
                         self.reduced()
         return total
 
-    def mean_weight(self, microbatches: Sequence[Batch]) -> Tensor:
-        """Weight of the global batch over its ranks. Collective.
+    def weighed(self, microbatches: Sequence[Batch]) -> Sequence[Batch]:
+        """Micro-batches with weights such that means over the ranks, of sums, are global means.
 
-        Means over the ranks, of sums divided by it, are means over the global batch, wherever in it
-        the weights are. Ranks of the same sequences count alike. Where nothing has a weight the
-        sums are zero, and one is as good.
+        Each is divided by that of its loss in the global batch over the ranks, wherever in it they
+        are. Then those of all losses are put together, since no two weigh the same target.
+        Collective; without weights nothing changes.
         """
-        weight = torch.stack([weights.sum() for _, _, weights in microbatches]).sum()
+        some = [batch.weights for batch in microbatches if batch.weights is not None]
+        if not some:
+            return microbatches
+        whole = self.mean_weight(some).unsqueeze(1)
+        shares = [(weights / whole).sum(dim=1) for weights in some]
+        pairs = zip(microbatches, shares, strict=True)
+        return [batch._replace(weights=weights) for batch, weights in pairs]
+
+    def mean_weight(self, weights: Sequence[Tensor]) -> Tensor:
+        """Weight of each loss in the global batch over its ranks, (losses,). Collective.
+
+        Ranks of the same sequences count alike. Where nothing has a weight the sums are zero, and
+        one is as good.
+        """
+        weight = torch.stack([each.sum(dim=(0, 2)) for each in weights]).sum(dim=0)
         return self.group.mean(weight).clamp(min=1 / self.data_parallel)
 
     def reduced(self) -> None:
@@ -209,6 +222,6 @@ class _Within(nn.Module):
         super().__init__()
         self.model, self.context = model, context
 
-    def forward(self, *inputs: Tensor) -> Any:
+    def forward(self, *inputs: Tensor | None) -> Any:
         with self.context():
             return self.model(*inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pipeline.parallel.mesh import Layout
 
@@ -19,11 +19,23 @@ if TYPE_CHECKING:
 WEIGHTS, SLOTS = "weights", "optimiser"
 """With which the names of a state begin: `weights/<parameter>`, `optimiser/<parameter>/<slot>`."""
 
-Batch = tuple["Tensor", ...]
-"""Token ids, their targets and, where these do not count alike, their weights (float32).
 
-Each is (sequences, context) on the rank's device, ids are int64.
-"""
+class Batch(NamedTuple):
+    """Sequences on the rank's device: what `corpus.objectives.Arrays` has.
+
+    What a model gets are weights (sequences, context), of which each loss has its own: they are
+    shares of the weight that it has in the global batch over its ranks (`Stepper.weighed`).
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor | None = None
+    segments: Tensor | None = None
+
+    @property
+    def given(self) -> tuple[Tensor | None, ...]:
+        """Arguments of a model's forward pass, up to the last that there is."""
+        return self[: 4 if self.segments is not None else 3 if self.weights is not None else 2]
 
 
 @dataclass(frozen=True)

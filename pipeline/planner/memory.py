@@ -89,7 +89,7 @@ class Memory:
 
 
 def predict(spec: RunSpec, rank: int = 0) -> Memory:
-    """The parts of one rank."""
+    """The parts of one rank, in the phase that takes most."""
     sizes = models.family(spec.model)
     count = sizes.num_parameters(spec.model)
     width = widths(spec.precision)
@@ -105,13 +105,13 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
     weights_kept, gradients_kept, slots_kept = own
     masters_kept = weights_kept if footprint.master_share is None else footprint.master_share
-    sequences = sequences_at_once(spec, run.layout)
+    passes = [(one.model, sequences_at_once(one, run.layout)) for _, one in spec.phases()]
     kept = formats(spec)
     recompute = spec.workload.recompute
     count_bytes = sizes.input_bytes if recompute else sizes.activation_bytes
-    activations = count_bytes(spec.model, sequences, kept)
+    activations = max(count_bytes(*one, kept) for one in passes)
     activation_share = footprint.input_share if recompute else footprint.activation_share
-    block = sizes.block_bytes(spec.model, sequences, kept) if recompute else 0
+    block = max(sizes.block_bytes(*one, kept) for one in passes) if recompute else 0
     copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
     cpu = spec.world.device == "cpu"
     return Memory(
@@ -124,7 +124,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         + int(slots_kept * FP32 * count * (spec.optimiser.name == "lamb")),
         activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
         recomputed=int(footprint.block_share * block),
-        logits=int(footprint.logit_share * sizes.logit_bytes(spec.model, sequences)),
+        logits=int(footprint.logit_share * max(sizes.logit_bytes(*one) for one in passes)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated") if cpu else CUDA_BASE,
     )
 

@@ -241,7 +241,7 @@ def sent(record: RunRecord) -> Iterator[str]:
         place, about = f"run.json at $.ranks[{rank['rank']}].sent", rank["sent"]
         if not record.spec.profile:
             yield f"{place}: counted, but the run is none to profile"
-        if not about["differing_steps"] < about["steps"] <= work.steps - work.untimed_steps:
+        if not about["differing_steps"] < about["steps"] <= work.steps - work.first_timed():
             yield f"{place}: {about['steps']} steps counted, {about['differing_steps']} differing"
         if any(each["ranks"] > size for each in about["collectives"]):
             yield f"{place}: a collective of more than {size} ranks"

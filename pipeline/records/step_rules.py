@@ -51,7 +51,7 @@ def steps_of_the_spec(record: RunRecord) -> Iterator[str]:
     asked, last = record.spec, dict[int, int]()
     work, size = asked.workload, asked.world.size
     for step in record.steps:
-        rate = asked.optimiser.rate(step.step, work.steps)
+        rate, tokens = asked.rate(step.step), asked.at(step.step)[1].global_batch_tokens
         if step.step >= work.steps or step.rank >= size:
             yield f"{_of(step)}: the spec has {work.steps} steps on {size} ranks"
         before = last.get(step.rank, -1)
@@ -59,12 +59,12 @@ def steps_of_the_spec(record: RunRecord) -> Iterator[str]:
             yield f"{_of(step)} stands twice: lines are not {work.steps} steps x {size} ranks"
         if step.step < before:
             yield f"{_of(step)} comes after step {before}; steps of a rank stand in their order"
-        if step.tokens != asked.global_batch_tokens:
-            yield f"{_of(step)}: {step.tokens} tokens, the spec says {asked.global_batch_tokens}"
+        if step.tokens != tokens:
+            yield f"{_of(step)}: {step.tokens} tokens, the spec says {tokens}"
         if not math.isclose(step.learning_rate, rate, rel_tol=RATE_TOLERANCE):
             yield f"{_of(step)}: learning rate {step.learning_rate}, the spec says {rate}"
-        if step.timed and step.step < work.untimed_steps:
-            yield f"{_of(step)} is timed, the spec leaves {work.untimed_steps} steps untimed"
+        if step.timed and step.step < work.first_timed():
+            yield f"{_of(step)} is timed, the spec leaves {work.first_timed()} steps untimed"
         last[step.rank] = step.step
 
 

@@ -26,6 +26,7 @@ from pipeline.study.spec import (
     RunSpec,
     WorkloadSpec,
     WorldSpec,
+    objective_of,
 )
 
 FOLDER = Path(__file__).parent
@@ -112,8 +113,10 @@ def _refusal(name: str, example: str, model: ModelSpec) -> str:
     On two ranks, which divide key and value heads, or as many as it has a layout for.
     """
     run = _example(name, {})
-    masked = example.endswith("ForMaskedLM")
-    objective = ObjectiveSpec("masked", model.vocab_size - 1) if masked else None
+    run = replace(run, workload=replace(run.workload, steps=1 + load(name, {}).period))
+    kind, last = objective_of(model), model.vocab_size - 1
+    others = (last - 1, last - 2, last - 3) if kind == "masked_next_sentence" else ()
+    objective = None if kind == "causal" else ObjectiveSpec(kind, last, 0.15, *others)
     for nodes in (2, 4, 1):
         run = replace(run, model=model, objective=objective, world=replace(run.world, nodes=nodes))
         try:
@@ -158,19 +161,21 @@ def check(runs: Iterable[RunSpec]) -> None:
         strategy = load(run.strategy, run.options)
         if run.objective is not None and not strategy.weighs:
             raise StudyError(
-                f"{run.run_id}: strategy {run.strategy} averages over all tokens alike, and "
-                f"objective {run.objective.kind} gives them weights; use another strategy"
+                f"{run.run_id}: weights and borders of tokens are not taken; objective "
+                f"{run.objective.kind} has them, and strategy {run.strategy} averages over all "
+                "tokens alike: use another strategy"
             )
         models.num_parameters(run.model)  # raises where its family cannot make it
-        strategy.check_spec(run)
-        strategy.layout(run.world).check_batch(run)
+        for _, phase in run.phases():
+            strategy.check_spec(phase)
+            strategy.layout(run.world).check_batch(phase)
         if run.workload.checkpoint_every and not strategy.resumes:
             raise StudyError(
                 f"{run.run_id}: workload.checkpoint_every {run.workload.checkpoint_every}, but "
                 f"strategy {run.strategy} with these options keeps a state that no checkpoint "
                 "holds; set it to 0"
             )
-        if (timed := run.workload.steps - run.workload.untimed_steps) % strategy.period:
+        if (timed := run.workload.steps - run.workload.first_timed()) % strategy.period:
             raise StudyError(
                 f"{run.run_id}: {timed} timed steps are no whole rounds of {strategy.period}, of "
                 f"which strategy {run.strategy} sends in one alone; set "

@@ -123,7 +123,7 @@ class Strategy(ABC):
     """
 
     weighs: ClassVar[bool] = True
-    """True where it takes batches whose targets have weights, as the shared step does."""
+    """True where it takes batches with weights and segments, as the shared step does."""
 
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, that parity holds to the same step."""

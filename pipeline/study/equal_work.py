@@ -63,11 +63,12 @@ def schedule_text(spec: RunSpec) -> str:
     changed = {k: v for k, v in changed_step(spec).items() if k != "optimiser_steps"}
     matrices = " of matrices" * o.decay_matrices_only
     options = "".join(f" {key}={value}" for key, value in changed.items())
+    phases = "".join(f" after {phase}" for phase in work.phases)
     return (
         f"{o.name} lr={o.learning_rate:g} betas={o.beta1:g},{o.beta2:g} eps={o.eps:g} "
         f"decay={o.weight_decay:g}{matrices} clip={o.max_grad_norm:g} {o.schedule} "
         f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps} steps={work.steps}"
-        f"{options}"
+        f"{options}{phases}"
     )
 
 

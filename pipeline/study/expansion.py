@@ -147,7 +147,13 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
         world=world,
         model=study.model,
         optimiser=cell.optimiser,
-        workload=replace(work, global_batch=work.global_batch * factor),
+        workload=replace(
+            work,
+            global_batch=work.global_batch * factor,
+            phases=tuple(
+                replace(phase, global_batch=phase.global_batch * factor) for phase in work.phases
+            ),
+        ),
         repeat=repeat,
         seed=study.seeds[repeat % len(study.seeds)],
         compile=study.compile,
@@ -181,13 +187,13 @@ def tokens_spec(study: Study) -> dict[str, Any]:
 
     `min_tokens` is one global batch of the largest world: (sequences x context) + 1.
     """
-    largest = max(run.workload.global_batch for run in expand(study))
+    largest = max(p.global_batch_tokens for run in expand(study) for _, p in run.phases())
     return {
         "corpus": dict(study.corpus),
         "tokenizer": dict(study.tokenizer),
         "context": study.model.context,
         "model_vocab_size": study.model.vocab_size,
-        "min_tokens": largest * study.model.context + 1,
+        "min_tokens": largest + 1,
     }
 
 

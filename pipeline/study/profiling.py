@@ -49,16 +49,17 @@ def profiled(study: Study) -> list[RunSpec]:
 
 def _shorten(spec: RunSpec, steps: int) -> RunSpec:
     work, optimiser = spec.workload, spec.optimiser
-    total = work.untimed_steps + steps
+    total = work.first_timed() + steps
     if total > work.steps:
         raise StudyError(
-            f"{spec.run_id}: profile.steps {steps} after {work.untimed_steps} untimed steps are "
+            f"{spec.run_id}: profile.steps {steps} after {work.first_timed()} untimed steps are "
             f"more than the {work.steps} steps of a run; set profile.steps to at most "
-            f"{work.steps - work.untimed_steps}"
+            f"{work.steps - work.first_timed()}"
         )
+    length = optimiser.schedule_steps or work.steps - work.earlier_steps
     return replace(
         spec,
         profile=True,
-        optimiser=replace(optimiser, schedule_steps=optimiser.schedule_steps or work.steps),
+        optimiser=replace(optimiser, schedule_steps=length),
         workload=replace(work, steps=total, checkpoint_every=0),
     )

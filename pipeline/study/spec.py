@@ -19,6 +19,8 @@ PRECISIONS = (
     "apex_o2",
 )  # fmt: skip
 TIMED, PROFILED, REAL_TIME = "timed", "profiled", "in real time"
+LEAST_PAIR = 5
+"""Positions of two segments of a token each, and the special tokens around them."""
 NODES_OF_ONE_MACHINE = 254
 """Emulated nodes have addresses of one /24 network."""
 
@@ -53,17 +55,39 @@ class ModelSpec:
 class ObjectiveSpec:
     """Masked language modelling: a `share` of the tokens is to be found by those around it.
 
-    `mask_token` is the id that stands for most of them. A run without an objective is causal.
+    Or, of the kind `causal`, the next one by those before it in its document: `reset_positions`.
+
+    `mask_token` is the id that stands for most of them. `whole_words`: of a word all tokens are
+    chosen or none. The kind `masked_next_sentence` has pairs
+    of segments besides, which the other ids begin, end and pad. A run without an objective is
+    causal.
     """
 
     kind: str
-    mask_token: int
+    mask_token: int | None = None
     share: float = 0.15
+    cls_token: int | None = None
+    sep_token: int | None = None
+    pad_token: int | None = None
+    whole_words: bool = False
+    reset_positions: bool = False
+
+    @property
+    def pads(self) -> bool:
+        """True where sequences have padding."""
+        return self.pad_token is not None
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Special tokens by the keys of a study, the one for hidden tokens first."""
+        named = {name: value for name, value in vars(self).items() if name.endswith("_token")}
+        return {name: value for name, value in named.items() if value is not None}
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> ObjectiveSpec | None:
         """The objective of a study or a spec; None, which specs leave out, is the causal one."""
-        return None if data is None or data == {"kind": "causal"} else cls(**data)
+        objective = None if data is None else cls(**data)
+        return None if objective == cls("causal") else objective
 
 
 @dataclass(frozen=True)
@@ -101,10 +125,27 @@ class OptimiserSpec:
 
 
 @dataclass(frozen=True)
+class PhaseSpec:
+    """Steps with another batch and fewer positions, before those of the study's own.
+
+    As BERT trains, most steps with 128 positions and the last with 512. The study's schedule runs
+    through each phase anew, after a warm-up of its own, up to `learning_rate` where it is given.
+    """
+
+    steps: int
+    global_batch: int
+    context: int
+    warmup_steps: int = 0
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True)
 class WorkloadSpec:
     """Work of one run. `global_batch` counts sequences per optimiser step over all ranks.
 
-    The first `untimed_steps` are trained and recorded but left out of the timing.
+    `steps` are those of all phases: of `phases`, which come first, and of the last one, which has
+    this batch and the model's context. Only steps of the last are timed, the first `untimed_steps`
+    of which are trained and recorded but left out.
     `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world,
     `weak` multiplies it by the number of devices that compute sequences of their own. `recompute`:
     of each block its input alone is kept, and the backward pass computes the rest again.
@@ -117,13 +158,24 @@ class WorkloadSpec:
     scaling: str
     checkpoint_every: int
     recompute: bool = False
+    phases: tuple[PhaseSpec, ...] = ()
 
-    def first_timed(self, done: int) -> int:
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> WorkloadSpec:
+        """Rebuild it from plain JSON types; raises TypeError on a missing or unknown key."""
+        return cls(**{**data, "phases": tuple(PhaseSpec(**one) for one in data.get("phases", ()))})
+
+    @property
+    def earlier_steps(self) -> int:
+        """Number of the steps before the last phase."""
+        return sum(phase.steps for phase in self.phases)
+
+    def first_timed(self, done: int = 0) -> int:
         """The step from which on steps are timed: a run resumed after `done` steps warms up anew.
 
         The last step is timed in any case, so that what is left is measured.
         """
-        return min(done + self.untimed_steps, self.steps - 1)
+        return min(max(done, self.earlier_steps) + self.untimed_steps, self.steps - 1)
 
 
 @dataclass(frozen=True)
@@ -209,9 +261,40 @@ class RunSpec:
         """Tokens per optimiser step over all ranks."""
         return self.workload.global_batch * self.model.context
 
+    def phases(self) -> list[tuple[int, RunSpec]]:
+        """Of each phase its first step, and the run as if there were no other phase."""
+        if not (phases := self.workload.phases):
+            return [(0, self)]
+        found, first = list[tuple[int, RunSpec]](), 0
+        for one in phases:
+            work = replace(self.workload, phases=(), steps=one.steps, untimed_steps=0)
+            full_rate = one.learning_rate or self.optimiser.learning_rate
+            own = replace(
+                self,
+                model=replace(self.model, context=one.context),
+                workload=replace(work, global_batch=one.global_batch),
+                optimiser=replace(self.optimiser, learning_rate=full_rate,
+                                  warmup_steps=one.warmup_steps, schedule_steps=None),
+            )  # fmt: skip
+            found.append((first, own))
+            first += one.steps
+        last = replace(self.workload, phases=(), steps=self.workload.steps - first)
+        return [*found, (first, replace(self, workload=last))]
+
+    def at(self, step: int) -> tuple[int, RunSpec]:
+        """First step of the phase that a step is in, and the run as if there were no other."""
+        return next(one for one in reversed(self.phases()) if one[0] <= step)
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: a function of the step alone."""
+        first, phase = self.at(step)
+        return phase.optimiser.rate(step - first, phase.workload.steps)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; later fields are left out where unset, so earlier specs keep hashes."""
         whole = asdict(self) | {"options": dict(self.options)}
+        phases = [asdict(phase) for phase in self.workload.phases]
+        whole["workload"]["phases"] = phases
         whole["environment"] = dict(self.environment)
         if self.world.link is not None:
             whole["world"]["link"] = self.world.link.to_dict()
@@ -222,13 +305,21 @@ class RunSpec:
             (whole["model"], "config"),
             (whole["model"], "pad_vocab_to"),
         ]
+        later += [(phase, "learning_rate") for phase in phases]
         optional = "threads_per_rank link cores_per_node yardstick dilated_for real_time".split()
         later += [(whole["world"], name) for name in optional]
+        if self.objective is not None:
+            names = ("mask_token", "cls_token", "sep_token", "pad_token")
+            later += [(whole["objective"], name) for name in names]
         for place, name in later:
             if place[name] is None:
                 del place[name]
         unset = [(whole, "profile"), (whole, "environment"), (whole["workload"], "recompute")]
-        unset.append((whole["optimiser"], "decay_matrices_only"))
+        unset += [(whole["optimiser"], "decay_matrices_only"), (whole["workload"], "phases")]
+        if self.objective is not None:
+            unset += [(whole["objective"], name) for name in ("whole_words", "reset_positions")]
+            if self.objective.kind == "causal":
+                del whole["objective"]["share"]
         for place, name in unset:
             if not place[name]:
                 del place[name]
@@ -240,11 +331,11 @@ class RunSpec:
         parts: dict[str, Any] = {
             "model": ModelSpec,
             "optimiser": OptimiserSpec,
-            "workload": WorkloadSpec,
         }
         try:
             nested = {name: kind(**data[name]) for name, kind in parts.items()}
             nested["world"] = WorldSpec.from_dict(data["world"])
+            nested["workload"] = WorkloadSpec.of(data["workload"])
             nested["objective"] = ObjectiveSpec.of(data.get("objective"))
             spec = cls(**{**data, **nested})
         except (KeyError, TypeError) as error:
@@ -276,12 +367,15 @@ class RunSpec:
         """Raise StudyError where the numbers contradict one another."""
         _check_world(self)
         _check_model(self.model)
-        _check_objective(self)
+        for _, phase in self.phases():
+            _check_objective(phase)
         work = self.workload
-        if work.untimed_steps >= work.steps:
+        _check_phases(self)
+        if work.earlier_steps + work.untimed_steps >= work.steps:
             raise StudyError(
-                f"{self.run_id}: untimed_steps {work.untimed_steps} leaves none of {work.steps} "
-                "steps to time; lower workload.untimed_steps or raise workload.steps"
+                f"{self.run_id}: untimed_steps {work.untimed_steps} leaves none of "
+                f"{work.steps - work.earlier_steps} steps to time; lower workload.untimed_steps or "
+                "raise workload.steps"
             )
 
 
@@ -305,6 +399,20 @@ def _check_world(spec: RunSpec) -> None:
         )
 
 
+def _check_phases(spec: RunSpec) -> None:
+    for phase in spec.workload.phases:
+        if phase.context > spec.model.context:
+            raise StudyError(
+                f"{spec.run_id}: a phase has {phase.context} positions, the model "
+                f"{spec.model.context}; raise model.context, or lower the phase's context"
+            )
+        if spec.world.yardstick:
+            raise StudyError(
+                f"{spec.run_id}: cluster.yardstick measures passes of one shape, and phases have "
+                "several; set it to null"
+            )
+
+
 def _check_model(model: ModelSpec) -> None:
     if (model.family == "transformers") != bool(model.architecture) or (
         model.config is not None and not model.architecture
@@ -325,21 +433,55 @@ def _check_model(model: ModelSpec) -> None:
         )
 
 
+OBJECTIVES = {"ForMaskedLM": "masked", "ForPreTraining": "masked_next_sentence"}
+"""Objectives by the end of the name of a class of transformers; all others are causal."""
+
+
+def objective_of(model: ModelSpec) -> str:
+    """Kind of the objective that trains a model."""
+    name = model.architecture or model.family
+    return next((kind for end, kind in OBJECTIVES.items() if name.endswith(end)), "causal")
+
+
+APART = (
+    "GPT2LMHeadModel", "GPTNeoXForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM",
+    "MistralForCausalLM", "PhiForCausalLM", "Qwen3ForCausalLM",
+)  # fmt: skip
+"""Classes of transformers that were seen to keep documents apart by their positions; OPT's do not,
+and say nothing of it."""
+
+
 def _check_objective(spec: RunSpec) -> None:
     objective, model = spec.objective, spec.model
-    masked = (model.architecture or "").endswith("ForMaskedLM")
-    if masked != (objective is not None):
+    kind = "causal" if objective is None else objective.kind
+    name = model.architecture or model.family
+    if kind != (wanted := objective_of(model)):
         raise StudyError(
-            f"{spec.run_id}: objective {'causal' if objective is None else objective.kind} does "
-            f"not train {model.architecture or model.family}; use masked for classes "
-            "named ...ForMaskedLM and causal for all others"
+            f"{spec.run_id}: objective {kind} does not train {name}; use {wanted}: masked is for "
+            "classes named ...ForMaskedLM, masked_next_sentence for BertForPreTraining, causal for "
+            "all others"
         )
     if objective is None:
         return
-    if objective.mask_token >= model.vocab_size:
+    if kind == "causal":
+        if model.architecture and model.architecture not in APART:
+            raise StudyError(
+                f"{spec.run_id}: objective.reset_positions: it is not known that {name} keeps "
+                f"documents apart; leave it out, or use gpt2 or one of {', '.join(APART)}"
+            )
+        return
+    for key, token in objective.tokens.items():
+        if token >= model.vocab_size:
+            raise StudyError(
+                f"{spec.run_id}: objective.{key} {token} is not below model.vocab_size "
+                f"{model.vocab_size}; lower it or raise model.vocab_size"
+            )
+    if len({*objective.tokens.values()}) < len(objective.tokens):
+        raise StudyError(f"{spec.run_id}: {objective.tokens} are not all different; make them so")
+    if kind == "masked_next_sentence" and model.context < LEAST_PAIR:
         raise StudyError(
-            f"{spec.run_id}: objective.mask_token {objective.mask_token} is not below "
-            f"model.vocab_size {model.vocab_size}; lower it or raise model.vocab_size"
+            f"{spec.run_id}: model.context {model.context} has no room for two segments and three "
+            f"special tokens; set it to {LEAST_PAIR} or more"
         )
     hidden = objective.share * spec.global_batch_tokens
     if hidden < 1:

@@ -101,7 +101,7 @@ class Study:
             model=ModelSpec(**content["model"]),
             objective=ObjectiveSpec.of(content.get("objective")),
             optimiser=OptimiserSpec(**content["optimiser"]),
-            workload=WorkloadSpec(**content["workload"]),
+            workload=WorkloadSpec.of(content["workload"]),
             cluster=cluster,
             arms=tuple(_arm(content, cell, cluster) for cell in content["cells"]),
             repeats=content["repeats"],
@@ -155,7 +155,7 @@ def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: Cluster) ->
         precision=cell["precision"],
         nodes=tuple(cell.get("nodes", cluster.nodes)),
         ranks_per_node=cell.get("ranks_per_node", cluster.ranks_per_node),
-        workload=replace(WorkloadSpec(**study["workload"]), **own["workload"]),
+        workload=replace(WorkloadSpec.of(study["workload"]), **own["workload"]),
         optimiser=replace(OptimiserSpec(**study["optimiser"]), **own["optimiser"]),
         own=own,
     )

@@ -164,7 +164,7 @@ UTILISATION = Table(
     "layers, width d and context s; the rate reached, with the interval of the throughput; the "
     "peak of a rank, the best matrix product in the run's number format that the rank measured "
     "after the training. MFU is the rate over the peaks of all ranks. HFU adds the FLOPs of "
-    "recomputed activations, which are no model FLOPs; where nothing is recomputed both are equal. "
+    "recomputed activations and of padding, which are no model FLOPs; without them both are equal. "
     "Where more threads than cores share a machine, peaks count for the cores there are; an "
     "emulated node has whole cores in its dilated time. Datasheet: dense peak of a device and the "
     "share of it that the training reached; a dash where no source is at hand, as for every "

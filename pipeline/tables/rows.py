@@ -246,6 +246,7 @@ _FACTS = {
 _SPANS = {
     "Time taken by the host [%]": ("steal_share", 100),
     "Clock of the cores [MHz]": ("cpu_mhz", 1),
+    "Padding of the batches [%]": ("padding_share", 100),
     "Emulated: copies of a world": ("copies", 1),
     "Emulated: cores of a node that it got": ("measured_cores", 1),
     "Emulated: rate into a node [Mbit/s]": ("measured_mbits", 1),

@@ -78,6 +78,8 @@ class Loop:
         """Bytes that this rank sent in a step of a profiled run, once `run` is done."""
         self.free_running: dict[str, float] | None = None
         """Steps, and seconds of one, that nothing waited for between; of timed runs on a GPU."""
+        self.padding: list[float] = []
+        """Share of padding in each timed step's part of this rank, where sequences have any."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
         self.listener = self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED)
         self.trainable = strategy.build(
@@ -101,7 +103,7 @@ class Loop:
         self.clock.pacer.start()
         for step in range(done, work.steps):
             self.clock.pacer.begin_step(step)
-            rate = self.spec.optimiser.rate(step, work.steps)
+            rate = self.spec.rate(step)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
             microbatches, data_seconds = self._read(step)
@@ -132,6 +134,9 @@ class Loop:
                     squares=by_block(self.trainable.squares()) if self.phases else None,
                 )
             )
+            if step >= timed_from and self.spec.objective and self.spec.objective.pads:
+                segments = [batch.segments for batch in microbatches if batch.segments is not None]
+                self.padding += [float((part == 0).float().mean()) for part in segments]
             stops = step + 1 < work.steps and hooks.stops(self.trainable)
             if stops or (work.checkpoint_every and (step + 1) % work.checkpoint_every == 0):
                 hooks.on_checkpoint(step + 1, self.trainable)
@@ -166,11 +171,17 @@ class Loop:
 
     def read(self, step: int) -> list[Batch]:
         """This rank's slice of the global batch of `step`, cut into micro-batches."""
-        start, stop = self.layout.batch_slice(self.rank, self.spec.workload.global_batch)
-        pieces = self.spec.workload.accumulation_steps
-        parts = self.batches.slice(step, start, stop)
-        cut = [self._to_device(torch.from_numpy(part)).chunk(pieces) for part in parts]
-        return list(zip(*cut, strict=True))
+        _, phase = self.spec.at(step)
+        batch, pieces = phase.workload.global_batch, phase.workload.accumulation_steps
+        start, stop = self.layout.batch_slice(self.rank, batch)
+        parts = self.batches.of(phase.model.context, batch).slice(step, start, stop)
+        cut: list[Any] = [
+            [None] * pieces
+            if part is None
+            else self._to_device(torch.from_numpy(part)).chunk(pieces)
+            for part in parts
+        ]
+        return [Batch(*piece) for piece in zip(*cut, strict=True)]
 
     def _to_device(self, part: torch.Tensor) -> torch.Tensor:
         """A copy that a GPU makes in the order of its work: one of pageable memory would wait."""

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model, recompute_blocks
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.resolved import ResolvedRun
 from pipeline.training.optimiser import make_optimiser
@@ -75,7 +75,7 @@ def propagate(run: ResolvedRun) -> Propagation:
         ids = torch.zeros((sequences, spec.model.context), dtype=torch.int64)
         moments = [time.process_time()]
         for _ in range(2):
-            trainable.propagate((ids, ids))
+            trainable.propagate(Batch(ids, ids))
             moments.append(time.process_time())
     finally:
         dist.destroy_process_group()

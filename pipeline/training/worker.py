@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pipeline.emulation.pacing import Pacer
@@ -233,6 +234,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "tcp": loop.tcp,
         "sent": loop.sent,
         "free_running": loop.free_running,
+        "padding_share": fmean(loop.padding) if loop.padding else None,
     }
     about = {
         "rank": {

@@ -116,6 +116,9 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "masks for a model of the next token": (
         {"objective": {"kind": "masked", "mask_token": 3}}, "does not train gpt2",
     ),
+    "pairs of segments without their special tokens": (
+        {"objective": {"kind": "masked_next_sentence", "mask_token": 3}}, "cls_token",
+    ),
     "LAMB in DeepSpeed": (
         {"optimiser": {"name": "lamb"}} | cell(0, strategy="deepspeed"), "lamb",
     ),

@@ -17,6 +17,7 @@ from pipeline.study.spec import (
     ModelSpec,
     ObjectiveSpec,
     OptimiserSpec,
+    PhaseSpec,
     RunSpec,
     WorkloadSpec,
     WorldSpec,
@@ -49,7 +50,7 @@ ARCHITECTURES = tuple(name for name, model in EXAMPLES.items() if model.architec
 """Classes of transformers, which strategies that cut no model must train."""
 PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
 """With which names of those begin whose layers a tensor axis cuts."""
-NARROW = ("LlamaForCausalLM", "BertForMaskedLM")
+NARROW = ("LlamaForCausalLM", "BertForPreTraining")
 """Trained in narrow numbers too, the latter also in micro-batches."""
 MIXTURE = "MixtralForCausalLM"
 """Trained in fp32, with every setting and in micro-batches: in narrow numbers a token near a tie
@@ -62,12 +63,17 @@ CUT: dict[str, tuple[str, ...]] = {
 """Classes that strategies which cut layers train."""
 UNTRIED = ("annotated", "deepspeed")
 """Strategies that train none."""
-MASKED = ObjectiveSpec("masked", mask_token=301, share=0.05)
-"""Of a class that fills gaps: so few that ranks and micro-batches have unequal numbers, or none."""
+OBJECTIVES = {
+    "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05, whole_words=True),
+    "BertForPreTraining": ObjectiveSpec("masked_next_sentence", 301, 0.05, 302, 303, 304),
+}
+"""Of classes that fill gaps: so few that ranks and micro-batches have unequal numbers, or none."""
+APART = ObjectiveSpec("causal", reset_positions=True)
 WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
-MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks")
+MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks", "padding_counted", "padding_read")
 """Mutations that show where targets have weights: each rank divides by its own weight, each
-micro-batch by its own, masks are those of the position within the rank."""
+micro-batch by its own, masks are those of the position within the rank, padding is hidden and
+counted like text, stages behind the first take it for text."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
 OPTIMISER = OptimiserSpec(
@@ -124,9 +130,14 @@ MUTATIONS = (
     ("hybrid", "same_shard"),
     ("hybrid", "stale_rows"),
     ("hybrid", "uncut_alone"),
-    *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED),
+    *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED[:3]),
+    ("ddp", "padding_counted"),
     ("pipeline_parallel", "means_of_pieces"),
     *((strategy, "own_balance") for strategy in WEIGHED),
+    ("pipeline_parallel", "padding_read"),
+    ("pipeline_parallel", "borders_unread"),
+    ("ddp", "one_phase"),
+    ("ddp", "rate_of_all"),
     *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
     *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
     ("tensor", "heads_alone"),
@@ -161,6 +172,10 @@ VARIANT_OF = (
     | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
 )
 """Where a mutation shows with another setting of the knobs than the defaults."""
+PHASES = (PhaseSpec(4, global_batch=16, context=8, warmup_steps=2, learning_rate=4e-3),)
+"""Of a case that is `phased`; a run that resumes does so before they end."""
+UNPHASED = ("one_phase", "rate_of_all")
+"""Mutations that show there: all steps have the last batch, or one schedule."""
 CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
     "ddp": (("fp16", "sum"), ("bf16", ""), ("powersgd", "no_feedback")),
     "horovod": (("fp16", ""),),
@@ -183,8 +198,10 @@ class Case:
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
     `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
-    `padded`: the vocabulary has masked rows, held against a single device without. `replicas`: so
-    many ranks of the strategy's own algorithm, written out in one process; see `written_out`.
+    `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
+    steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
+    `replicas`: so many ranks of the strategy's own algorithm, written out in one process; see
+    `written_out`.
     """
 
     strategy: str
@@ -202,6 +219,8 @@ class Case:
     decay: bool = False
     padded: bool = False
     lamb: bool = False
+    phased: bool = False
+    documents: bool = False
     compression: str = ""
     replicas: int = 0
 
@@ -222,6 +241,7 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * self.recompute + ["brief"] * self.brief
+        parts += ["phased"] * self.phased + ["documents"] * self.documents
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
@@ -241,11 +261,20 @@ class Case:
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=self.model,
             optimiser=LAMB if self.lamb else DECAYED if self.decay else OPTIMISER,
-            workload=WorkloadSpec(batch, self.accumulation, steps, 2, "strong", 0, self.recompute),
+            workload=WorkloadSpec(
+                batch,
+                self.accumulation,
+                steps,
+                1 if self.phased else 2,
+                "strong",
+                0,
+                self.recompute,
+                PHASES if self.phased else (),
+            ),
             repeat=0,
             seed=11,
             profile=self.profiled,
-            objective=MASKED if self.model.architecture == "BertForMaskedLM" else None,
+            objective=APART if self.documents else OBJECTIVES.get(self.architecture or ""),
         )
 
     @property
@@ -315,8 +344,8 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     if world == mutated_world(strategy):
         found += mutants(strategy)
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
-    found += padded_cases(strategy, world)
-    found += changed_cases(strategy, world)
+    found += padded_cases(strategy, world) + phased_cases(strategy, world)
+    found += packed_cases(strategy, world) + changed_cases(strategy, world)
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     if strategy == REFERENCE:
@@ -465,6 +494,31 @@ def padded_cases(strategy: str, world: int) -> list[Case]:
     return [case_of(strategy, world, v, padded=True) for v in variants_of(strategy, world)]
 
 
+def phased_cases(strategy: str, world: int) -> list[Case]:
+    """A run of two phases that goes on in the first one, with other knobs where they fit.
+
+    And one of BERT, with micro-batches, where stages hand on other shapes and padding.
+    """
+    if world != mutated_world(strategy) or strategy == REFERENCE or Case(strategy).changed:
+        return []
+    other = variants_of(strategy, world)[-1]
+    case = case_of(strategy, world, other, phased=True, resume=True)
+    found = [replace(case, variant=0, resume_variant=other)]
+    if strategy == "pipeline_parallel":
+        found.append(Case(strategy, accumulation=2, phased=True, architecture=NARROW[1]))
+    return found
+
+
+def packed_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting that fits on GPT-2, and Llama, with documents that share a sequence."""
+    if world != mutated_world(strategy) or strategy == REFERENCE or Case(strategy).changed:
+        return []
+    made = [case_of(strategy, world, v, documents=True) for v in variants_of(strategy, world)]
+    if strategy in CUT:
+        made.append(replace(made[0], accumulation=2, architecture=NARROW[0]))
+    return [case for case in made if fits(case, world)]
+
+
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
@@ -542,6 +596,10 @@ def mutants(strategy: str) -> list[Case]:
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
         elif mutation == "own_balance":  # of a router: over all tokens of a rank, then their mean
             case = Case(strategy, mutation=mutation, architecture=MIXTURE)
+        elif mutation == "borders_unread":
+            case = case_of(strategy, world, mutation=mutation, documents=True)
+        elif mutation in UNPHASED:
+            case = case_of(strategy, world, mutation=mutation, phased=True)
         elif mutation == "heads_alone":  # norms of heads, of which each rank has some
             case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
         else:

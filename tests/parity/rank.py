@@ -13,7 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
@@ -30,7 +30,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
-from pipeline.corpus.objectives import Masked
+from pipeline.corpus.objectives import Masked, draws
+from pipeline.errors import StoppedError
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
 from pipeline.models.transformers.experts import imbalance
@@ -41,13 +42,13 @@ from pipeline.parallel.group import ALONE
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import SavedState, Trainable
+from pipeline.parallel.types import Batch, Trainable
 from pipeline.precision.master import MasterWeights
 from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.strategies.pipeline_parallel.stages import Stage
 from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
 from pipeline.strategies.tensor import step as tensor
-from pipeline.study.spec import OptimiserSpec
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
@@ -191,14 +192,19 @@ def train(
         return loop
 
     squares: list[dict[str, float]] = []
-    hooks = Hooks(lambda step: steps.append(step.to_dict() | {"squares": squares[-1]}), save)
+    hooks = Hooks(
+        lambda step: steps.append(step.to_dict() | {"squares": squares[-1]}),
+        save,
+        lambda _: case.resume and len(steps) == STEPS // 2,
+    )
     if not case.resume:
         loop = make()
         loop.run(hooks)
         return steps, loop, kept
-    with stop_after(STEPS // 2):
-        loop = make()
+    loop = make()
+    with suppress(StoppedError):
         loop.run(hooks)
+    loop.trainable.close()
     if case.replicas:
         return steps, loop, kept  # for its checkpoint
     loop = make(resumed_options(case))
@@ -220,27 +226,6 @@ def noting(trainable: Any, squares: list[dict[str, float]]) -> Callable[[], torc
 def resumed_options(case: Case) -> dict[str, Any]:
     """The knobs after the resume."""
     return case.options if case.resume_variant is None else case.options_of(case.resume_variant)
-
-
-def stop_after(count: int) -> Any:
-    """End the loop after `count` steps, with a checkpoint, without changing its schedule."""
-    real = Loop.run
-
-    def run(self: Loop, hooks: Hooks, done: int = 0, state: SavedState | None = None) -> None:
-        total = self.spec.workload.steps
-        rate = OptimiserSpec.rate
-        object.__setattr__(self.spec.workload, "steps", count)
-        object.__setattr__(self.spec.workload, "checkpoint_every", count)
-        try:
-            with mock.patch.object(
-                OptimiserSpec, "rate", lambda optimiser, step, _: rate(optimiser, step, total)
-            ):
-                real(self, hooks, done, state)
-        finally:
-            object.__setattr__(self.spec.workload, "steps", total)
-            object.__setattr__(self.spec.workload, "checkpoint_every", 0)
-
-    return mock.patch.object(Loop, "run", run)
 
 
 def precision_of(case: Case) -> Any:
@@ -301,8 +286,8 @@ def without_ends(layout: Layout, rank: int, mesh: Any) -> Axes:
 
 def first_half_twice(self: PipelineStepper, microbatches: Any) -> torch.Tensor:
     """A micro-batch of the pipeline in place of another."""
-    halves = [[torch.cat([part[: len(part) // 2]] * 2) for part in pair] for pair in microbatches]
-    return real_accumulate(self, [(inputs, targets) for inputs, targets in halves])
+    halves = [[torch.cat([part[: len(part) // 2]] * 2) for part in b.given] for b in microbatches]
+    return real_accumulate(self, [Batch(*half) for half in halves])
 
 
 def backwards(self: Stages, stage: int) -> range:
@@ -316,22 +301,20 @@ def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) 
         return real_pipeline_clip(self, parameters)
 
 
-def own_weight(self: Stepper, microbatches: Any) -> torch.Tensor:
+def own_weight(self: Stepper, weights: Any) -> torch.Tensor:
     """The count of this rank, before the all-reduce: a mean of means over the ranks."""
     with mock.patch.object(self, "group", ALONE):
-        return real_weight(self, microbatches)
+        return real_weight(self, weights)
 
 
 def means_of_pieces(real: Any) -> Any:
     """A mean of means: each micro-batch counts as much as any other."""
 
     def accumulate(self: Stepper, microbatches: Any) -> torch.Tensor:
-        total = sum(weights.sum() for *_, weights in microbatches) / len(microbatches)
-        even = [
-            (ids, targets, weights * total / weights.sum().clamp(min=1))
-            for ids, targets, weights in microbatches
-        ]
-        return real(self, even)
+        own = torch.stack([batch.weights.sum(dim=(0, 2)) for batch in microbatches])
+        factors = (own.mean(dim=0) / own.clamp(min=1)).unsqueeze(-1)
+        pairs = zip(microbatches, factors, strict=True)
+        return real(self, [b._replace(weights=b.weights * factor) for b, factor in pairs])
 
     return accumulate
 
@@ -366,12 +349,13 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
-real_masks, real_update = Masked.__call__, MasterWeights.step
+real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.step
 real_leave = tensor._Leave.forward
 real_synchronise = LocalStepper.synchronise
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.lamb."
+OBJECTIVES = "pipeline.corpus.objectives."
 NATIVE = "pipeline.precision.native.Native."
 LOCAL = "pipeline.strategies.local_sgd.step.LocalStepper."
 POWERSGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState"
@@ -406,8 +390,27 @@ WRONG: dict[str, dict[str, Any]] = {
         STAGES + "step.PipelineStepper.accumulate": means_of_pieces(PipelineStepper.accumulate),
     },
     "own_masks": {
-        "pipeline.corpus.objectives.Masked.__call__": lambda self, windows, seed, step, start: (
-            real_masks(self, windows, seed, step, 0)
+        OBJECTIVES + "draws": lambda count, seed, step, start: draws(count, seed, step, 0)
+    },
+    "padding_counted": {
+        OBJECTIVES + "Masked.hide": lambda self, *given: real_hide(
+            replace(self, special=frozenset()), *given
+        )
+    },
+    "padding_read": {
+        STAGES + "stages.Stage.forward": lambda self, x, segments: real_stage(
+            self, x, segments if x.dim() == 2 else None
+        )
+    },
+    "borders_unread": {
+        STAGES + "stages.Stage.forward": lambda self, x, segments: real_stage(
+            self, x, segments if x.dim() == 2 else None
+        )
+    },
+    "one_phase": {"pipeline.study.spec.RunSpec.at": lambda self, step: self.phases()[-1]},
+    "rate_of_all": {
+        "pipeline.study.spec.RunSpec.rate": lambda self, step: self.optimiser.rate(
+            step, self.workload.steps
         )
     },
     "own_balance": {

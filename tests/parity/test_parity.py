@@ -481,6 +481,32 @@ def test_a_padded_vocabulary_takes_the_steps_of_one_without(
         assert run["steps"][0]["loss"] == single["steps"][0]["loss"]
 
 
+PHASED = [(s, w, c) for s, w in launches() for c in cases.phased_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in PHASED]
+)
+def test_phases_take_the_steps_of_a_single_device(launched, strategy, world, case) -> None:
+    """Also where the run goes on in the first phase under another layout; tokens tell them."""
+    runs = launched(strategy, world)
+    assert_same_training(runs, launched("single", 1), case)
+    tokens = [step["tokens"] for step in runs.rank(case)["steps"]]
+    assert tokens == [16 * 8] * 4 + [8 * 16] * 2
+
+
+PACKED = [(s, w, c) for s, w in launches() for c in cases.packed_cases(s, w)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in PACKED]
+)
+def test_documents_of_one_sequence_are_kept_apart_everywhere(
+    launched, strategy, world, case
+) -> None:
+    assert_same_training(launched(strategy, world), launched("single", 1), case)
+
+
 MUTANTS = [case for strategy in {s: None for s, _ in launches()} for case in mutants(strategy)]
 
 

@@ -57,11 +57,11 @@ def written_out(strategy: Any, count: int) -> Strategy:
 
 def shares(microbatches: Sequence[Batch], count: int) -> list[list[Batch]]:
     """The micro-batches of each rank: consecutive sequences of the global batch, cut as often."""
-    wholes = [torch.cat(parts) for parts in zip(*microbatches, strict=True)]
+    given = [batch.given for batch in microbatches]
+    wholes = [torch.cat(parts) for parts in zip(*given, strict=True)]
     each = zip(*(whole.chunk(count) for whole in wholes), strict=True)
-    return [
-        list(zip(*(part.chunk(len(microbatches)) for part in share), strict=True)) for share in each
-    ]
+    cut = ([part.chunk(len(given)) for part in share] for share in each)
+    return [[Batch(*piece) for piece in zip(*share, strict=True)] for share in cut]
 
 
 Combine = Callable[[list[list[Tensor]], list[int]], list[Tensor]]
@@ -186,12 +186,14 @@ class Replicas:
         for at, share in reversed([*enumerate(each)]):
             self.at = at
             self.optimisers[at].zero_grad()
-            weighted = len(share[0]) == 3
-            whole = sum(batch[2].sum() for batch in share) if weighted else len(share)
+            some = [batch.weights.sum(dim=(0, 2)) for batch in share if batch.weights is not None]
+            whole = sum(some, torch.zeros(1)).clamp(min=1).unsqueeze(1)
             for batch in share:
+                if batch.weights is not None:
+                    batch = batch._replace(weights=(batch.weights / whole).sum(dim=1))
                 with self.precision.autocast():
-                    given = self.models[at](*batch)
-                loss = (given.sum() if weighted else given.mean()) / max(whole, 1)
+                    given = self.models[at](*batch.given)
+                loss = given.sum() if some else given.mean() / len(share)
                 losses.append(loss.item())
                 loss.backward()
             norms.append((self.advance if self.at else self.update)().item())

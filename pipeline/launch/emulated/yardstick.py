@@ -30,7 +30,7 @@ from pipeline.errors import LaunchError
 from pipeline.launch.emulated.ranks import result_of, start
 from pipeline.machine.facts import hardware, provenance
 from pipeline.machine.processes import keep_freed_memory
-from pipeline.parallel.types import Parts, Phases
+from pipeline.parallel.types import Batch, Parts, Phases
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.profiling import FORWARD
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -162,12 +162,12 @@ class _Listener(Phases):
             self.forward += now - self._since
         self._phase, self._since = phase, now
 
-    def step(self, trainable: Trainable, tokens: Any, wait: float = 0.0) -> tuple[float, float]:
+    def step(self, trainable: Trainable, batch: Batch, wait: float = 0.0) -> tuple[float, float]:
         """CPU seconds of a step after a wait, and those of its forward pass."""
         time.sleep(wait)
         self.forward, self._phase = 0.0, ""
         before = time.thread_time()
-        trainable.step([(tokens, tokens)])
+        trainable.step([batch])
         return time.thread_time() - before, self.forward
 
 
@@ -185,7 +185,11 @@ def _rounds(having: Mapping[Shape, RunSpec], threads: int, seconds: int) -> list
         seeded = torch.Generator().manual_seed(run.seed)
         size = (shape[1], run.model.context)
         tokens = torch.randint(0, run.model.vocab_size, size, generator=seeded)
-        return partial(listener.step, trainables[shape[0]], tokens)
+        padded = run.objective is not None and run.objective.pads
+        # A mask of padding takes time, wherever the padding is.
+        segments = (torch.arange(size[1]) > 0).long().expand(size) if padded else None
+        batch = Batch(tokens, tokens, segments=segments)
+        return partial(listener.step, trainables[shape[0]], batch)
 
     def round_of(step: Callable[[float], tuple[float, float]], times: int) -> Round:
         """Medians of so many steps at once and after waits; the first step fills the caches."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.models import StageCuts, TensorCuts
+from pipeline.models.segments import causal_mask, places
 from pipeline.study.spec import ModelSpec
 
 
@@ -27,14 +28,14 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(spec.width, 3 * spec.width)
         self.c_proj = nn.Linear(spec.width, spec.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend to earlier positions only."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend to earlier positions only, or to those where the mask is true."""
         qkv = self.c_attn(x)
         # As many heads as this rank has: a tensor axis cuts the projections, and gathers the
         # sequence for them where it is cut elsewhere.
         heads = (*qkv.shape[:2], -1, self.head_width)
         q, k, v = (part.view(heads).transpose(1, 2) for part in qkv.chunk(3, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         out: Tensor = self.c_proj(y.transpose(1, 2).flatten(2))
         return out
 
@@ -63,9 +64,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(spec.width)
         self.mlp = Mlp(spec)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, context, width) -> same shape."""
-        x = x + self.attn(self.ln_1(x))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(batch, context, width) -> same shape; for the mask see `Attention`."""
+        x = x + self.attn(self.ln_1(x), mask)
         x = x + self.mlp(self.ln_2(x))
         return x
 
@@ -134,9 +135,11 @@ class Gpt2(nn.Module):
         """Width of what blocks hand on."""
         return self.spec.width
 
-    def embed(self, inputs: Tensor) -> Tensor:
+    def embed(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         """Token ids (batch, context) -> input of the first block (batch, context, width)."""
         positions = torch.arange(inputs.shape[1], device=inputs.device)
+        if segments is not None:
+            positions = places(segments)
         out: Tensor = self.wte(inputs) + self.wpe(positions)
         return out
 
@@ -155,21 +158,28 @@ class Gpt2(nn.Module):
             logits = logits.masked_fill(columns >= self.spec.vocab_size, lowest)
         return self.cross_entropy(logits, targets.flatten())
 
-    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[[Tensor], Tensor]:
+    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[..., Tensor]:
         """The pass through some of the layers, with embedding or output layer at the ends."""
 
-        def run(x: Tensor) -> Tensor:
-            x = self.embed(x) if is_first else x
+        def run(x: Tensor, segments: Tensor | None = None) -> Tensor:
+            mask = None if segments is None else causal_mask(segments)
+            x = self.embed(x, segments) if is_first else x
             for layer in layers:
-                x = self.h[layer](x)
+                x = self.h[layer](x, mask)
             return self.head(x) if is_last else x
 
         return run
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         """Token ids (batch, context) -> logits (batch, context, vocab_rows)."""
-        return self.stage(range(len(self.h)), is_first=True, is_last=True)(inputs)
+        return self.stage(range(len(self.h)), is_first=True, is_last=True)(inputs, segments)
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def forward(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
-        return self.loss(self.logits(inputs), targets)
+        return self.loss(self.logits(inputs, segments), targets)

@@ -26,7 +26,7 @@ from pipeline.study.spec import ModelSpec
 if TYPE_CHECKING:
     from pipeline.models.transformers.model import LanguageModel
 
-FACTS = 4
+FACTS = 5
 """Version of what `facts` prints."""
 
 
@@ -45,9 +45,11 @@ def examples() -> dict[str, ModelSpec]:
         "OPTForCausalLM": {"ffn_dim": 48, "word_embed_proj_dim": 32},
         "BertForMaskedLM": feed_forward,
         "MixtralForCausalLM": grouped | {"num_local_experts": 4, "router_aux_loss_coef": 0.1},
+        "BertForPreTraining": feed_forward,
     }
+    # The last one has three special tokens more.
     return {
-        name: ModelSpec("transformers", 2, 32, 8, 16, 302, name, config)
+        name: ModelSpec("transformers", 2, 32, 8, 16, 305 if "Pre" in name else 302, name, config)
         for name, config in configs.items()
     }
 

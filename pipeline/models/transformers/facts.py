@@ -53,7 +53,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
         written_out = sdpa_kernel(SDPBackend.MATH)
         flops = FlopCounterMode(display=False, custom_mapping=counted)
         with torch.no_grad(), written_out, flops as counter:
-            model(ids, ids)
+            model.logits(ids)
         counts = counter.get_flop_counts()["Global"]
         products = sum(n for op, n in counts.items() if op.__name__ in _PRODUCTS)
         kept = {name: _kept(model, ids, name == "autocast") for name in ("fp32", "autocast")}

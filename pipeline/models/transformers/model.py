@@ -10,6 +10,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
+import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,8 +22,9 @@ from transformers.models.auto.modeling_auto import (
 
 from pipeline.errors import StudyError
 from pipeline.models import StageCuts, TensorCuts
+from pipeline.models.segments import places
 from pipeline.models.transformers.experts import MIXTURES, imbalance
-from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import OBJECTIVES, ModelSpec
 
 _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 """Classes of these names scale by one plus their weight, which therefore begins at zero."""
@@ -30,16 +32,15 @@ _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 _CUTS = ("colwise", "rowwise", "replicated_with_grad_allreduce")
 """Words of a tensor plan that are followed, in the order of our columns, rows and partial."""
 
-_PLANS = {
-    "BertForMaskedLM": {
-        "attention.self.query": "colwise",
-        "attention.self.key": "colwise",
-        "attention.self.value": "colwise",
-        "attention.output.dense": "rowwise",
-        "intermediate.dense": "colwise",
-        "output.dense": "rowwise",
-    }
+_BERT = {
+    "attention.self.query": "colwise",
+    "attention.self.key": "colwise",
+    "attention.self.value": "colwise",
+    "attention.output.dense": "rowwise",
+    "intermediate.dense": "colwise",
+    "output.dense": "rowwise",
 }
+_PLANS = {"BertForMaskedLM": _BERT, "BertForPreTraining": _BERT}
 """Ours, of classes that have none."""
 
 _STAGES = {
@@ -51,6 +52,7 @@ _STAGES = {
         "decoder.final_layer_norm",
     ),
     "BertForMaskedLM": ("embeddings", "encoder.layer"),
+    "BertForPreTraining": ("embeddings", "encoder.layer", "pooler"),
 }
 """Our pipeline plans of classes that have none: the parts below the head, in their order."""
 
@@ -62,6 +64,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         kind, config = resolve(spec)
         self.width = spec.width
+        self.bidirectional = str(spec.architecture).endswith(tuple(OBJECTIVES))
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
         # Weights are initialised below, each whole and in place, as `deferred` repeats it.
         with no_init_weights():
@@ -147,7 +150,7 @@ class LanguageModel(nn.Module):
                 raise StudyError(f"the pipeline plan of {own} leaves out {name}")
         return cuts
 
-    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[[Tensor], Tensor]:
+    def stage(self, layers: range, *, is_first: bool, is_last: bool) -> Callable[..., Any]:
         """The pass through some of the layers, by the class's own code around them.
 
         So it makes positions and masks itself, by the shape of what it gets. What it makes of that
@@ -164,14 +167,13 @@ class LanguageModel(nn.Module):
         parent, _, name = path.rpartition(".")
         owner = self.get_submodule(parent)
 
-        def run(x: Tensor) -> Tensor:
+        def run(x: Tensor, segments: Tensor | None = None) -> Any:
             before.given = x
-            given = {"input_ids" if is_first else "inputs_embeds": x, "use_cache": False}
+            given = {"input_ids" if is_first else "inputs_embeds": x, **self.sides(segments)}
             setattr(owner, name, chosen)
             try:
                 if is_last:
-                    logits: Tensor = self.model(**given).logits
-                    return logits
+                    return _logits(self.model(**given))
                 self.model.base_model(**given)
                 assert after.given is not None
                 return after.given
@@ -199,32 +201,66 @@ class LanguageModel(nn.Module):
                         "architecture of attention and feed-forward layers"
                     )
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Token ids (batch, context) -> logits (batch, context, vocab_size)."""
-        logits: Tensor = self.model(input_ids=inputs, use_cache=False).logits
-        return logits
+    def logits(self, inputs: Tensor, segments: Tensor | None = None) -> Any:
+        """Token ids (batch, context) -> logits (batch, context, vocab_size).
 
-    def loss(self, logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        Of BERT's two heads also those of the second one, (batch, 2).
+        """
+        return _logits(self.model(input_ids=inputs, **self.sides(segments)))
+
+    def sides(self, segments: Tensor | None) -> dict[str, Any]:
+        """What the class gets besides the ids: of two segments types and a mask of the padding.
+
+        Of documents the places: from those that begin anew it makes a mask for each.
+        """
+        if segments is None:
+            return {"use_cache": False}
+        if not self.bidirectional:
+            return {"use_cache": False, "position_ids": places(segments)}
+        mask, types = (segments > 0).long(), (segments > 1).long()
+        return {"use_cache": False, "attention_mask": mask, "token_type_ids": types}
+
+    def loss(self, logits: Any, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Cross-entropy in nats, a scalar in fp32; targets and weights are (batch, context).
 
-        The mean over the tokens, or with weights the weighted sum, which others divide.
+        The mean over the tokens, or with weights the weighted sum. Where there are two heads, the
+        first place has target and weight of the second one, which needs weights.
         """
+        if isinstance(logits, tuple):
+            logits, follows = logits
+            if weights is not None:
+                second = cross_entropy(follows.float(), targets[:, 0], weights[:, 0])
+                others = torch.arange(targets.shape[1], device=targets.device) > 0
+                return second + self.loss(logits, targets, weights * others)
         logits, labels = logits.flatten(0, 1).float(), targets.flatten()
         return self.cross_entropy(logits, labels, None if weights is None else weights.flatten())
 
-    def forward(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """The `loss` of token ids (batch, context), and its router's where that has one.
 
         The latter is a mean over sequences, each of which counts as much as its tokens do.
         """
         if not self.is_mixture:
-            return self.loss(self.logits(inputs), targets, weights)
+            return self.loss(self.logits(inputs, segments), targets, weights)
         made = self.model(input_ids=inputs, use_cache=False, output_router_logits=True)
         config = self.model.config
         each = imbalance(made.router_logits, config.num_experts_per_tok, len(inputs))
         balance = each.mean() if weights is None else each @ weights.sum(1)
         share: float = config.router_aux_loss_coef
         return self.loss(made.logits, targets, weights) + share * balance
+
+
+def _logits(output: Any) -> Any:
+    """Those of the one head, or of both."""
+    if "prediction_logits" in output:
+        return output.prediction_logits, output.seq_relationship_logits
+    return output.logits
 
 
 class _Others(nn.Module):
@@ -257,6 +293,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     types = {name: key for key, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
     masked = MODEL_FOR_MASKED_LM_MAPPING_NAMES.items()
     types |= {name: key for key, name in masked if name.endswith("ForMaskedLM")}
+    types["BertForPreTraining"] = "bert"
     if spec.architecture not in types:
         near = get_close_matches(str(spec.architecture), types, n=3)
         raise StudyError(
@@ -282,7 +319,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
             f"model.config does not fit {known.__name__}: {' '.join(str(error).split())}"
         ) from error
     encoder = types[spec.architecture] in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    causal = not str(spec.architecture).endswith("ForMaskedLM")
+    causal = not str(spec.architecture).endswith(tuple(OBJECTIVES))
     if encoder and causal != getattr(config, "is_decoder", causal):
         raise StudyError(
             f"{spec.architecture} with model.config.is_decoder {config.is_decoder} sees the tokens "

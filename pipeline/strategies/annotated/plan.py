@@ -30,6 +30,7 @@ class Annotated(Strategy):
         "torch.distributed.tensor",
         "torch.distributed.tensor.experimental",
     )
+    weighs = False
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters")
     variants = (
         {

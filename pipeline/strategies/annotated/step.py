@@ -149,7 +149,7 @@ class AnnotatedStepper(Stepper):
     def propagate(self, batch: Batch) -> None:
         """The passes of one micro-batch, so that all has its placement; no update follows."""
         with implicit_replication(), self.precision.autocast():
-            torch.autograd.backward(self.forward(*batch))
+            torch.autograd.backward(self.forward(*batch.given))
 
     def reduce_gradients(self) -> None:
         """Add up the gradients, which are partial over the axes that cut what they come from.

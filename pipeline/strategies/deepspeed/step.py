@@ -97,8 +97,8 @@ class DeepSpeedStepper(Stepper):
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; the engine reduces in the last, under 2 and 3 in each."""
         count = len(microbatches)
-        total = torch.zeros((), device=microbatches[0][0].device)
-        for index, (inputs, targets) in enumerate(microbatches):
+        total = torch.zeros((), device=microbatches[0].inputs.device)
+        for index, (inputs, targets, *_) in enumerate(microbatches):
             self.engine.set_gradient_accumulation_boundary(index == count - 1)
             self.phases.begin(FORWARD)
             loss = self.engine(inputs, targets).mean() / count

@@ -15,7 +15,6 @@ from pipeline.parallel.group import Group, buckets, flattened, mesh_of
 from pipeline.parallel.state import fill, of_another_model, pieces_of, slots_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import (
-    Batch,
     Parts,
     Prepared,
     SavedState,
@@ -59,10 +58,9 @@ class LocalStepper(Stepper):
             self.anchors.values(), lr=rate, momentum=momentum, nesterov=momentum > 0
         )
 
-    def mean_weight(self, microbatches: Sequence[Batch]) -> Tensor:
+    def mean_weight(self, weights: Sequence[Tensor]) -> Tensor:
         """Weight of this rank's own share, which no other rank's gradients join."""
-        weight = torch.stack([weights.sum() for _, _, weights in microbatches]).sum()
-        return weight.clamp(min=1)
+        return torch.stack([each.sum(dim=(0, 2)) for each in weights]).sum(dim=0).clamp(min=1)
 
     def update(self) -> Tensor:
         """Clip and step alone; the last step of a round ends with the outer one."""

@@ -117,17 +117,17 @@ class Stage(nn.Module):
     def __init__(
         self,
         parts: Iterable[nn.Module],
-        run: Callable[[Tensor], Tensor],
+        run: Callable[..., Tensor],
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         super().__init__()
         # What has its weights. The whole model must not become a part of its stage.
         self.parts, self.run, self.autocast = nn.ModuleList(parts), run, autocast
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, segments: Tensor | None = None) -> Tensor:
         """The pass of one micro-batch."""
         with self.autocast():
-            return self.run(x)
+            return self.run(x, segments)
 
 
 class Absent(nn.Module):
@@ -198,6 +198,10 @@ class MarkedStage(PipelineStage):
         """
         if not self.is_last:
             super()._validate_fwd_outputs(outputs)  # type: ignore[misc]
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
+        """What is sent on: of the last stage nothing, which has logits for each head of a model."""
+        return [] if self.is_last else super().get_fwd_send_ops(fwd_chunk_id)
 
     def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **options: Any) -> Any:
         """The forward pass of a micro-batch, which has been received.

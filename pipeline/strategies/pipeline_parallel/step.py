@@ -126,55 +126,58 @@ class PipelineStepper(Stepper):
             self.averaging = self.sharded.reduction
         elif self.axes.data is not None:
             self.averaging = mean_of(parts, self.axes.data)
-        self._runner: Any = None
+        self._schedules: dict[tuple[int, ...], tuple[Any, int]] = {}
         self._scale = self._total = torch.zeros((), device=self.device)
-        self._whole: Tensor | int = 1
-        """Number of micro-batches, or weight, that the loss of one is divided by."""
+        self._whole = 1
+        """Number of micro-batches by which the loss of one is divided; weights are so already."""
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
-        if self._runner is None:
-            self._runner = self._make_schedule(microbatches)
-        inputs, *targets = (torch.cat(list(part)) for part in zip(*microbatches, strict=True))
-        if len(targets) > 1:
-            self._whole = self.mean_weight(microbatches)
+        shape = tuple(microbatches[0].inputs.shape)
+        if shape not in self._schedules:
+            self._schedules[shape] = self._make_schedule(microbatches)
+        runner, count = self._schedules[shape]
+        self._whole = count if microbatches[0].weights is None else 1
+        if self.averaging is not None:
+            self.averaging.overlap(count)
+        parts = zip(*self.weighed(microbatches), strict=True)
+        batch = Batch._make(None if part[0] is None else torch.cat(part) for part in parts)
         numbers = self.staged.stages.of_rank(self.staged.rank)
-        given = (inputs,) if 0 in numbers else ()
-        wanted = together(targets) if self.staged.stages.count - 1 in numbers else None
+        given = (batch.inputs,) if 0 in numbers else ()
+        wanted = together(batch) if self.staged.stages.count - 1 in numbers else None
+        # Each stage has them from its own batch: nothing is sent.
+        sides = {} if batch.segments is None else {"segments": batch.segments}
         self._total = torch.zeros((), device=self.device)
         one = torch.ones((), device=self.device)
         with self.precision.scaled(one, self.optimiser, last=True) as scale:
             self._scale = scale.detach()
             # Around all passes: a weight is narrowed once, not for each micro-batch in flight.
             with self.waits.everywhere(), self.precision.autocast():
-                self._runner.step(*given, target=wanted, return_outputs=False)
+                runner.step(*given, target=wanted, return_outputs=False, **sides)
             self.reduced()
         return self._total
 
-    def _make_schedule(self, microbatches: Sequence[Batch]) -> Any:
-        """torch's schedule, made when the size of a micro-batch is known."""
+    def _make_schedule(self, microbatches: Sequence[Batch]) -> tuple[Any, int]:
+        """torch's schedule and its micro-batches, made when the size of one is known."""
         stages = self.staged.stages
-        sequences, context = microbatches[0][0].shape
+        sequences, context = microbatches[0].inputs.shape
         given = len(microbatches)
         count = given * pieces(self.knobs.microbatches, sequences, given, stages.ranks)
         size = sequences * given // count
         made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
         any_model: Any = self.model
-        self._whole = count
 
-        def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        def loss(logits: Any, targets: Tensor) -> Tensor:
             with self.waits.not_while(FORWARD), self.precision.autocast():
                 share = any_model.loss(logits, *apart(targets)) / self._whole
             self._total += share.detach()
             scaled: Tensor = share * self._scale
             return scaled
 
-        if self.averaging is not None:
-            self.averaging.overlap(count)
         kind = SCHEDULES[self.knobs.schedule]
         held = made[0] if self.knobs.schedule in ONE_STAGE else made
-        return kind(held, count, loss_fn=loss, scale_grads=False)
+        return kind(held, count, loss_fn=loss, scale_grads=False), count
 
     def _stage(self, number: int, sequences: int, context: int) -> MarkedStage:
         any_model: Any = self.model
@@ -251,12 +254,14 @@ class PipelineStepper(Stepper):
         return part / (self.data_parallel * (1 if self.cut_over is None else self.cut_over.size))
 
 
-def together(targets: list[Tensor]) -> Tensor:
+def together(batch: Batch) -> Tensor:
     """Targets (sequences, context), with their weights as (sequences, 2, context) in float64.
 
     torch's schedule cuts one tensor into micro-batches, and that format has both to the bit.
     """
-    return targets[0] if len(targets) == 1 else torch.stack([t.double() for t in targets], dim=1)
+    if batch.weights is None:
+        return batch.targets
+    return torch.stack([batch.targets.double(), batch.weights.double()], dim=1)
 
 
 def apart(targets: Tensor) -> tuple[Tensor, ...]:

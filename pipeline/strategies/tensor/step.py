@@ -239,8 +239,8 @@ class OwnPositions(nn.Module):
         self.axis, self.weight = axis, layer.weight
 
     def forward(self, positions: Tensor) -> Tensor:
-        """(context,) -> (this rank's tokens, width)."""
-        own = positions.chunk(self.axis.size)[self.axis.ranks.rank()]
+        """(..., context) -> (..., this rank's tokens, width)."""
+        own = positions.chunk(self.axis.size, dim=-1)[self.axis.ranks.rank()]
         return F.embedding(own, self.weight)
 
 

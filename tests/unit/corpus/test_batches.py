@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.corpus.batches import MAX_OPEN_SHARDS, Batches, permute
-from pipeline.corpus.objectives import Masked
+from pipeline.corpus.objectives import Causal, Masked, NextSentence, Words
 from pipeline.errors import CorpusError
 from pipeline.study.spec import ObjectiveSpec
 from tests.unit.corpus.conftest import MakeShards
@@ -26,6 +26,11 @@ GOLDEN = [
 ]
 
 
+DOCUMENTS = ObjectiveSpec("causal", reset_positions=True)
+WORDS = ObjectiveSpec("masked", 500, 0.5, whole_words=True)
+PAIRS = ObjectiveSpec("masked_next_sentence", 500, 0.5, 501, 502, 503)
+
+
 def test_golden_indices(make_shards: MakeShards) -> None:
     """The order of sampling is part of every recorded result; changing it changes them all."""
     batches = Batches(make_shards(8001), context=8, global_batch=6, seed=20220613)
@@ -35,7 +40,7 @@ def test_golden_indices(make_shards: MakeShards) -> None:
 
 def test_windows_are_consecutive_tokens_and_targets_are_shifted(make_shards: MakeShards) -> None:
     batches = Batches(make_shards(1000, 7), context=5, global_batch=10, seed=1)
-    inputs, targets = batches.slice(3, 0, 10)
+    inputs, targets, *_ = batches.slice(3, 0, 10)
     assert inputs.dtype == targets.dtype == np.int64
     assert inputs.shape == targets.shape == (10, 5)
     expected = batches.indices(3)[:, None] * 5 + np.arange(5)
@@ -54,26 +59,37 @@ def shards(make_shards: MakeShards) -> Path:
     step=st.integers(min_value=0, max_value=10**6),
     seed=st.integers(min_value=0, max_value=2**64 - 1),
     cuts=st.sets(st.integers(min_value=1, max_value=11), max_size=4),
-    objective=st.sampled_from([None, ObjectiveSpec("masked", 500, 0.5)]),
+    objective=st.sampled_from([None, DOCUMENTS, WORDS, PAIRS]),
 )
 def test_slices_of_any_world_make_the_same_batch(
     shards: Path, step: int, seed: int, cuts: set[int], objective: ObjectiveSpec | None
 ) -> None:
     """Ranks, micro-batches and restarts are slices; masks are drawn for each anew."""
-    batches = Batches(shards, 4, 12, seed, objective)
+    batches = Batches(shards, 8, 12, seed, objective)
     whole = batches.slice(step, 0, 12)
     edges = [0, *sorted(cuts), 12]
     parts = [batches.slice(step, a, b) for a, b in itertools.pairwise(edges)]
-    assert len(whole) == (2 if objective is None else 3)
-    for side, expected in enumerate(whole):
-        assert np.array_equal(np.concatenate([part[side] for part in parts]), expected)
+    for expected, *found in zip(whole, *parts, strict=True):
+        if expected is None:
+            assert not any(part is not None for part in found)
+        else:
+            assert np.array_equal(np.concatenate(found), expected)
+
+
+def test_a_document_begins_with_the_separator_before_it() -> None:
+    window = np.array([[5, 0, 7, 8, 0, 0, 9, 4]])
+    arrays = Causal(separator=0)(window, 0, 0, 0)
+    assert arrays.segments is not None and arrays.weights is None
+    assert arrays.inputs.tolist() == [[5, 0, 7, 8, 0, 0, 9]]
+    assert arrays.segments.tolist() == [[1, 2, 2, 2, 3, 4, 4]]
 
 
 def test_masks_are_drawn_from_ordinary_tokens_in_their_shares() -> None:
     tokens = np.arange(64 * 513).reshape(64, 513) % 100
     masked = Masked(0.15, mask_token=101, special=frozenset({0, 7, 101}), vocab_size=100)
-    inputs, targets, weights = masked(tokens, 3, 5, 0)
-    chosen = weights == 1
+    inputs, targets, weights, _ = masked(tokens, 3, 5, 0)
+    assert weights is not None
+    chosen = weights[:, 0] == 1
     assert np.array_equal(targets, tokens[:, :-1])
     assert not np.isin(targets[chosen], [0, 7]).any() and (inputs == targets)[~chosen].all()
     assert chosen.mean() == pytest.approx(0.15 * 0.98, abs=0.005)
@@ -82,14 +98,72 @@ def test_masks_are_drawn_from_ordinary_tokens_in_their_shares() -> None:
     assert kept.mean() == pytest.approx(0.1 + 0.1 / 100, abs=0.02)
     assert len(np.unique(inputs[chosen & (inputs != targets) & (inputs != 101)])) > 90
     for other in ((4, 5, 0), (3, 6, 0), (3, 5, 1)):
-        assert not np.array_equal(masked(tokens, *other)[2], weights)
+        assert not np.array_equal(masked(tokens, *other).inputs, inputs)
     # Masks are part of every recorded result; changing them changes them all.
     assert np.flatnonzero(weights[0])[:8].tolist() == [6, 13, 18, 19, 21, 28, 29, 32]
 
 
-def test_a_mask_token_that_text_has_is_refused(make_shards: MakeShards) -> None:
+@pytest.mark.parametrize("prefix", [None, "##"])
+def test_of_a_word_all_tokens_are_hidden_or_none(prefix: str | None) -> None:
+    text = ["<s>", "\u0120the", "\u0120quick", "er", "2", ".", "\u0120", "fox", "es", "\u010a", "a"]
+    if prefix:
+        text = ["<s>", "the", "quick", "##er", "##2", ".", "a", "fox", "##es", "b", "c"]
+    words = Words.of({token: n for n, token in enumerate(text) if n}, len(text) + 1, prefix)
+    line = np.arange(len(text) + 1)[np.newaxis]
+    assert words.first(line)[0].tolist() == [0, 1, 2, 2, 2, 5, 6, 7, 7, 9, 10, 11]
+    masked = Masked(0.5, 11, frozenset({0, 11}), 11, words)
+    weights = masked(np.tile(line, (200, 1)), 0, 0, 0).weights
+    assert weights is not None and not weights[:, 0, 0].any()
+    assert (weights[:, 0, 3:5] == weights[:, 0, 2:3]).all() and 60 < weights[:, 0, 2].sum() < 140
+    assert (weights[:, 0, 7] == weights[:, 0, 8]).all() and (
+        weights[:, 0, 6] != weights[:, 0, 7]
+    ).any()
+
+
+def test_pairs_of_segments_follow_one_another_or_not_and_are_padded_for_real() -> None:
+    """Tokens count up within documents of 7 to 69, so that what follows a token is known."""
+    lengths = np.arange(7, 70)
+    text = np.concatenate([[0, *range(1000 * n, 1000 * n + n)] for n in lengths])
+    starts = np.arange(400) * (len(text) - 33) // 400
+    windows = np.stack([text[start : start + 33] for start in (*starts, *starts[::-1])])
+    masked = Masked(0.15, 100_001, frozenset({0, *range(100_001, 100_005)}), 100_000)
+    pairs = NextSentence(masked, 100_002, 100_003, 100_004, separator=0)
+    inputs, targets, weights, segments = pairs(windows, 3, 5, 0)
+    assert weights is not None and segments is not None
+    assert inputs.shape == targets.shape == segments.shape == (400, 32)
+    first, second, padding = (segments == n for n in (1, 2, 0))
+    assert (inputs[:, 0] == 100_002).all() and (inputs[padding] == 100_004).all()
+    ends = np.diff(segments, axis=1, append=0) != 0
+    assert (inputs[ends & ~padding] == 100_003).all() and (ends & ~padding).sum() == 800
+    assert 0.1 < padding.mean() < 0.3 and (padding.sum(axis=1) == 0).any()
+    for row in range(400):
+        a, b = targets[row, 1:][first[row, 1:]][:-1], targets[row][second[row]][:-1]
+        assert len(a) and (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
+        follows = not len(b) or b[0] == a[-1] + 1
+        assert follows or targets[row, 0] == 1, "within a document, unless the target says so"
+    assert targets[:, 0].mean() == pytest.approx(0.5, abs=0.08)
+    assert (weights[:, 1, 0] == 1).all() and weights[:, 1].sum() == 400
+    chosen = weights[:, 0] == 1
+    assert not chosen[ends | padding].any() and not chosen[:, 0].any()
+    assert chosen.sum() / (first | second).sum() == pytest.approx(0.15 * 0.85, abs=0.03)
+    assert (inputs == targets)[:, 1:][~chosen[:, 1:]].all()
+
+
+@pytest.mark.parametrize("context", [5, 8])
+def test_windows_without_text_make_pairs_all_the_same(context: int) -> None:
+    pairs = NextSentence(Masked(0.5, 9, frozenset({0, 6, 7, 8, 9}), 6), 6, 7, 8, separator=0)
+    inputs, _, weights, segments = pairs(np.zeros((4, context + 1), dtype=np.int64), 0, 0, 0)
+    assert inputs[0].tolist() == [6, 7, 7, *[8] * (context - 3)]
+    assert segments is not None and segments[0].tolist() == [1, 1, 2, *[0] * (context - 3)]
+    assert weights is not None and weights[:, 0].sum() == 0
+
+
+def test_a_special_token_that_text_has_is_refused(make_shards: MakeShards) -> None:
+    folder = make_shards(100)
     with pytest.raises(CorpusError, match=r"mask_token 9 is an ordinary token.*from 100 up"):
-        Batches(make_shards(100), 4, 4, 0, ObjectiveSpec("masked", 9))
+        Batches(folder, 4, 4, 0, ObjectiveSpec("masked", 9))
+    with pytest.raises(CorpusError, match=r"sep_token 7 is an ordinary token"):
+        Batches(folder, 8, 4, 0, ObjectiveSpec("masked_next_sentence", 100, 0.1, 101, 7, 102))
 
 
 def test_every_window_once_an_epoch_in_a_new_order(make_shards: MakeShards) -> None:
@@ -143,7 +217,7 @@ def test_a_corpus_of_more_shards_than_file_descriptors_is_read(make_shards: Make
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + MAX_OPEN_SHARDS + 8, hard))
     try:
         batches = Batches(folder, context=4, global_batch=390, seed=1)
-        inputs, _ = batches.slice(0, 0, 390)
+        inputs = batches.slice(0, 0, 390).inputs
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(batches.manifest.shards) == 400

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.state import capture
 from pipeline.parallel.step import Stepper, within
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.precision.master import MasterWeights
 
@@ -67,7 +67,7 @@ def test_no_gradient_of_a_master_is_there_in_a_forward_pass() -> None:
 
     stepper = Stepper(prepared, forward=forward)
     for _ in range(2):
-        stepper.step([(torch.ones(1, 2, dtype=torch.bfloat16), torch.ones(1, 2))])
+        stepper.step([Batch(torch.ones(1, 2, dtype=torch.bfloat16), torch.ones(1, 2))])
     assert all(master.grad is not None for master in masters) and kept == [False, False]
 
 

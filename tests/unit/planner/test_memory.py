@@ -13,7 +13,7 @@ from pipeline.cost.points import read
 from pipeline.cost.score import FOLDER
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Batch, Parts
 from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,
@@ -108,7 +108,7 @@ def test_a_pipeline_keeps_one_narrow_copy_for_all_its_micro_batches(one_rank, pr
 
     ids = torch.zeros((4, MIDDLE.context), dtype=torch.int64)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        trainable.step([(ids, ids)])
+        trainable.step([Batch(ids, ids)])
     found = sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
     predicted = predict(spec).activations + 4 * 4 * MIDDLE.context * MIDDLE.vocab_size
     assert predicted == pytest.approx(found, rel=TOLERANCE)

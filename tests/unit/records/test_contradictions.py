@@ -16,6 +16,7 @@ from pipeline.records.record import ALWAYS, FINISHED, Rule, contradiction
 from pipeline.records.step_rules import steps_sha256
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import PHASES, profiled
+from pipeline.study.spec import PhaseSpec
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_record, make_study, rank_environment
 
@@ -24,7 +25,7 @@ Edit = Callable[[RunRecord], RunRecord]
 
 @cache
 def made(kind: str) -> RunRecord:
-    """A sound record on two ranks: `timed`, `profiled`, `emulated` or `resumed`."""
+    """A sound record on two ranks: `timed`, `profiled`, `emulated`, `phased` or `resumed`."""
     study = Study.of(
         make_study(
             repeats=1,
@@ -33,7 +34,11 @@ def made(kind: str) -> RunRecord:
         )
     )
     runs = profiled(study) if kind == "profiled" else expand(study)
-    record = make_record(next(r for r in runs if r.world.nodes == 2))
+    spec = next(r for r in runs if r.world.nodes == 2)
+    if kind == "phased":
+        phases = (PhaseSpec(3, global_batch=64, context=64, warmup_steps=2),)
+        spec = replace(spec, workload=replace(spec.workload, phases=phases))
+    record = make_record(spec)
     run = copy.deepcopy(dict(record.run)) | {"steps_sha256": steps_sha256(record.steps)}
     steps = record.steps
     if kind == "resumed":
@@ -186,6 +191,9 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     ),
     (step_rules.steps_hash, "timed", times(1.01), "one of the two was edited"),
     (step_rules.steps_of_the_spec, "timed", line(3, tokens=1), "1 tokens, the spec says 2048"),
+    (step_rules.steps_of_the_spec, "phased", line(3, tokens=2048), "says 4096"),
+    (step_rules.steps_of_the_spec, "phased", line(13, tokens=4096), "says 2048"),
+    (step_rules.steps_of_the_spec, "phased", line(4, timed=True), "leaves 8 steps untimed"),
     (step_rules.steps_of_the_spec, "timed", line(3, learning_rate=0.1), "learning rate 0.1, the"),
     (step_rules.steps_of_the_spec, "timed", line(3, timed=True), "is timed, the spec leaves 5"),
     (step_rules.steps_of_the_spec, "timed", line(3, step=30), "the spec has 30 steps on 2 ranks"),
@@ -240,6 +248,7 @@ SOUND: dict[str, tuple[str, Edit]] = {
     "profiled": ("profiled", lambda record: record),
     "emulated": ("emulated", lambda record: record),
     "resumed": ("resumed", lambda record: record),
+    "phased": ("phased", lambda record: record),
     "of earlier versions": ("timed", put("steps_sha256", DROP)),
     "with environments": ("timed", environment("a", "a")),
     "ranks that differ in the last bit": (

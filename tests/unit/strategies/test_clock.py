@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from pipeline import strategies
 from pipeline.models.build import build_model
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.study.spec import ModelSpec, OptimiserSpec, WorldSpec
 from pipeline.training.optimiser import make_optimiser
@@ -21,7 +21,7 @@ from pipeline.training.optimiser import make_optimiser
 MODEL = ModelSpec("gpt2", num_layers=2, width=16, num_heads=2, context=8, vocab_size=31)
 OPTIMISER = OptimiserSpec("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, "linear", 1)
 WORLD = WorldSpec(1, 1, "cpu", "gloo", "loopback")
-BATCH = (torch.zeros(2, MODEL.context, dtype=torch.int64),) * 2
+BATCH = Batch(*(torch.zeros(2, MODEL.context, dtype=torch.int64),) * 2)
 
 
 @pytest.fixture

@@ -68,8 +68,9 @@ def test_what_the_page_says_besides_is_a_study(tmp_path: Path, cluster: str) -> 
 
 def test_the_studies_of_the_page_on_models_are_such(tmp_path: Path) -> None:
     page = Path("docs/models.md").read_text(encoding="utf-8")
-    llama, bert = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    studies = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert len(studies) == 3
     own = tmp_path / "own.yaml"
-    for study in (llama, bert):
+    for study in studies:
         own.write_text(study)
         assert main(["check", "--study", str(own)]) == 0

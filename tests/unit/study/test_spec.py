@@ -79,17 +79,72 @@ def test_an_objective_is_part_of_a_spec_only_where_it_is_not_causal(study) -> No
     causal = expand(Study.of(study | {"objective": {"kind": "causal"}}))
     assert [run.sha256() for run in causal] == [run.sha256() for run in usual]
     assert "objective" not in usual[0].to_json()
+    apart = {"kind": "causal", "reset_positions": True}
+    run = expand(Study.of(study | {"objective": apart}))[0]
+    assert run.to_dict()["objective"] == apart
+    validate(run.to_dict(), "spec", Path())
+    assert RunSpec.from_dict(json.loads(run.to_json())) == run
+    opt = replace(run.model, family="transformers", architecture="OPTForCausalLM")
+    with pytest.raises(StudyError, match="it is not known that OPTForCausalLM keeps documents"):
+        replace(run, model=opt).check()
     masked = {"kind": "masked", "mask_token": study["model"]["vocab_size"] - 1}
     bert = {"family": "transformers", "architecture": "BertForMaskedLM"}
     run = expand(Study.of(study | {"objective": masked, "model": study["model"] | bert}))[0]
     validate(run.to_dict(), "spec", Path())
     assert RunSpec.from_dict(json.loads(run.to_json())) == run
     for change in ({"objective": masked}, {"model": study["model"] | bert}):
-        with pytest.raises(StudyError, match="use masked for classes named"):
+        with pytest.raises(StudyError, match="masked is for classes named"):
             expand(Study.of(study | change))
     with pytest.raises(StudyError, match=r"is not below model\.vocab_size"):
         objective = ObjectiveSpec("masked", run.model.vocab_size)
         replace(run, objective=objective).check()
+    pairs = ObjectiveSpec("masked_next_sentence", 1, 0.15, 2, 3, 4)
+    model = replace(run.model, architecture="BertForPreTraining")
+    pairs = replace(pairs, whole_words=True)
+    both = replace(run, objective=pairs, model=model)
+    both.check()
+    validate(both.to_dict(), "spec", Path())
+    assert RunSpec.from_dict(json.loads(both.to_json())) == both
+    for change, reason in (
+        ({"objective": replace(pairs, pad_token=2)}, "not all different"),
+        ({"model": replace(model, context=4)}, "set it to 5 or more"),
+        ({"objective": objective}, "objective masked does not train BertForPreTraining"),
+    ):
+        with pytest.raises(StudyError, match=reason):
+            replace(both, **change).check()
+
+
+def test_phases_come_before_the_steps_that_are_timed(study) -> None:
+    usual = expand(Study.of(study))
+    assert "phases" not in usual[0].to_json()
+    batch, steps, context = 32, study["workload"]["steps"], study["model"]["context"]
+    first = {"steps": 4, "global_batch": batch, "context": context // 2, "warmup_steps": 2}
+    study["workload"] |= {"steps": steps + 4, "phases": [first]}
+    study["optimiser"] |= {"schedule": "linear", "warmup_steps": 1}
+    with pytest.raises(StudyError, match="measures passes of one shape"):
+        check_study(study, "study.yaml")
+    del study["cluster"]["yardstick"]
+    check_study(study, "study.yaml")
+    run = expand(Study.of(study))[0]
+    validate(run.to_dict(), "spec", Path())
+    assert RunSpec.from_dict(json.loads(run.to_json())) == run
+    assert run.identity() != usual[0].identity()
+    shapes = [(start, p.workload.global_batch, p.model.context) for start, p in run.phases()]
+    assert shapes == [(0, batch, context // 2), (4, run.workload.global_batch, context)]
+    full = run.optimiser.learning_rate
+    assert [run.rate(step) / full for step in range(5)] == pytest.approx([0.5, 1, 1, 0.5, 1])
+    untimed = run.workload.untimed_steps
+    assert [run.workload.first_timed(done) for done in (0, 2, 4, 5)] == [
+        4 + untimed, 4 + untimed, 4 + untimed, 5 + untimed,
+    ]  # fmt: skip
+    assert tokens_spec(Study.of(study))["min_tokens"] > batch * context // 2
+    for change, reason in (
+        ({"context": 2 * context}, "raise model.context"),
+        ({"steps": steps + 4}, "leaves none of"),
+    ):
+        work = replace(run.workload, phases=(replace(run.workload.phases[0], **change),))
+        with pytest.raises(StudyError, match=reason):
+            replace(run, workload=work).check()
 
 
 def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:

@@ -11,7 +11,7 @@ import torch
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation import tcp
-from pipeline.study.spec import OptimiserSpec
+from pipeline.study.spec import OptimiserSpec, PhaseSpec
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.parity.cases import Case
@@ -33,6 +33,11 @@ def a_loop(tokens: Path, **work: Any) -> Loop:
 )
 def test_a_run_that_goes_on_warms_up_anew(done: int, first: int) -> None:
     assert WORK.first_timed(done) == first
+
+
+def test_of_a_run_with_phases_the_last_is_timed() -> None:
+    work = replace(WORK, phases=(PhaseSpec(6, 8, 8),))
+    assert [work.first_timed(done) for done in (0, 3, 6, 10, 19)] == [10, 10, 10, 14, 19]
 
 
 def test_what_tcp_counted_is_that_of_the_timed_steps(

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from pipeline import models, strategies
-from pipeline.corpus.objectives import Masked
+from pipeline.corpus.objectives import Masked, NextSentence
 from pipeline.errors import StudyError
 from pipeline.files import marks
 from pipeline.models import FP32, HALF, Formats
@@ -36,6 +36,7 @@ LLAMA = replace(
     config={"intermediate_size": 48, "num_key_value_heads": 2},
 )
 BERT = replace(GPT2, architecture="BertForMaskedLM", config={"intermediate_size": 48})
+PAIRS = replace(BERT, architecture="BertForPreTraining")
 OWN = replace(GPT2, family="gpt2", architecture=None)
 
 
@@ -102,7 +103,8 @@ def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
     theirs.load_state_dict(ours.model.state_dict())
     windows = torch.randint(1, 300, (4, 17)).numpy()
     masked = Masked(0.3, mask_token=301, special=frozenset({0, 301}), vocab_size=300)
-    inputs, targets, weights = map(torch.from_numpy, masked(windows, 0, 0, 0))
+    arrays: Any = masked(windows, 0, 0, 0)
+    inputs, targets, weights = map(torch.from_numpy, (*arrays[:2], arrays.weights[:, 0]))
     labels = targets.where(weights == 1, -100)
     expected = theirs(input_ids=inputs, labels=labels)
     torch.testing.assert_close(ours.logits(inputs), expected.logits, rtol=1e-5, atol=1e-5)
@@ -110,7 +112,34 @@ def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("spec", [LLAMA, BERT], ids=lambda spec: spec.architecture)
+def test_berts_two_heads_have_the_logits_and_the_loss_of_transformers_own_with_padding() -> None:
+    torch.manual_seed(0)
+    ours: Any = build_model(PAIRS, 0)
+    config = transformers.BertConfig(**ours.model.config.to_dict())
+    theirs = transformers.BertForPreTraining(config).eval()
+    theirs.load_state_dict(ours.model.state_dict())
+    windows = torch.randint(0, 9, (16, 17)).numpy()  # 0 ends a document: some are short
+    masked = Masked(0.3, mask_token=301, special=frozenset({0, *range(298, 302)}), vocab_size=298)
+    pairs = NextSentence(masked, 300, 299, 298, separator=0)
+    inputs, targets, weights, segments = map(torch.from_numpy, pairs(windows, 0, 0, 0))
+    assert (segments == 0).any() and 0 < targets[:, 0].sum() < len(targets)
+    expected = theirs(
+        input_ids=inputs,
+        attention_mask=(segments > 0).long(),
+        token_type_ids=(segments == 2).long(),
+        labels=targets.where(weights[:, 0] == 1, -100),
+        next_sentence_label=targets[:, 0],
+    )
+    tokens, follows = ours.logits(inputs, segments)
+    for found, wanted in ((tokens, expected.prediction_logits),
+                          (follows, expected.seq_relationship_logits)):  # fmt: skip
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    shares = (weights / weights.sum(dim=(0, 2))[:, None]).sum(dim=1)
+    loss = ours(inputs, targets, shares, segments)
+    torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("spec", [LLAMA, BERT, PAIRS], ids=lambda spec: spec.architecture)
 def test_a_model_without_memory_gets_the_same_initial_weights_and_buffers(spec) -> None:
     whole = build_model(spec, 3)
     model, initial = deferred_model(spec, 3)

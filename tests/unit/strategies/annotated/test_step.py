@@ -13,7 +13,7 @@ import torch.distributed as dist
 from pipeline import strategies
 from pipeline.models.build import build_model
 from pipeline.parallel.collectives import heard_by
-from pipeline.parallel.types import NOT_PROFILED, Parts, Phases
+from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, Phases
 from pipeline.precision import make_precision
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD
 from pipeline.training.optimiser import make_optimiser
@@ -61,7 +61,7 @@ def step_of(variant: int, phases: Phases) -> None:
     )
     trainable = strategy.build(parts)
     with heard_by(phases):
-        trainable.step([(ids, ids)])
+        trainable.step([Batch(ids, ids)])
 
 
 def test_collectives_within_operators_are_marked_where_somebody_listens(group) -> None:

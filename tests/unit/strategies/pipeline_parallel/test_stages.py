@@ -32,12 +32,14 @@ def staged(ranks: int, chunks: int = 1, spec: ModelSpec = SPEC) -> list[StagedMo
     return [StagedModel(build_model(spec, 3), stages, rank) for rank in range(ranks)]
 
 
-def loss_of(parts: list[StagedModel], count: int, ids: torch.Tensor) -> torch.Tensor:
+def loss_of(
+    parts: list[StagedModel], count: int, ids: torch.Tensor, *weights: torch.Tensor
+) -> torch.Tensor:
     """Of all stages one after the other."""
     x = ids
     for number in range(count):
         x = parts[number % len(parts)].stage(number, nullcontext)(x)
-    loss: torch.Tensor = parts[-1].model.loss(x, ids)
+    loss: torch.Tensor = parts[-1].model.loss(x, ids, *weights)
     return loss
 
 
@@ -53,8 +55,10 @@ def test_stages_of_a_model_of_transformers_are_the_model(name) -> None:
     """Bits of the loss, gradients of every parameter, and all names of the whole model."""
     spec = replace(SPEC, family="transformers", width=32, architecture=name, config=CONFIGS[name])
     ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
+    ids[:, 0] = 1  # of two heads, the target of the second one
     parts, whole = staged(2, 2, spec), build_model(spec, 3)
-    loss, expected = loss_of(parts, 4, ids), whole(ids, ids)
+    weights = torch.ones(ids.shape)
+    loss, expected = loss_of(parts, 4, ids, weights), whole(ids, ids, weights)
     assert torch.equal(loss, expected)
     for one in (loss, expected):
         one.backward()
