@@ -26,7 +26,7 @@ from pipeline.study.spec import ModelSpec
 if TYPE_CHECKING:
     from pipeline.models.transformers.model import LanguageModel
 
-FACTS = 4
+FACTS = 5
 """Version of what `facts` prints."""
 
 
