@@ -39,6 +39,10 @@ class SyntheticBatches:
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
 
+    def of(self, context: int, global_batch: int) -> SyntheticBatches:
+        """These studies have one phase."""
+        return self
+
     def slice(self, step: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         model = self.spec.model
         generator = np.random.Generator(np.random.Philox(key=[self.spec.seed, step]))

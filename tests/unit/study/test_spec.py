@@ -175,7 +175,7 @@ def test_variables_are_part_of_a_spec_only_where_a_study_states_some(study) -> N
     with pytest.raises(StudyError, match=r"at \$.environment.GOMP_SPINCOUNT: 7 breaks type"):
         check_study(study, "study.yaml")
     study["environment"] = {"OMP_NUM_THREADS": "7"}
-    with pytest.raises(StudyError, match="has OMP_NUM_THREADS, which this project sets itself"):
+    with pytest.raises(StudyError, match="has OMP_NUM_THREADS, which is set elsewhere"):
         accept(check_study(study, "study.yaml"))
 
 
