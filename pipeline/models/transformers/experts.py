@@ -3,8 +3,8 @@
 The library's own (Fedus et al. 2021, arXiv 2101.03961, equations 4 to 6) multiplies two means over
 all tokens of a call, so the mean over two micro-batches is not that of both together, and a step
 would depend on the layout. Here each sequence has its own, and the mean over the sequences of the
-global batch is trained, like the sequence-wise balance loss of DeepSeek-V3 (arXiv 2412.19437). It adds up over
-ranks and micro-batches, and nothing more is sent. Of one sequence both are the same.
+global batch is trained, like the sequence-wise balance loss of DeepSeek-V3 (arXiv 2412.19437). It
+adds up over ranks and micro-batches, and nothing more is sent. Of one sequence both are the same.
 """
 
 from __future__ import annotations
