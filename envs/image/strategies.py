@@ -54,6 +54,7 @@ def losses(name: str, ranks: int) -> list[float]:
     batches: Any = SimpleNamespace(
         slice=lambda step, start, stop: (ids[start:stop, :-1], ids[start:stop, 1:])
     )
+    batches.of = lambda *_: batches  # of one shape
     world = replace(SPEC.world, ranks_per_node=ranks)
     spec, steps = replace(SPEC, strategy=name, world=world), list[Step]()
     loop = Loop(spec, chosen, batches, rank, Clock(torch.device("cpu")))
