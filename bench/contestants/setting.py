@@ -54,6 +54,10 @@ class Tokens:
         generator = np.random.Generator(np.random.Philox(key=[7, 7]))
         self.ids = generator.integers(0, model.vocab_size, (sequences, model.context + 1))
 
+    def of(self, context: int, global_batch: int) -> Tokens:
+        """These: a setting has one shape of batches."""
+        return self
+
     def slice(self, step: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Sequences `start` to `stop` of the batch of `step`, each (sequences, context)."""
         places = (step * self.batch + np.arange(start, stop)) % len(self.ids)
