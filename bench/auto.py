@@ -9,8 +9,8 @@ it, pipelines also with half and twice as many; then those near the best and the
 alternation. A layout fits a memory where its largest rank did, as measured: what the planner
 dropped is measured too, and may be the best.
 
-Cases that stand in the file, of the same calibration, are kept: a bench that was stopped, or one of
-a few cases, goes on with the others.
+Cases that stand in the file, of the same calibration, are kept: a bench that was stopped continues,
+and one of a few cases can be completed.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def judged(layouts: Sequence[Mapping[str, Any]], mib: int) -> dict[str, Any]:
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How often the choice was near the best, the winners, and whether all bars are met."""
+    """Counts of choices near the best, the winners, and whether all bars are met."""
     overs = [case["over_best"] for case in cases if case["over_best"] is not None]
     near, next_near = (sum(over <= share for over in overs) for share in (0.10, 0.20))
     winners = sorted({case["best_mesh"] for case in cases})

@@ -358,7 +358,7 @@ def main() -> int:
 
 
 def runs_here(pair: Pair) -> bool:
-    """Whether the packages of a pair are installed."""
+    """True where the packages of a pair are installed."""
     from pipeline.errors import UnsupportedError
 
     try:

@@ -85,7 +85,7 @@ def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
 def needs(
     study: Study, table: pd.DataFrame, manifest: Mapping[str, Any] | None
 ) -> dict[str, dict[str, Any]]:
-    """What the runs ran on, and times and sizes over all of them, whatever became of them.
+    """Hardware of the runs, and times and sizes over all of them, failed ones included.
 
     `manifest` is that of the token shards, None where it is not there. The records of profiled runs
     and of those in real time are among the sizes.

@@ -197,7 +197,7 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
 
 
 def same_steps(claim: Claim, evidence: Evidence) -> Found:
-    """Whether all cells over several nodes took the steps of the single device (parity)."""
+    """Parity of all cells over several nodes with the single device."""
     if evidence.judged:
         raise NotTestableError("all node counts are asked at once, so it has one world")
     places = []

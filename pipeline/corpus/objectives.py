@@ -25,11 +25,11 @@ paper's code, `create_pretraining_data.py`)."""
 
 
 BLANKS = "\u0120\u010a\u0109\u010d\u2581"
-"""How byte-level tokenisers and SentencePiece write blanks; to Python some of them are letters."""
+"""Blanks as byte-level tokenisers and SentencePiece write them; to Python some are letters."""
 
 
 class Arrays(NamedTuple):
-    """What the model gets of some sequences; inputs, targets and segments are (sequences, context).
+    """Arrays that the model gets of some sequences; all but the weights are (sequences, context).
 
     `weights` are (sequences, losses, context): of each target in each loss of the model. Without
     them there is one loss, in which all count alike. `segments` number the parts of a sequence from
@@ -49,7 +49,7 @@ class Objective(Protocol):
     """True where each sequence needs a second window, any other one."""
 
     def __call__(self, windows: Tokens, seed: int, step: int, start: int) -> Arrays:
-        """What is made of `windows` (sequences, context + 1); second ones come after the first.
+        """The arrays of `windows` (sequences, context + 1); second ones come after the first.
 
         Their positions in the global batch are those from `start` on.
         """

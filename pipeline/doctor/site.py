@@ -1,4 +1,4 @@
-"""What `doctor --site` looks at: whether the cluster takes what workflow/site.yaml says."""
+"""Checks of `doctor --site`: does the cluster take what workflow/site.yaml asks for?"""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from pipeline.machine.site import APPTAINER, NO_RUNTIME, PYXIS, SITE_FILE, Site,
 def probes() -> dict[str, Callable[[], Finding]]:
     """Every probe by name; raises LaunchError for a site file that cannot be used."""
     site = load_site()
-    found: dict[str, Callable[[], Finding]] = {
+    checks: dict[str, Callable[[], Finding]] = {
         "slurm": slurm,
         "before": partial(before, site),
         "jobs": partial(asked, site, gpus=0),
         "gpus": partial(asked, site, gpus=1),
     }
     if site.network_partition:
-        found["network"] = partial(asked, replace(site, partition=site.network_partition), gpus=0)
-    found["accounting"] = partial(accounting, site)
-    found["container"] = partial(container, site)
-    return found | {"folders": partial(folders, site), "environment": partial(environment, site)}
+        checks["network"] = partial(asked, replace(site, partition=site.network_partition), gpus=0)
+    checks["accounting"] = partial(accounting, site)
+    checks["container"] = partial(container, site)
+    return checks | {"folders": partial(folders, site), "environment": partial(environment, site)}
 
 
 def before(site: Site) -> Finding:
-    """Whether the lines that begin a job run, on this machine."""
+    """Run the lines that begin a job on this machine."""
     if not site.before:
         return ok("no lines")
     failed = _failure("sh", "-c", site.script())
@@ -42,7 +42,7 @@ def before(site: Site) -> Finding:
 
 
 def asked(site: Site, gpus: int) -> Finding:
-    """Whether sbatch would take a job for one node; none is sent."""
+    """Ask sbatch whether it would take a job for one node; none is sent."""
     sbatch, *options = allocation(site, 1, [Request(1, gpus, 1000, 10, site)])
     if shutil.which(sbatch) is None:
         return missing("no sbatch", "run on a cluster's login node")
@@ -59,7 +59,7 @@ def asked(site: Site, gpus: int) -> Finding:
 
 
 def accounting(site: Site) -> Finding:
-    """Whether sacct answers, by which the end of each job is seen."""
+    """Ask sacct, by which the end of each job is seen."""
     if not site.accounting:
         return ok("squeue is asked how jobs stand")
     if shutil.which("sacct") is None:
@@ -85,20 +85,20 @@ RUNTIME_THERE = {
 
 
 def container(site: Site) -> Finding:
-    """Whether the runtime is there after the lines that begin a job, and takes the image."""
+    """Look for the runtime after the lines that begin a job, and have it take the image."""
     if site.runtime == NO_RUNTIME:
         return note("none: ranks run on the nodes themselves, by the checkout's .venv")
     question, absent, fix = RUNTIME_THERE[site.runtime]
     if _failure("sh", "-c", f"{site.script()}{question}") is not None:
         return missing(absent, fix)
-    found = image()
-    if found.status == OK and site.runtime == PYXIS:
+    packed = image()
+    if packed.status == OK and site.runtime == PYXIS:
         try:
             enter(IMAGE, site, device="cpu", folders=())
         except LaunchError as error:
             what, _, fix = str(error).partition("; ")
             return missing(what, fix)
-    return replace(found, text=f"{site.runtime}; {found.text}")
+    return replace(packed, text=f"{site.runtime}; {packed.text}")
 
 
 def folders(site: Site) -> Finding:
@@ -119,7 +119,7 @@ def environment(site: Site) -> Finding:
 
 
 def _failure(*command: str) -> str | None:
-    """What a command that failed has said, in one line; None where it ended well."""
+    """Output of a command that failed, in one line; None where it ended well."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -128,5 +128,5 @@ def _failure(*command: str) -> str | None:
         timeout=SECONDS,
         check=False,
     )
-    said = "; ".join((done.stderr.strip() or done.stdout.strip() or "it failed").splitlines())
-    return said[-300:] if done.returncode else None
+    output = "; ".join((done.stderr.strip() or done.stdout.strip() or "it failed").splitlines())
+    return output[-300:] if done.returncode else None

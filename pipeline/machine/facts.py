@@ -148,7 +148,7 @@ def interface_mbits(interface: str) -> int | None:
 
 
 def virtualisation() -> str | None:
-    """Who made the virtual machine, by its firmware; None where the processor shows no hypervisor.
+    """Maker of the virtual machine, by its firmware; None where the processor shows no hypervisor.
 
     A container shares its machine's kernel and shows as that machine does.
     """

@@ -22,12 +22,12 @@ SITE_FILE = Path("workflow/site.yaml")
 APPTAINER, PYXIS, NO_RUNTIME = "apptainer", "pyxis", "none"
 LIBRARIES = "LD_LIBRARY_PATH"
 IMAGE_VARIABLES = "/.singularity.d/env/10-docker2singularity.sh"
-"""Where the variables of an image stand (`envs/image/squashfs.py`)."""
+"""Variables of an image (`envs/image/squashfs.py`)."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a site asks for; by default what most SLURM clusters take.
+    """Names and habits of a site; the defaults suit most SLURM clusters.
 
     `gpus` is the option of sbatch and srun with N for the number on a node. Without
     `cpus_per_node` nodes are not shared. `before` are lines of POSIX sh that begin a job.

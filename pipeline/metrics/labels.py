@@ -1,4 +1,4 @@
-"""What a cell is called and which columns all its rows share."""
+"""Names of a cell and the columns that all its rows share."""
 
 from __future__ import annotations
 

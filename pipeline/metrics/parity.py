@@ -40,7 +40,7 @@ the whole run. Steps at which a loss scaler skipped the update in either run are
 
 
 def is_within(deviation: Deviation, band: Band) -> bool:
-    """Whether the four figures of the first steps stay inside the band."""
+    """True where the four figures of the first steps stay inside the band."""
     first = max(deviation["loss_first"], deviation["norm_first"])
     early = max(deviation["loss_early"], deviation["norm_early"])
     return first <= band.first_step and early <= band.first_steps
@@ -57,7 +57,7 @@ def relative_deviation(values: Floats, reference: Floats) -> Floats:
 
 
 def deviation_of(run: Run, reference: Run) -> Deviation | None:
-    """How far `run` is from `reference`.
+    """Distance of `run` from `reference`.
 
     None where a loss or norm of either was not finite, or no step of the first was left to compare.
     """

@@ -1,4 +1,4 @@
-"""What the runs say, as far as the manuscript and the page put it in words: plain JSON types."""
+"""Facts of the runs for the sentences of manuscript and page, in plain JSON types."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def measurement(table: pd.DataFrame) -> dict[str, Any]:
-    """How it was measured: intervals, order, drift and clock."""
+    """The method of measurement: intervals, order, drift and clock."""
     share = pick(table, "run", "timer_overhead_share")
     of_study = {row["metric"]: row for row in records(table[table["level"] == "study"])}
     # How exact the speedups are; nothing where none has several runs.

@@ -108,7 +108,7 @@ def models_table() -> str:
 
 
 def _refusal(name: str, example: str, model: ModelSpec) -> str:
-    """Why a strategy with its defaults does not take a model; empty where it does.
+    """Reason why a strategy with its defaults does not take a model; empty where it does.
 
     On two ranks, which divide key and value heads, or as many as it has a layout for.
     """

@@ -279,7 +279,7 @@ class Case:
 
     @property
     def changed(self) -> bool:
-        """Whether its step is another one than that of a single device, on purpose."""
+        """True where its step differs from that of a single device on purpose."""
         return bool(self.compression or strategies.load(self.strategy, {}).algorithm)
 
     @property

@@ -1,4 +1,4 @@
-"""What several ranks compute when their step is changed on purpose, written out in one process.
+"""Steps that are changed on purpose, as several ranks compute them, written out in one process.
 
 The suite holds such strategies against this: each rank's share of the batch one after the other,
 and then the arithmetic of the publication in place of any collective.

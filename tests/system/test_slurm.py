@@ -163,8 +163,8 @@ def preempt(cluster: SlurmCluster) -> None:
 def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(cluster, made) -> None:
     """The daemon of a node dies, its ranks live on: the harder case, as two launches overlap.
 
-    The record is of the second attempt, whole, and nothing of the first disturbs it. SLURM, which
-    gives a silent node up after half a minute, is told of it here.
+    The record is of the second attempt, whole, and nothing of the first disturbs it. SLURM
+    would find the silent node after half a minute; here it is told.
     """
     study = start_to_a_checkpoint(cluster, made, LOST)
     nodes = cluster.run(["squeue", "-h", "-j", running(cluster), "-o", "%N"]).stdout.strip()

@@ -47,9 +47,9 @@ def examples() -> dict[str, ModelSpec]:
         "BertForPreTraining": feed_forward,
         "MixtralForCausalLM": grouped | {"num_local_experts": 4, "router_aux_loss_coef": 0.1},
     }
-    # BertForPreTraining has three special tokens more.
+    vocabulary = {"BertForPreTraining": 305}  # three special tokens more
     return {
-        name: ModelSpec("transformers", 2, 32, 8, 16, 305 if "Pre" in name else 302, name, config)
+        name: ModelSpec("transformers", 2, 32, 8, 16, vocabulary.get(name, 302), name, config)
         for name, config in configs.items()
     }
 

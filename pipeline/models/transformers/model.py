@@ -209,7 +209,7 @@ class LanguageModel(nn.Module):
         return _logits(self.model(input_ids=inputs, **self.sides(segments)))
 
     def sides(self, segments: Tensor | None) -> dict[str, Any]:
-        """What the class gets besides the ids: of two segments types and a mask of the padding.
+        """Arguments of the class besides the ids: for two segments types and a mask of the padding.
 
         Of documents the places: from those that begin anew it makes a mask for each.
         """

@@ -98,7 +98,7 @@ class LocalStepper(Stepper):
         return StepResult(loss, norm, self.tokens)
 
     def _kept(self) -> Iterator[tuple[str, Tensor]]:
-        """What a checkpoint has, by name; what is this rank's alone is its row of all ranks'."""
+        """Tensors of a checkpoint by name; one that only this rank has is its row of all ranks'."""
         for name, parameter in self.model.named_parameters():
             anchor = self.anchors[parameter]
             yield weight_name(name), anchor

@@ -200,7 +200,7 @@ class MarkedStage(PipelineStage):
             super()._validate_fwd_outputs(outputs)  # type: ignore[misc]
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
-        """What is sent on: of the last stage nothing, which has logits for each head of a model."""
+        """The tensor for the next stage; the last stage has none, but logits for each head."""
         return [] if self.is_last else super().get_fwd_send_ops(fwd_chunk_id)
 
     def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **options: Any) -> Any:

@@ -116,7 +116,7 @@ CASES: dict[str, tuple[dict[str, float], Sequence[Event], float]] = {
     ),
     "without a yardstick they count as they are": (PLAIN, [work(1), forward], 4),
 }  # fmt: skip
-"""What a pacer is made with, what happens, and the seconds of the machine that pass."""
+"""Settings of a pacer, events, and the seconds of the machine that pass."""
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,4 @@
-"""How the stage `train` resumes, and starts again where it was lost."""
+"""Resuming in the stage `train`, and starts after a lost one."""
 
 from __future__ import annotations
 

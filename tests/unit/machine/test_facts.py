@@ -1,4 +1,4 @@
-"""What is told of source, machine and rank: facts that are there, None for what is not told."""
+"""Facts of source, machine and rank; None where the machine has none."""
 
 from __future__ import annotations
 

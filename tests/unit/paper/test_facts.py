@@ -1,4 +1,4 @@
-"""What the paper says of the runs follows the runs: networks, clock, drift, profiles, claims."""
+"""Sentences of the paper follow the runs: networks, clock, drift, profiles, claims."""
 
 from pathlib import Path
 from typing import Any

@@ -280,7 +280,7 @@ def test_a_class_that_a_tensor_axis_cannot_cut_says_why(name, config, reason) ->
 
 
 def test_the_documents_have_the_table_of_this_checkout(monkeypatch) -> None:
-    """What the parity suite trains is what the strategies say they take."""
+    """The parity suite trains the models that the strategies take."""
     monkeypatch.setattr(
         arithmetic, "_count", lambda model: facts.facts(ModelSpec(**json.loads(model)))
     )

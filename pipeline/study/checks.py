@@ -1,0 +1,128 @@
+"""Contradictions in a run spec whose parts are right by themselves."""
+
+from __future__ import annotations
+
+from pipeline.errors import StudyError
+from pipeline.study.spec import ModelSpec, RunSpec, objective_of
+
+LEAST_PAIR = 5
+"""Positions of two segments of a token each, and the special tokens around them."""
+NODES_OF_ONE_MACHINE = 254
+"""Emulated nodes have addresses of one /24 network."""
+APART = (
+    "GPT2LMHeadModel", "GPTNeoXForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM",
+    "MistralForCausalLM", "PhiForCausalLM", "Qwen3ForCausalLM",
+)  # fmt: skip
+"""Classes of transformers that were seen to keep documents apart by their positions; OPT's do not,
+and say nothing of it."""
+
+
+def check(spec: RunSpec) -> None:
+    """Raise StudyError where the numbers contradict one another."""
+    _check_world(spec)
+    _check_model(spec.model)
+    for _, phase in spec.phases():
+        _check_objective(phase)
+    work = spec.workload
+    _check_phases(spec)
+    if work.earlier_steps + work.untimed_steps >= work.steps:
+        raise StudyError(
+            f"{spec.run_id}: untimed_steps {work.untimed_steps} leaves none of "
+            f"{work.steps - work.earlier_steps} steps to time; lower workload.untimed_steps or "
+            "raise workload.steps"
+        )
+
+
+def _check_world(spec: RunSpec) -> None:
+    backend = {"cpu": "gloo", "cuda": "nccl"}[spec.world.device]
+    if spec.world.backend != backend:
+        raise StudyError(
+            f"{spec.run_id}: backend {spec.world.backend} does not serve device "
+            f"{spec.world.device}; set cluster.backend to {backend}"
+        )
+    if spec.world.network == "emulated" and spec.world.device != "cpu":
+        raise StudyError(
+            f"{spec.run_id}: emulated nodes have no GPUs; set cluster.device to cpu or "
+            "cluster.network to real"
+        )
+    if spec.world.network != "real" and spec.world.nodes > NODES_OF_ONE_MACHINE:
+        raise StudyError(
+            f"{spec.run_id}: one machine cannot be {spec.world.nodes} nodes, at most "
+            f"{NODES_OF_ONE_MACHINE}, the addresses of one /24 network; lower cluster.nodes or "
+            "set cluster.network to real"
+        )
+
+
+def _check_phases(spec: RunSpec) -> None:
+    for phase in spec.workload.phases:
+        if phase.context > spec.model.context:
+            raise StudyError(
+                f"{spec.run_id}: a phase has {phase.context} positions, the model "
+                f"{spec.model.context}; raise model.context, or lower the phase's context"
+            )
+        if spec.world.yardstick:
+            raise StudyError(
+                f"{spec.run_id}: cluster.yardstick measures passes of one shape, and phases have "
+                "several; set it to null"
+            )
+
+
+def _check_model(model: ModelSpec) -> None:
+    if (model.family == "transformers") != bool(model.architecture) or (
+        model.config is not None and not model.architecture
+    ):
+        raise StudyError(
+            f"model.family {model.family} with model.architecture {model.architecture}: name the "
+            "class of a model of transformers for the family transformers, and for no other"
+        )
+    if model.architecture and model.pad_vocab_to:
+        raise StudyError(
+            f"model.pad_vocab_to {model.pad_vocab_to}: models of transformers are not padded; "
+            "leave it out, or raise model.vocab_size, whose further columns then count in the loss"
+        )
+    if model.width % model.num_heads:
+        raise StudyError(
+            f"model.width {model.width} is not a multiple of model.num_heads "
+            f"{model.num_heads}; change one of them"
+        )
+
+
+def _check_objective(spec: RunSpec) -> None:
+    objective, model = spec.objective, spec.model
+    kind = "causal" if objective is None else objective.kind
+    name = model.architecture or model.family
+    if kind != (wanted := objective_of(model)):
+        raise StudyError(
+            f"{spec.run_id}: objective {kind} does not train {name}; use {wanted}: masked is for "
+            "classes named ...ForMaskedLM, masked_next_sentence for BertForPreTraining, causal for "
+            "all others"
+        )
+    if objective is None:
+        return
+    if kind == "causal":
+        if model.architecture and model.architecture not in APART:
+            raise StudyError(
+                f"{spec.run_id}: objective.reset_positions: it is not known that {name} keeps "
+                f"documents apart; leave it out, or use gpt2 or one of {', '.join(APART)}"
+            )
+        return
+    for key, token in objective.tokens.items():
+        if token >= model.vocab_size:
+            raise StudyError(
+                f"{spec.run_id}: objective.{key} {token} is not below model.vocab_size "
+                f"{model.vocab_size}; lower it or raise model.vocab_size"
+            )
+    if len({*objective.tokens.values()}) < len(objective.tokens):
+        raise StudyError(f"{spec.run_id}: {objective.tokens} are not all different; make them so")
+    if kind == "masked_next_sentence" and model.context < LEAST_PAIR:
+        raise StudyError(
+            f"{spec.run_id}: model.context {model.context} has no room for two segments and three "
+            f"special tokens; set it to {LEAST_PAIR} or more"
+        )
+    hidden = objective.share * spec.global_batch_tokens
+    if hidden < 1:
+        raise StudyError(
+            f"{spec.run_id}: objective.share {objective.share:g} hides {hidden:.2g} of the "
+            f"{spec.global_batch_tokens} tokens of a step, so most steps would train on nothing; "
+            "raise it"
+        )
