@@ -1,6 +1,8 @@
 """Options and fixtures of the whole suite."""
 
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput") and (left := untracked() - BEFORE):
         print(f"\nerror: tests left files in the checkout: {', '.join(sorted(left)[:5])}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """Give each test the variables that the session began with: what a rank sets is its own."""
+    before = dict(os.environ)
+    yield
+    if (now := os.environ) != before:
+        for name in now.keys() - before.keys():
+            del now[name]
+        now.update(before)
 
 
 @pytest.fixture(autouse=True)
