@@ -29,8 +29,7 @@ from pipeline.corpus.manifest import Manifest
 from pipeline.errors import SamestepError
 from pipeline.machine.facts import hardware
 from pipeline.study.load import load_study
-from pipeline.watch.show import matrix
-from pipeline.watch.state import Watched
+from pipeline.watch import Watched
 from tests.fake_records import a_verdict
 from tests.hostile.entries import CALIBRATION, MOST, ROOT, Laid
 from tests.hostile.entry import call
@@ -630,5 +629,5 @@ def test_a_study_is_watched_whatever_its_records_hold(laid: Laid, here: Path) ->
         record.write_text(json.dumps(mutant.content))
         watched = Watched(study, here / "r")
         watched.update()
-        matrix(watched)
+        watched.line()
         watched.take_back()

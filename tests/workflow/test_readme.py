@@ -41,7 +41,7 @@ ELSEWHERE = {
         "tests/unit/planner/test_auto.py::test_the_link_decides"
     ),
     "python -m pipeline watch --study my-study.yaml": (
-        "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
+        "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
     ),
     "snakemake --cores all": "tests/workflow/conftest.py::trained",
     "snakemake --cores all figures": WORKFLOW + "test_each_target_by_itself",
@@ -84,7 +84,7 @@ ELSEWHERE = {
         f"{SLURM}test_runs_of_an_ended_allocation_go_on_in_the_next",
     ),
     "python -m pipeline watch --study cluster-check": (
-        "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
+        "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.
