@@ -49,8 +49,7 @@ FENCE_SECONDS = 1.0
 ATTEMPTS = 3
 """Starts of a run that is lost each time, with a process, a node or a port, before that counts."""
 
-SHARED_FOLDER_SECONDS = 60
-"""Time for files of other nodes to show in a shared folder (NFS caches a minute)."""
+SHARED_FOLDER_SECONDS = 60  # NFS caches a minute
 
 
 def train(
@@ -85,7 +84,13 @@ def train(
         record = make_record(run, launch, paths, ended, notes)
         _check_ours(spec, paths, launch.token)
         write_record(paths.out, record)
-        _drop_parts(paths, record.status)
+        # A run that did not end `ok` keeps its checkpoint and its steps.
+        if record.status != "ok" and any(paths.checkpoints.glob("step-*")):
+            fence.release(paths.ranks)
+        else:
+            # Ranks on other nodes may still hold a file open; what is left the next start drops.
+            shutil.rmtree(paths.ranks, ignore_errors=True)
+            shutil.rmtree(paths.checkpoints, ignore_errors=True)
     return record
 
 
@@ -132,16 +137,6 @@ def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:
     """Raise LostError where the folder of the run is no longer this start's."""
     if (reason := fence.lost(paths.ranks, token)) is not None:
         raise LostError(f"{spec.run_id}: {reason}; this start makes no record")
-
-
-def _drop_parts(paths: RunPaths, status: str) -> None:
-    """Drop what the ranks left; a run that did not end `ok` keeps its checkpoint and its steps."""
-    if status != "ok" and any(paths.checkpoints.glob("step-*")):
-        fence.release(paths.ranks)
-        return
-    # Ranks on other nodes may still hold a file open; what is left the next start drops.
-    shutil.rmtree(paths.ranks, ignore_errors=True)
-    shutil.rmtree(paths.checkpoints, ignore_errors=True)
 
 
 def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
@@ -224,16 +219,13 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
     """Wait until what the ranks of other nodes wrote is seen here: their parts, or one's reason."""
+    if not place.scheduler or ended.timed_out:
+        return
     pattern, count = "rank*[0-9].json", layout.num_processes
     if any(ended.exit_codes):
         pattern, count = "rank*.error.json", 1
     deadline = time.monotonic() + SHARED_FOLDER_SECONDS
-    while (
-        place.scheduler
-        and not ended.timed_out
-        and len(list(paths.ranks.glob(pattern))) < count
-        and time.monotonic() < deadline
-    ):
+    while len([*paths.ranks.glob(pattern)]) < count and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
 
 
