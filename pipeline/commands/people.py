@@ -12,7 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import options
-from pipeline.commands import SITE, STUDY, STUDY_OR_RESULTS, Command, command, one_of, option
+from pipeline.commands import (
+    SITE,
+    STUDY,
+    STUDY_OR_RESULTS,
+    Command,
+    arguments_of,
+    command,
+    one_of,
+    option,
+)
 
 COMMANDS: dict[str, Command] = {}
 enter = partial(command, COMMANDS)
@@ -22,25 +31,18 @@ REFRESH_SECONDS = 2.0
 @enter(
     one_of(
         option("--study", type=options.study, help=f"for this study alone: {options.STUDY}"),
-        option("--all", action="store_true", help="print every probe, also what is there"),
         option("--site", action="store_true", help="hold workflow/site.yaml against its cluster"),
-    ),
+    )
 )
 def doctor(args: argparse.Namespace) -> int:
     """Examine this machine: what can run on it, and how to get what is missing.
 
-    `python -m pipeline doctor --study smoke`; without a study for those of one machine, with
-    `--all` for every probe, and with `--site` for what the site file of a cluster asks for. Exit
-    status 0 whatever is missing.
+    `python -m pipeline doctor --study smoke`; without a study for all shipped ones, and with
+    `--site` for what the site file of a cluster asks for. Exit status 0 whatever is missing.
     """
-    from pipeline.doctor.show import examine, lines, show
+    from pipeline.doctor import show, site
 
-    if args.site:
-        from pipeline.doctor.site import probes
-
-        print("\n".join(lines({name: examine(probe) for name, probe in probes().items()})))
-    else:
-        show(args.study, everything=args.all)
+    show.show(site.probes().items() if args.site else show.probes(args.study))
     return 0
 
 
@@ -90,13 +92,7 @@ def check(args: argparse.Namespace) -> int:
     return 0
 
 
-def _planned(parser: argparse.ArgumentParser) -> None:
-    from pipeline.commands import plan
-
-    plan.add_arguments(parser)
-
-
-@enter(_planned)
+@enter(arguments_of("pipeline.commands.plan"))
 def plan(args: argparse.Namespace) -> int:
     """Predict the needs of a study: memory of every cell, runs, time and GPU hours.
 
@@ -120,13 +116,7 @@ def calibrate(args: argparse.Namespace) -> int:
     return predict.calibrate(args)
 
 
-def _predicted(parser: argparse.ArgumentParser) -> None:
-    from pipeline.commands import predict
-
-    predict.add_arguments(parser)
-
-
-@enter(_predicted)
+@enter(arguments_of("pipeline.commands.predict"))
 def predict(args: argparse.Namespace) -> int:
     """Predict step time and memory of training configurations, on hardware that is not here.
 
@@ -174,9 +164,7 @@ def placements(args: argparse.Namespace) -> int:
 
 
 @enter(
-    STUDY,
-    option("--image", type=options.path, help="container image that the ranks run in"),
-    SITE,
+    STUDY, option("--image", type=options.path, help="container image that the ranks run in"), SITE
 )
 def commands(args: argparse.Namespace) -> int:
     """Print the commands that the runs of a study start.
@@ -242,32 +230,27 @@ def allocate(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(STUDY, option("--once", action="store_true", help="print once instead of watching"))
+@enter(STUDY)
 def watch(args: argparse.Namespace) -> int:
-    """Show a study while it runs: the matrix of cells and nodes, with medians as they come.
+    """Show how far a study is while it runs: runs done, the last one's step time, time left.
 
     `python -m pipeline watch --study smoke` reads `results/<study>` and nothing else, so it also
     watches a study that a cluster makes. It ends when all runs have ended, or at Control-C; without
     a terminal it prints once.
     """
-    from rich.console import Console
-    from rich.live import Live
-
     from pipeline.study.load import load_study, results_folder
-    from pipeline.watch.show import matrix
-    from pipeline.watch.state import Watched
+    from pipeline.watch import Watched
 
-    watched = Watched(load_study(args.study), results_folder(args.study))
-    watched.update()
-    console = Console()
-    if args.once or not sys.stdout.isatty():
-        console.print(matrix(watched))
-        return 0
-    with suppress(KeyboardInterrupt), Live(matrix(watched), console=console) as live:
-        while any(run.run_id not in watched.ended for run in watched.planned):
-            time.sleep(REFRESH_SECONDS)
+    watched, shown = Watched(load_study(args.study), results_folder(args.study)), ""
+    with suppress(KeyboardInterrupt):
+        while True:
             watched.update()
-            live.update(matrix(watched))
+            if (line := watched.line()) != shown:
+                shown = line
+                print(line, flush=True)
+            if not sys.stdout.isatty() or len(watched.ended) == len(watched.planned):
+                break
+            time.sleep(REFRESH_SECONDS)
     return 0
 
 
