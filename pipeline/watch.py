@@ -1,8 +1,7 @@
 """A study while it runs: `python -m pipeline watch`, and the one line of `make paper`.
 
 Records are the truth: a run has ended where its record is there and of the same training as its
-spec. The workflow validates records; here they are only read, each once, as they appear. So a study
-may be watched on any machine that sees its results folder. No torch and no pandas.
+spec. They are read, each once, as they appear; the workflow validates them. No torch, no pandas.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import TextIO
 
 from pipeline import strategies
 from pipeline.documents import read_lines, read_made
-from pipeline.errors import MissingError, RecordError, StudyError, UnsupportedError
+from pipeline.errors import MissingError, RecordError, SamestepError, StudyError, UnsupportedError
 from pipeline.machine.processes import exit_status, wait_for_one
 from pipeline.records.record import RUN_FILE, STEPS_FILE
 from pipeline.study.real_time import every_run
@@ -157,8 +156,7 @@ class Follower:
         self._notable = re.compile(NOTABLE.format(study=re.escape(watched.study.name)))
         if isinstance(out, TextIOWrapper):  # labels, whatever the locale
             out.reconfigure(errors="replace")
-        self._offset, self._rule, self._step = 0, "", ""
-        self._shown: tuple[int, str] | None = None
+        self._offset, self._rule, self._step, self._shown = 0, "", "", (-1, "")
         self.told: dict[str, str] = {}
 
     def update(self) -> None:
@@ -222,9 +220,11 @@ def follow(
 ) -> int:
     """Run the workflow of a watched study by `command`, and show its progress; its exit status.
 
-    Its output goes to a new file below `logs/workflow`. `retry`: damaged records are set aside, and
+    Its output goes to a file below `logs/workflow`. `retry`: damaged records are set aside, and
     runs that may end otherwise now are forced to be made again, at the start and after the end.
     """
+    if shutil.which(command[0]) is None:
+        raise SamestepError(f"there is no program {command[0]!r} to run; give one that is there")
     log = watched.results / "logs/workflow" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{getpid()}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     follower = Follower(watched, log, out)

@@ -29,6 +29,7 @@ def probes(study: Path | None = None) -> Iterator[tuple[str, Callable[[], Findin
     Those are the shipped ones, or `study` with its corpus. A strategy whose file cannot be used has
     a probe too, which says so.
     """
+    named = shipped_studies() if study is None else {load_study(study).name: study}
     yield from machine.PROBES.items()
     for name in strategies.names():
         try:
@@ -40,7 +41,6 @@ def probes(study: Path | None = None) -> Iterator[tuple[str, Callable[[], Findin
             yield name, partial(machine.strategy, name)
     if study is not None:
         yield "corpus", partial(corpus, study)
-    named = shipped_studies() if study is None else {load_study(study).name: study}
     for name, path in named.items():
         yield PREFIX + name, partial(cells, path)
 
