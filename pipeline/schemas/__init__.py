@@ -68,7 +68,6 @@ AGAIN = {
     "metrics": "run `python -m pipeline metrics` again",
     "record": "run the training again",
     "spec": "run snakemake again",
-    "sbom": "report it, as `make image` must not write that",
     "step": "run the training again",
     "verdicts": "run `python -m pipeline claims` again",
     "yardstick": "run `python -m pipeline yardstick` again",

@@ -54,7 +54,7 @@ ELSEWHERE = {
         "tests/unit/compare/test_compare.py::test_a_table_is_written"
     ),
     "python -m pipeline artifact --results results/smoke": (
-        "tests/unit/artifact/test_artifact.py::test_the_command_writes_both_files_and_prints_what"
+        "tests/unit/artifact/test_artifact.py::test_the_command_writes_the_description_and_what_is_unmet"
     ),
     "make setup": "Makefile",
     "make archive": "tests/workflow/test_archive.py::archive",
