@@ -58,9 +58,7 @@ def unpack(archive: Path, into: Path) -> Path:
             # The fault is the archive's, not that of a folder which is about to go, and no run of
             # it can be repeated here: in place of any other fix stands that of an archive.
             text = " ".join(str(error).split()).replace(f"{fresh}{os.sep}", "")
-            raise ArchiveError(
-                f"{archive}: {text.rpartition('; ')[0] or text}; {_AGAIN}"
-            ) from None
+            raise ArchiveError(f"{archive}: {text.rpartition('; ')[0] or text}; {_AGAIN}") from None
         final = into / study
         if final.exists() and not (final / layout.SUMS_FILE).is_file():
             raise ArchiveError(f"{final} was not unpacked from an archive; move it away first")

@@ -3,7 +3,7 @@
 Needs and times are those of the records; set-up and analysis leave none. The criteria are those of
 the ACM's badges, version 1.1, https://www.acm.org/publications/policies/artifact-review-and-badging-current.
 A self-check grants nothing: what no file of ours can tell counts as unmet.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DOCUMENTS = ("README.md", "LICENSE", "CITATION.cff", "docs", "envs/requirements
 _FOR_REUSE = ("docs", "tests", "workflow/schemas", "pipeline/strategies", "CHANGELOG.md")
 # A DOI that CITATION.cff has of this work (those of its references are indented further), and
 # prefixes that stand for one: 10.5072 is the test prefix of DataCite.
-_DOI = re.compile(r"^(?:doi| *-? +value): *[\"']?(10\.\d{4,9}/[^\s\"']+)", re.M)
+_DOI = re.compile(r"^(?:doi| {0,2}- value| {2,4}value): *[\"']?(10\.\d{4,9}/[^\s\"']+)", re.M)
 _PLACEHOLDER = re.compile(r"10\.(0000|1234|5072|5555|9999)/|x{3,}|0{5,}|placeholder|todo", re.I)
 
 
@@ -129,15 +129,12 @@ def size(num_bytes: float) -> str:
     """`1.2 MB`, in powers of a thousand, as disks are sold; NaN was not recorded."""
     if math.isnan(num_bytes):
         return "not recorded"
-    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= length:
-            break
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    unit, length = next((one for one in units if num_bytes >= one[1]), units[-1])
     return f"{significant(num_bytes / length, 2)} {unit}"
 
 
-def per_claim(
-    table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]]
-) -> list[tuple[str, ...]]:
+def per_claim(table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Id, verdict, number of runs, time, memory and disk of each tested claim.
 
     Time is the sum over the runs behind the claim, memory the most that the ranks of one of them
@@ -148,7 +145,7 @@ def per_claim(
         "memory": pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum(),
         "disk": pick(table, "run", "record_bytes").set_index("run_id")["value"],
     })  # fmt: skip
-    entries = []
+    entries: list[tuple[str, ...]] = []
     for one in verdicts:
         runs = each.reindex(one["runs"]).dropna(subset=["seconds"])
         if len(runs):

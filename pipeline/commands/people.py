@@ -299,7 +299,7 @@ def compare(args: argparse.Namespace) -> int:
     from pipeline.compare.sets import ResultSet, compare
     from pipeline.compare.times import MARGIN
     from pipeline.errors import ComparisonError
-    from pipeline.records.record import RUN_FILE
+    from pipeline.records import RUN_FILE
 
     pair = (args.one, args.other)
     if args.one.resolve() == args.other.resolve():

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline import strategies
 from pipeline.documents import parse, read_lines, read_made
 from pipeline.errors import MissingError, RecordError, StudyError, UnsupportedError
-from pipeline.records.record import RUN_FILE, STEPS_FILE
+from pipeline.records import RUN_FILE, STEPS_FILE
 from pipeline.study.expansion import cells_of
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import TIMED, RunSpec

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from pipeline.__main__ import main
 from pipeline.metrics.runs import load_run
-from pipeline.records.record import read_record
+from pipeline.records import read_record
 from pipeline.study.study import Study
 from pipeline.watch.show import duration, line, matrix
 from pipeline.watch.state import Watched, medians
