@@ -223,7 +223,7 @@ def _site(laid: Laid) -> Any:
     }  # fmt: skip
 
 
-RUN = "given/runs/single/n1/r0"
+RUN = "runs/single/n1/r0"
 TRAIN = "train --spec PATH --tokens no-tokens --out OUT"
 # A command that ends for want of a table, once it has read what else it is given.
 PAPER = (
