@@ -16,8 +16,7 @@ from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
-from pipeline.records import RunRecord
-from pipeline.records.record import texts
+from pipeline.records import RunRecord, texts
 from pipeline.study.expansion import plugin
 from pipeline.study.spec import RunSpec
 

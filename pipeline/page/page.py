@@ -18,8 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import figures, tables
-from pipeline.claims.types import NOT_TESTABLE
-from pipeline.claims.write import OUTCOMES, count, effect_text, outcome
+from pipeline.claims.types import NOT_TESTABLE, VERDICTS
+from pipeline.claims.write import count, effect_text, outcome
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics.counts import STATUSES
@@ -87,7 +87,7 @@ def render(
     counts = Counter(run["status"] for group in groups for run in group["runs"])
     numbers = collect(study, table, verdicts)
     # Decided claims come first, then what was measured and left open, then the rest.
-    interest = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
+    interest = dict(zip(VERDICTS, (0, 0, 1, 2), strict=True))
     shown = [_verdict(one) for one in sorted(verdicts, key=lambda one: interest[outcome(one)])]
     # Where nothing was sent, or nothing went wrong.
     empty = {
