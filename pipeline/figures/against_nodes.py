@@ -13,8 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from pipeline.figures import panels, theme
-from pipeline.figures.points import Point
-from pipeline.metrics.format import significant, with_interval
+from pipeline.metrics.format import significant
 from pipeline.metrics.select import (
     interval_notes,
     links,
@@ -87,23 +86,13 @@ def _lines(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
     values = values.assign(x=values["nodes"].astype(float) * aside)
     sns.lineplot(
         values, x="x", y="value", ax=axes, legend=False, errorbar=None,
-        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(table, "arm"),
+        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(table),
     )  # fmt: skip
     for cell, rows in values.groupby("cell", sort=False):
         spread = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
         colour = looks[str(cell)].colour
         axes.errorbar(rows["x"], rows["value"], spread, fmt="none", ecolor=colour,
                       elinewidth=1.3, capsize=3, zorder=4)  # fmt: skip
-    for row in records(values):
-        axes.add_artist(Point(row["x"], row["value"], _words(row)))
-
-
-def _words(row: Mapping[str, Any]) -> str:
-    """Cell, nodes, value with its interval and the number of runs, as a title over the point."""
-    unit = "" if row["unit"] == "1" else f" {row['unit']}"
-    value = with_interval(row["value"], row["low"], row["high"])
-    place = f"{row['label']}, {plural(int(row['nodes']), 'node')}"
-    return f"{place}: {value}{unit}, {plural(int(row['n']), 'run')}"
 
 
 def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str) -> Figure:
@@ -117,7 +106,7 @@ def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str)
         own = records(over_it.sort_values("value", ascending=False))
         for place, row in enumerate(own):
             ends = (row["low"], row["high"])
-            panels.mark(axes, row["value"], place, ends, looks[row["cell"]], _words(row))
+            panels.mark(axes, row["value"], place, ends, looks[row["cell"]])
             text = significant(row["value"])
             axes.text(1.03 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
         names = [

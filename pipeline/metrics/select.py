@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from pipeline.study.expansion import FALLBACK
-from pipeline.study.profiling import MARKED
 
 _NETWORKS = {
     "emulated": "emulated nodes on one machine",
@@ -203,13 +202,6 @@ def not_profiled(table: pd.DataFrame) -> list[str]:
         row for row in records(not_ok(table, "profile")) if tuple(row[k] for k in keys) not in same
     ]
     return [f"{_missing(row)} ({row['reason']})" for row in others]
-
-
-def unmarked(table: pd.DataFrame) -> list[str]:
-    """Cells whose profiled runs saw no phase of the step, because their strategy marks none."""
-    marked = pick(table, "cell", *(f"phase_mean_seconds:{name}" for name in MARKED))
-    seen = marked.groupby("cell", sort=False)["value"].sum()
-    return [str(cell) for cell in seen.index[seen == 0]]
 
 
 def setting(table: pd.DataFrame) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +44,7 @@ _SECTIONS = (
      ("what_if",)),
     ("memory", "How much memory does it take?", "Memory", (), ("memory",)),
 )  # fmt: skip
-_SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
+_SCRIPTS = ("runs.js", "tables.js", "cues.js")
 # What the first screen and the runs show.
 _RESULT = (("throughput",), ("summary",))
 _RUN_TABLES = ("status",)
@@ -56,7 +55,6 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 # A path of more than three parts, of which the first ones only say where a checkout was.
 _LONG_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/:\"'<>|]+/)+((?:[^\s/:\"'<>|]+/){2}[^\s/:\"'<>|]+)")
-_POINT = re.compile(r'<circle class="point" cx="([\d.]+)%" cy="([\d.]+)%"[^>]*><title>([^<]*)<')
 
 
 @dataclass(frozen=True)
@@ -160,25 +158,18 @@ def _unnamed() -> tuple[list[str], list[str]]:
 
 
 def _figure(folder: Path, name: str) -> dict[str, Any]:
-    """A figure as a data URI, with its words; in an image it runs no script and shows no title.
-
-    The points are those that the file itself names (`pipeline.figures.points.Point`).
-    """
+    """A figure as a data URI, with its words; in an image it runs no script."""
     path = folder / f"{name}.svg"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
-    drawing = path.read_bytes()
+    source = base64.b64encode(path.read_bytes()).decode("ascii")
     caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
         "caption": caption,
         "alt": f"{title}: {caption.split('. ')[0]}",
-        "source": f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode('ascii')}",
-        "points": [
-            {"left": left, "top": top, "text": html.unescape(text)}
-            for left, top, text in _POINT.findall(drawing.decode("utf-8"))
-        ],
+        "source": f"data:image/svg+xml;base64,{source}",
     }
 
 
