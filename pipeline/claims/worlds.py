@@ -17,7 +17,6 @@ import pandas as pd
 
 from pipeline import strategies
 from pipeline.claims.types import Selector
-from pipeline.metrics.labels import spoken
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.select import pick, records
 from pipeline.study.link import LinkSpec
@@ -82,8 +81,8 @@ class Evidence:
 
     @cached_property
     def groups(self) -> list[dict[str, Any]]:
-        """One row for each cell and node count, with the labels of sentences."""
-        return records(spoken(pick(self.table, "cell", "num_ok")))
+        """One row for each cell and node count."""
+        return records(pick(self.table, "cell", "num_ok"))
 
     @cached_property
     def options(self) -> dict[str, Mapping[str, Any]]:

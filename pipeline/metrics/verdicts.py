@@ -6,8 +6,7 @@ Figures, tables and the paper write `faster` or `slower` only where a verdict sa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -51,44 +50,26 @@ class Verdict:
 
 def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
     """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
-    if (found := _verdict(table, one, other=other[0], other_nodes=other[1])) is not None:
-        return found
-    found = _verdict(table, other, other=one[0], other_nodes=one[1])
-    if found is None:
-        return None
-    # The inverse ratio: `b` over `a` from `a` over `b`.
-    verdict = {FASTER: SLOWER, SLOWER: FASTER}.get(found.verdict, found.verdict)
-    return replace(
-        found, verdict=verdict, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low
-    )
-
-
-def faster_than_base(table: pd.DataFrame, cell: str, nodes: int, base: str) -> Verdict | None:
-    """Is `cell` at `nodes` faster than the base of its speedup, named as in the column `base`?
-
-    None where the cell is its own base.
-    """
-    return _verdict(table, (cell, nodes), base=base)
-
-
-def _verdict(table: pd.DataFrame, one: tuple[str, int], **against: Any) -> Verdict | None:
-    """The comparison of a cell whose columns have these values; None where there is none."""
-    rows = table[(table["level"] == "comparison") & (table["cell"] == one[0])]
-    rows = rows[rows["nodes"] == one[1]]
-    for column, value in against.items():
-        rows = rows[rows[column] == value]
-    if rows.empty:
+    planned = table[table["level"] == "comparison"]
+    for asked, met in ((one, other), (other, one)):
+        rows = planned[(planned["cell"] == asked[0]) & (planned["nodes"] == asked[1])]
+        rows = rows[(rows["other"] == met[0]) & (rows["other_nodes"] == met[1])]
+        if not rows.empty:
+            break
+    else:
         return None
     by_metric = {row["metric"]: row for row in records(rows)}
     text, nan = str(by_metric["speed_verdict"]["text"]), math.nan
     if "rate_ratio" not in by_metric:
         return Verdict(text, nan, nan, nan, nan, nan, n=0)
-    value = {metric: float(row["value"]) for metric, row in by_metric.items()}
-    ratio = by_metric["rate_ratio"]
-    return Verdict(
-        text, value["rate_ratio"], float(ratio["low"]), float(ratio["high"]), value["p_value"],
-        value["effect_size"], int(ratio["n"]),
-    )  # fmt: skip
+    ratio, p_value, effect = (by_metric[m] for m in ("rate_ratio", "p_value", "effect_size"))
+    value, low, high = (float(ratio[name]) for name in ("value", "low", "high"))
+    if asked != one:
+        # The inverse ratio: `b` over `a` from `a` over `b`.
+        text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
+        value, low, high = 1 / value, 1 / high, 1 / low
+    n, p = int(ratio["n"]), float(p_value["value"])
+    return Verdict(text, value, low, high, p, float(effect["value"]), n)
 
 
 _PAIR = [*KEYS, "other", "other_nodes"]

@@ -19,7 +19,6 @@ from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import LEVELS, run_counts
 from pipeline.metrics.format import NONE
 from pipeline.metrics.headline import headline
-from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
     cells,
     listed,
@@ -42,6 +41,10 @@ from pipeline.text import markdown_code
 _MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
+_OPTIMISERS = {
+    "adamw": {"label": "AdamW", "source": "loshchilov2019"},
+    "lamb": {"label": "LAMB", "source": "you2020"},
+}
 MOST_COMPARED = 20
 """Cells of which a matrix, a column for each, is as wide as a page."""
 
@@ -65,7 +68,8 @@ def collect(
             "source": source,
             "vocabulary": f"{study.model.vocab_size:,}",
         },
-        "optimiser": _optimiser(study),
+        "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()}
+        | _OPTIMISERS[study.content["optimiser"]["name"]],
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
         "emulation": facts.emulation(table),
@@ -81,7 +85,7 @@ def collect(
         "measurement": facts.measurement(table),
         "parity": facts.parity(table),
         "loss": facts.loss(table),
-        "split": facts.split(spoken(table)),
+        "split": facts.split(table),
         "claims": facts.claims(verdicts),
         "date": {"iso": day, "text": f"{number} {_MONTHS[month - 1]} {year}",
                  "year": year, "month": month, "day": number},
@@ -154,22 +158,22 @@ def _corpus(study: Study) -> dict[str, Any]:
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
 
 
-def _optimiser(study: Study) -> dict[str, str]:
-    named = dict(study.content["optimiser"])
-    label, source = {"adamw": ("AdamW", "loshchilov2019"), "lamb": ("LAMB", "you2020")}[
-        named["name"]
-    ]
-    return {key: _plain(value) for key, value in named.items()} | {"label": label, "source": source}
-
-
 def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     work, runs = study.workload, pick(table, "run", "status")
+    # All cells share the batch of a step, or under weak scaling that of each device.
+    batch_differs = runs["global_batch"].nunique() > 1
+    each = (runs["global_batch"] / runs["data_devices"]).nunique()
+    per_device = bool((runs["scaling"] == "weak").all()) and each == 1
     return {
         "scaling": work.scaling,
         "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
         "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
-        **_batch_words(runs),
-        "batch_differs": runs["global_batch"].nunique() > 1,
+        "equal": not batch_differs or per_device,
+        "same": "the same optimisation step on the same batch" if not batch_differs
+        else "the same optimisation step on the same batch per device, so that the whole grows with "
+        "them" if per_device
+        else "optimisation steps on batches that differ between its cells",
+        "batch_differs": batch_differs,
         "speedup": speedup_name(table),
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
         "steps": plural(work.steps, "step"),
@@ -182,17 +186,6 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _batch_words(runs: pd.DataFrame) -> dict[str, Any]:
-    """What all cells share in a step, in words: the batch, or that of each device."""
-    per_device = runs["global_batch"] / runs["data_devices"]
-    step = "the same optimisation step on the same batch"
-    if runs["global_batch"].nunique() <= 1:
-        return {"equal": True, "same": step}
-    if (runs["scaling"] == "weak").all() and per_device.nunique() == 1:
-        return {"equal": True, "same": f"{step} per device, so that the whole grows with them"}
-    return {"equal": False, "same": "optimisation steps on batches that differ between its cells"}
-
-
 def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     cluster, runs = study.cluster, pick(table, "run", "status")
     networks = set(runs["network"])
@@ -203,7 +196,6 @@ def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "emulated": "emulated" in networks,
         "loopback": "loopback" in networks,
         "real": bool(((runs["network"] == "real") & (runs["nodes"] > 1)).any()),
-        "mixed": len(networks) > 1,
         "backend": cluster.backend,
         "ranks_per_node": plural(cluster.ranks_per_node, "rank"),
         "largest_world": int(together.max()) if len(together) else 0,

@@ -281,7 +281,12 @@ def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
             found.append((item, " to ".join(ends)))
     if len(stalled := value.get("stalled", none)):
         found.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
+    tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
+    found.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
     found.append(("Order of runs", fact(table, "order_kept")))
+    order = table[table["metric"] == "order_drift"].iloc[0]
+    change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
+    found.append(("Drift over that order", f"{order['text']}{change}"))
     if len(clock := value.get("timer_overhead_seconds", none)):
         share = probability(100 * value["timer_overhead_share"].max())
         slowest = significant(1e6 * clock.max(), 2)
