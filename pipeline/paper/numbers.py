@@ -164,15 +164,17 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     batch_differs = runs["global_batch"].nunique() > 1
     each = (runs["global_batch"] / runs["data_devices"]).nunique()
     per_device = bool((runs["scaling"] == "weak").all()) and each == 1
+    same = "the same optimisation step on the same batch"
+    if batch_differs and per_device:
+        same += " per device, so that the whole grows with them"
+    elif batch_differs:
+        same = "optimisation steps on batches that differ between its cells"
     return {
         "scaling": work.scaling,
         "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
         "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
         "equal": not batch_differs or per_device,
-        "same": "the same optimisation step on the same batch" if not batch_differs
-        else "the same optimisation step on the same batch per device, so that the whole grows with "
-        "them" if per_device
-        else "optimisation steps on batches that differ between its cells",
+        "same": same,
         "batch_differs": batch_differs,
         "speedup": speedup_name(table),
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),

@@ -15,7 +15,7 @@ from pipeline.metrics.headline import last_place
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.select import KEYS, beside, bounds_of, fact, pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.tables.columns import Table
+from pipeline.tables.declared import Table
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""
@@ -127,20 +127,18 @@ def memory_of_ranks(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     above = found["peak_memory_bytes"] - found["base_memory_bytes"]
     for name in ("predicted", "formula"):
         found[f"{name}_ratio"] = (found[f"{name}_memory_bytes"] / above).where(above > 0)
-    # Rank 0 and the largest of the others, where that differs; a cell that never ran stays.
-    others = found[found["rank"] > 0].sort_values(
-        "peak_memory_bytes", ascending=False, kind="stable"
-    )
-    largest = others.drop_duplicates(KEYS).reset_index()
-    root = found[found["rank"] == 0].set_index(KEYS)
-    first = root.reindex(pd.MultiIndex.from_frame(largest[KEYS]))
-    peak = "peak_memory_bytes"
-    differs = ~np.isclose(largest[peak], first[peak], rtol=_ALIKE)
-    for name in _PREDICTED:
-        differs |= (largest[name] != first[name].to_numpy()) & largest[name].notna().to_numpy()
-    keep = found["rank"].isna() | (found["rank"] == 0)
-    keep |= found.index.isin(largest.loc[differs, "index"])
-    return found[keep].reset_index(drop=True)
+    kept = []
+    for _, part in found.groupby(KEYS, sort=False):
+        # Rank 0, or the one row of a cell that never ran, and the largest of the others.
+        first, others = part.iloc[:1], part.iloc[1:]
+        kept.append(first)
+        if len(others):
+            largest = others.loc[[others["peak_memory_bytes"].idxmax()]]
+            peaks = largest["peak_memory_bytes"], first["peak_memory_bytes"]
+            same = np.array_equal(largest[_PREDICTED], first[_PREDICTED])
+            if not (same and np.allclose(*peaks, rtol=_ALIKE)):
+                kept.append(largest)
+    return pd.concat(kept, ignore_index=True)
 
 
 def beside_datasheets(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
