@@ -10,6 +10,7 @@ import pandas as pd
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
 from pipeline.claims.write import compound, count, counted, effect_text, outcome, total
+from pipeline.emulation.cores import OWN, PACED
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.emulation import bias_of
@@ -38,10 +39,10 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
         "mtu": listed(f"{one:g}" for one in sorted(pick(table, "run", "mtu")["value"].unique())),
         "cores": f"{pick(table, 'run', 'cores_per_node')['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
-        # Runs of earlier versions had no yardstick, shared cores otherwise, or TCP in real time.
-        "as_today": set(pick(table, "run", "shares")["text"]) == {"paced"}
-        and not pick(table, "run", "machine_speed").empty
+        # Nodes of earlier versions shared cores otherwise, or had TCP in real time.
+        "as_today": {*pick(table, "run", "shares")["text"]} <= {OWN, PACED}
         and len(pick(table, "run", "tcp_congestion_control")) == len(dilation),
+        "yardstick": not pick(table, "run", "machine_speed").empty,
         "accuracy": {
             "measured": bias_of(table) is not None,
             "runs": plural(len(real), "run"),

@@ -272,7 +272,7 @@ SENDS = Table(
         text("Calls", "calls"),
     ),
     rows="sent_by_axis",
-    show="links_together",
+    show="same_over_links",
     needs="profile",
 )
 LAYOUTS = Table(

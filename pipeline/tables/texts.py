@@ -31,14 +31,17 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
     return {**found, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
 
 
-def links_together(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
-    """As `shown`, rows that are the same over several links once, with the names of these."""
-    found = shown(frame, declared)
+def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
+    """As `shown`, rows that are the same over several links once."""
+    return links_together(shown(frame, declared))
+
+
+def links_together(found: pd.DataFrame) -> pd.DataFrame:
+    """Rows that differ in their `Link` alone once, with the names of all of these links."""
     if "Link" not in found:
         return found
     others = [name for name in found if name != "Link"]
-    links = found.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()
-    return links[list(found)]
+    return found.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()[list(found)]
 
 
 def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:

@@ -56,15 +56,11 @@ def test_each_ratio_is_a_point_of_its_cell_with_its_interval(table, figure) -> N
     assert ends == found[["low", "high"]].to_numpy().tolist()
 
 
-def test_every_point_has_a_height_of_its_own_in_the_band_of_its_condition(figure: Figure) -> None:
+def test_every_point_has_a_height_of_its_own_in_the_band_of_its_condition(table, figure) -> None:
     heights = [height for _, height, _, _ in points(figure.axes[0])]
     assert len(set(heights)) == 12 and min(np.diff(sorted(heights))) > 0.2
     assert [round(height) for height in heights] == [n for n in range(4) for _ in range(3)]
-
-
-def test_a_line_stands_at_one_and_the_axis_holds_all(table: pd.DataFrame, figure: Figure) -> None:
     axes, found = figure.axes[0], against_plain(table)
-    assert [1.0, 1.0] in [list(np.asarray(line.get_xdata())) for line in axes.lines]
     low, high = axes.get_xlim()
     assert low < found["low"].min() and high > found["high"].max()
     assert 2 <= len(axes.get_xticks()) <= 9 and 1.0 in axes.get_xticks()
@@ -75,8 +71,7 @@ def test_it_says_what_the_conditions_are_and_what_they_are_held_against(figure: 
     for part in ("straggler one node at 0.5 speed", "jitter 0.3",
                   "asymmetric receives 250 Mbit/s", "oversubscribed uplink 1 Gbit/s"):  # fmt: skip
         assert part in text
-    assert "jitter jitter" not in text
-    assert "Without a condition, links of 1 Gbit/s: sps-plain 221 ms" in text
+    assert "jitter jitter" not in text and "Without a condition: links of 1 Gbit/s." in text
     assert "Bars: 95 % interval of a ratio of medians of 6 and 6 repeats." in text
 
 

@@ -52,18 +52,10 @@ def on(**facts: Any) -> Callable[[dict[str, Any]], None]:
     [
         (changed("execution", "network", value="loopback"), "network emulated and loopback"),
         (changed("execution", "emulation", "mtu", value=1500), "MTU 1500 and 9000"),
-        (changed("execution", "emulation", "dilation", value=4), "dilation 1 and 4"),
-        (changed("execution", "threads_per_rank", value=4), "threads per rank 1 and 4"),
-        (changed("hardware", "cpu_model", value="Other"), "processor Other and Synthetic CPU"),
         (on(cpu_model="Other"), "processor Other and Synthetic CPU"),
         (changed("hardware", "gpus", value=["V100", "V100"]), "GPU V100 and none"),
-        (changed("versions", "torch", value="2.12"), "torch 2.12 and 2.13.0"),
         (changed("provenance", "git_commit", value="f" * 40), f"commit {'0' * 12} and {'f' * 12}"),
         (changed("provenance", "git_dirty", value=True), f"{'0' * 12} and {'0' * 12} with changes"),
-        (
-            changed("provenance", "image_digest", value="sha256:a"),
-            "image none (on the host) and sh",
-        ),
     ],
 )
 def test_what_differs_is_named(change: Callable[[dict[str, Any]], None], said: str) -> None:
@@ -96,10 +88,8 @@ def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path)
         "kernel": "Linux 6.1.0", "steal_share": "0.2",
     }  # fmt: skip
     shown = made("environment", table)[0].set_index("item")["value"].to_dict()
-    assert shown["Kernel"] == "Linux 6.1.0" and shown["Host"] == "node0"
-    assert shown["Time taken by the host [%]"] == "20"
-    assert "NCCL" not in shown
-    assert shown["Clock of the cores [MHz]"] == "2,000"
+    assert shown["Kernel"] == "Linux 6.1.0" and "NCCL" not in shown
+    assert (shown["Time taken by the host [%]"], shown["Clock of the cores [MHz]"]) == ("20", "2,000")
 
 
 def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:

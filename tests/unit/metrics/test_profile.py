@@ -17,7 +17,7 @@ from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.records import RunRecord, Step
-from pipeline.study.profiling import IN_STEP, PHASES, profiled
+from pipeline.study.profiling import IN_STEP, profiled
 from pipeline.study.study import Study
 from tests.fake_records import (
     edit_steps,
@@ -74,28 +74,11 @@ def test_phases_of_unequal_ranks_add_up_to_the_step_of_all_other_figures(parts) 
     assert each[list(IN_STEP)].sum(axis=1).to_numpy() == pytest.approx(load_run(record, {}).seconds)
 
 
-def test_shares_of_one_run_have_no_interval(table: pd.DataFrame) -> None:
-    shares = [cell(table, f"phase_share:{name}") for name in IN_STEP]
-    assert sum(share["value"] for share in shares) == pytest.approx(1)
-    assert all(pd.isna(share["low"]) and pd.isna(share["high"]) for share in shares)
-    assert shares[0]["interval"].startswith("no interval: under 6 runs")
-    assert cell(table, "phase_share:communication", "single", 1)["value"] == 0
-
-
 def slower_and_worse(step: Step) -> Step:
     """Twice the time and a quarter more loss."""
     assert step.phases is not None and step.loss is not None
     doubled = {name: 2 * seconds for name, seconds in step.phases.items()}
     return replace(step, loss=step.loss * 1.25, seconds=step.seconds * 2, phases=doubled)
-
-
-def test_every_rank_has_its_own_rows(table: pd.DataFrame) -> None:
-    rows = pick(table, "profile", "phase_seconds:communication")
-    own = rows[(rows["cell"] == "dps") & (rows["nodes"] == 4)]
-    assert list(own["rank"]) == [0, 1, 2, 3]
-    assert set(own["run_id"]) == {"fake/dps/n4/p0"}
-    every = pick(table, "profile", *(f"phase_seconds:{name}" for name in PHASES))
-    assert len(every) == len(rows) * len(PHASES)
 
 
 def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_path: Path) -> None:

@@ -61,9 +61,3 @@ def test_a_cell_that_never_ran_keeps_its_line_of_dashes(table) -> None:
     last = made("memory", table)[1].iloc[-1]
     assert last["Cell"].startswith("Horovod + Apex")
     assert set(last[["Rank", "Measured", "Base", "Model", "Ratio"]]) == {"\N{EN DASH}"}
-
-
-def test_nothing_above_the_base_has_no_ratio(table) -> None:
-    small = table.copy()
-    small.loc[small["metric"] == "peak_memory_bytes", "value"] = 1.0
-    assert set(made("memory", small)[1]["Ratio"]) == {"\N{EN DASH}"}
