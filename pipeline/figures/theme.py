@@ -166,7 +166,8 @@ def finish(
     notes = [f"Mixed runs: {note}." for note in mixed_notes(table)]
     if missing := missing_cells(table):
         notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
-    notes.append(f"{setting(table)}; {repeats(table)}. {remark}" + (f" Cells: {key}." if key else ""))
+    remark += f" Cells: {key}." if key else ""
+    notes.append(f"{setting(table)}; {repeats(table)}. {remark}")
     text = "\n".join(
         textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)
         for note in notes

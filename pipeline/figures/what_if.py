@@ -15,10 +15,10 @@ CAPTION = (
     "Step time under a condition over the step time of the same cell, on as many nodes, over the "
     "same link without it, which the table of conditions gives: ratio of medians with its "
     "interval; at the line nothing changes. 'One node at' a speed is a straggler: the last node "
-    "computes at this share of the speed of the others. 'Jitter' lengthens the computation of every node in every step by a share drawn "
-    "from 0 to the number. 'Receives' is an asymmetric link: towards a node it has this rate "
-    "instead. 'Uplink' is an oversubscribed network: half of the nodes at each of two switches, "
-    "joined by one cable of this rate. The axis is logarithmic."
+    "computes at this share of the speed of the others. 'Jitter' lengthens the computation of "
+    "every node in every step by a share drawn from 0 to the number. 'Receives' is an asymmetric "
+    "link: towards a node it has this rate instead. 'Uplink' is an oversubscribed network: half of "
+    "the nodes at each of two switches, joined by one cable of this rate. The axis is logarithmic."
 )
 COMPARES = {"precision"}
 NEEDS = "conditions"

@@ -116,6 +116,7 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
     """Who wins, and what else was measured; no winner without a decided comparison."""
     if same.empty:
         return "", ""
+
     def rate(row: Mapping[str, Any]) -> str:
         return with_interval(row["value"], row["low"], row["high"])
 

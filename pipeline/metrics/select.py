@@ -150,8 +150,8 @@ def few(items: Iterable[object]) -> str:
 def not_ok(table: pd.DataFrame, level: str = "run") -> list[dict[str, Any]]:
     """Runs that did not finish: one for each cell, status and reason, with the nodes it was at.
 
-    `sentence` is that in words, without the reason; `level` is `run` for the timed runs, `profile` for
-    the profiled ones.
+    `sentence` is that in words, without the reason; `level` is `run` for the timed runs, `profile`
+    for the profiled ones.
     """
     status, found = pick(table, level, "status"), []
     keys = ["cell_order", "cell", "label", "text", "reason"]

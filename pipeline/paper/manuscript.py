@@ -84,7 +84,7 @@ def _template(source: str) -> Template:
     def escaped(value: object) -> str:
         return value if isinstance(value, _Markdown) else markdown(str(value))
 
-    environment = Environment(
+    environment = Environment(  # noqa: S701
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=escaped
     )
     environment.filters["code"] = lambda value: _Markdown(markdown_code(str(value)))

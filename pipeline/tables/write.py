@@ -72,9 +72,8 @@ def to_markdown(shown: pd.DataFrame) -> str:
         f"{'' if right else ':'}{'-' * (_shown_width(shown[name]) + 1)}{':' if right else ''}"
         for name, right in zip(shown.columns, rights, strict=True)
     ]
-    return "\n".join(
-        [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(r)} |" for r in body), ""]
-    )
+    lines = [f"| {' | '.join(row)} |\n" for row in (head, *body)]
+    return "".join([lines[0], f"|{'|'.join(rule)}|\n", *lines[1:]])
 
 
 def _shown_width(column: pd.Series) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,11 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from pipeline.metrics.build import build
 from pipeline.metrics.format import significant
 from pipeline.study.profiling import IN_STEP
-from pipeline.study.study import Study
-from tests.fake_records import fail, make_study, make_table, row_of, write_records
+from tests.fake_records import make_table, row_of
 from tests.unit.figures.drawn import draw, words
 
 PROFILED = {"profile": {"steps": 8}, "repeats": 2}
@@ -70,16 +67,3 @@ def test_it_says_what_the_bars_are_and_what_they_cannot_tell(table, figure) -> N
 def without_marks(table: pd.DataFrame) -> None:
     marked = table["metric"].str.startswith("phase_mean_seconds:") & (table["cell"] == "dps")
     table.loc[marked & ~table["metric"].str.endswith((":rest", ":data")), "value"] = 0.0
-
-
-def test_a_profiled_run_that_failed_alone_is_named_once(tmp_path: Path) -> None:
-    study = make_study(**PROFILED)
-    runs = write_records(
-        tmp_path,
-        study,
-        lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
-    )
-    said = words(draw("time_split", build(Study.of(study), runs)))
-    assert said.count("(no memory)") == 1
-    assert "Not profiled: Distributed Parameter Server (DDP): oom in 3 of 3 runs" in said
-    assert said.count(": unsupported in ") == 1 and "apex.amp is not importable" not in said

@@ -28,13 +28,6 @@ def figure(table: pd.DataFrame) -> Figure:
     return draw("what_if", table)
 
 
-@pytest.fixture(scope="module")
-def profiled() -> pd.DataFrame:
-    """Every arm on four nodes and only the single device on one, as in the study `what-if`."""
-    cluster = CONDITIONED | {"nodes": [4]}
-    return make_table(repeats=1, cluster=cluster, cells=CELLS, profile={"steps": 4})
-
-
 def points(axes: Axes) -> list[tuple[float, float, str, str]]:
     """Ratio, height, colour and marker of each point."""
     return [
@@ -108,16 +101,6 @@ def test_no_text_lies_over_another_also_on_four_node_counts(links: Any) -> None:
     made = draw("what_if", make_table(repeats=1, cluster=cluster, cells=CELLS[:3], workload=work))
     assert [axes.get_title() for axes in made.axes] == [f"{n} nodes" for n in (2, 4, 8, 16)]
     assert overlapping(made) == []
-
-
-@pytest.mark.parametrize("name", ["throughput", "speedup", "step_time", "time_split"])
-def test_the_other_figures_of_such_a_study_fit_on_a_page(name: str, profiled: pd.DataFrame) -> None:
-    made = draw(name, profiled)
-    assert overlapping(made) == []
-    assert made.get_figheight() < 1.5 * made.get_figwidth()
-    if name == "time_split":
-        titles = [" ".join(axes.get_title().split()) for axes in made.axes]
-        assert any(title.endswith("1 Gbit/s, jitter 0.3") for title in titles)
 
 
 def test_without_a_pair_that_finished_it_says_so() -> None:

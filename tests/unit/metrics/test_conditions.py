@@ -76,12 +76,3 @@ def test_each_rate_has_its_own_reference() -> None:
     made = against_plain(make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CELLS))
     pairs = dict(zip(made["cell"], made["plain"], strict=True))
     assert pairs["dps-j"] == "dps-plain" and pairs["dps-j-slow"] == "dps-plain-slow"
-
-
-def test_what_fell_back_to_the_loopback_was_under_no_condition() -> None:
-    fell = make_table(repeats=2, cluster=CLUSTER, cells=CELLS, fell_back=lambda spec: True)
-    assert against_plain(fell).empty
-    part = make_table(
-        repeats=2, cluster=CLUSTER, cells=CELLS, fell_back=lambda spec: spec.cell == "dps-plain"
-    )
-    assert set(against_plain(part)["arm"]) == {"sps", "horovod"}

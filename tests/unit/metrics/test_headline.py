@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pipeline.metrics.headline import headline
-from pipeline.metrics.select import few
 from tests.fake_records import make_study, make_table
 
 SHORT = make_study()["workload"] | {"steps": 6, "untimed_steps": 2}
@@ -16,13 +13,6 @@ def cells(*strategies: str) -> list[dict[str, str]]:
         {"name": f"c{n}", "label": f"Cell {n}", "strategy": strategy, "precision": "fp32"}
         for n, strategy in enumerate(strategies)
     ]
-
-
-@pytest.mark.parametrize(
-    ("count", "words"), [(4, "0, 1, 2 and 3"), (5, "0, 1, 2 and 2 more"), (1, "0"), (0, "")]
-)
-def test_of_many_things_some_are_named_and_the_others_counted(count: int, words: str) -> None:
-    assert few(range(count)) == words
 
 
 def test_a_winner_of_many_is_compared_with_three() -> None:

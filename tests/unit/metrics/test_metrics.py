@@ -53,15 +53,6 @@ def test_a_speedup_has_a_base_and_the_cell_itself_at_its_fewest_nodes(table: pd.
     assert found["value"] == pytest.approx(many / few) and found["base"] == "dps, 1 node"
 
 
-def test_without_single_the_base_is_the_cell_itself(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    study["cells"] = [cell for cell in study["cells"] if cell["name"] == "dps-amp"]
-    write_records(tmp_path, study)
-    own = build(Study.of(study), tmp_path)
-    assert row_of(own, "speedup", "dps-amp", 2)["base"] == "dps-amp, 1 node"
-    assert row_of(own, "speedup", "dps-amp", 1)["value"] == 1.0
-
-
 def test_the_time_of_a_run_is_the_median_of_its_timed_steps_by_the_slowest_rank(
     table: pd.DataFrame, runs: Path
 ) -> None:
@@ -110,23 +101,6 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     notes = " ".join(missing_notes(table))
     assert "oom in 1 of 3 runs at 4 nodes" in notes
     assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
-
-
-def test_labels_name_library_and_type(table: pd.DataFrame) -> None:
-    labels = dict(table.dropna(subset=["cell"])[["cell", "label"]].to_numpy())
-    assert labels["dps-amp"].endswith("[torch amp O1, bf16]")
-    assert labels["horovod-apex"].endswith("[apex_o1 (did not run)]")
-    assert labels["dps"] == "Distributed Parameter Server (DDP)"
-
-
-def test_parity_of_equal_cells(table: pd.DataFrame) -> None:
-    verdicts = pick(table, "cell", "parity_verdict")
-    assert set(verdicts["text"]) == {"equal"}
-    assert set(verdicts.loc[verdicts["cell"] == "dps-amp", "base"]) == {
-        "single, 1 node",
-        "dps-amp, 1 node",
-    }
-    assert verdicts[verdicts["cell"] == "single"].empty
 
 
 @pytest.mark.parametrize(

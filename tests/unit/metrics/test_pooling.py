@@ -12,7 +12,6 @@ from pipeline.metrics.facts import circumstances, mixed
 from pipeline.metrics.select import mixed_notes, pick
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
-from pipeline.tables.write import made
 from tests.fake_records import (
     EMULATED,
     edit_record,
@@ -69,27 +68,6 @@ def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
     run, other = run_on(), run_on()
     on(kernel="Linux 7")(other)
     assert "kernel" in circumstances(other) and mixed([run, other]) == ""
-
-
-def test_what_ranks_tell_of_their_machines_stands_beside_the_run(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    write_records(tmp_path, study)
-
-    def tell(run: dict[str, Any]) -> None:
-        for rank, share in zip(run["ranks"], (0.01, 0.2), strict=True):
-            rank |= {"environment": rank_environment(), "steal_share": share}
-            rank |= {"cores": [rank["rank"]], "cpu_mhz": 2000.0 + rank["rank"]}
-
-    edit_record(tmp_path / "dps/n2/r0", tell)
-    table = build(Study.of(study), tmp_path)
-    told = pick(table, "run", "kernel", "steal_share")
-    assert set(told["run_id"]) == {"fake/dps/n2/r0"}
-    assert told.set_index("metric")["text"].to_dict() == {
-        "kernel": "Linux 6.1.0", "steal_share": "0.2",
-    }  # fmt: skip
-    shown = made("environment", table)[0].set_index("item")["value"].to_dict()
-    assert shown["Kernel"] == "Linux 6.1.0" and "NCCL" not in shown
-    assert (shown["Time taken by the host [%]"], shown["Clock of the cores [MHz]"]) == ("20", "2,000")
 
 
 def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:

@@ -49,18 +49,6 @@ def test_nothing_but_the_rows_about_profiles_comes_from_a_profiled_run(table: pd
     assert not table[table["level"] != "profile"]["run_id"].str.contains("/p").any()
 
 
-def test_mean_phases_add_up_to_the_mean_step_of_the_slowest_rank(table: pd.DataFrame) -> None:
-    record = next(
-        make_record(s) for s in profiled(Study.of(STUDY)) if (s.cell, s.world.nodes) == ("dps", 4)
-    )
-    timed = [step for step in record.steps if step.timed]
-    assert {step.step for step in timed} == set(range(5, 13))
-    parts = [cell(table, f"phase_mean_seconds:{name}")["value"] for name in IN_STEP]
-    assert sum(parts) == pytest.approx(load_run(record, {}).timed_seconds.mean())
-    waited = [s.phases["communication"] for s in timed if s.phases and s.rank == 0]
-    assert parts[IN_STEP.index("communication")] == pytest.approx(sum(waited) / len(waited))
-
-
 @given(st.lists(st.tuples(*[st.floats(1e-3, 10)] * 5), min_size=8, max_size=8))
 def test_phases_of_unequal_ranks_add_up_to_the_step_of_all_other_figures(parts) -> None:
     """Four steps of two ranks, whose phases have any lengths."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from pipeline import strategies
-from pipeline.errors import StudyError
 from pipeline.metrics.build import build
 from pipeline.metrics.select import speedup_name
 from pipeline.paper.numbers import _workload
@@ -61,19 +58,6 @@ def test_weak_scaling_multiplies_by_the_ranks_of_the_data_axis_alone() -> None:
     check_equal_work(Study.of(study_of(*cells)).but(compares=None))
 
 
-def test_only_the_data_axis_must_divide_the_batch() -> None:
-    specs = expand(Study.of(study_of(TENSOR, DPS)))
-    uneven = [replace(s, workload=replace(s.workload, global_batch=6)) for s in specs]
-    four = {s.strategy: s for s in uneven if s.world.nodes == 4}
-    strategies.check([four["tensor"]])
-    said = r"6 is not data-parallel ranks\(4\) x accumulation_steps\(1\) x a whole micro-batch"
-    with pytest.raises(StudyError, match=said):
-        strategies.check([four["ddp"]])
-    odd = replace(four["tensor"].workload, accumulation_steps=4)
-    with pytest.raises(StudyError, match=r"set workload.global_batch to a multiple of 4"):
-        strategies.check([replace(four["tensor"], workload=odd)])
-
-
 def test_parity_under_weak_scaling_is_against_the_whole_batch_by_accumulation(table) -> None:
     for cell in ("dps", "ring"):
         assert text(table, cell, 4, "parity_verdict", "base") == "single-16, 1 node"
@@ -101,6 +85,6 @@ def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_d
 def test_words_on_the_batch_follow_the_data(table) -> None:
     study = Study.of(study_of(SINGLE, WHOLE, DPS, RING))
     weak = table[table["cell"] != "single-16"]
-    words = _workload(study, weak)
-    assert words["equal"] and words["same"].endswith("per device, so that the whole grows with them")
+    facts = _workload(study, weak)
+    assert facts["equal"] and facts["same"].endswith("so that the whole grows with them")
     assert not _workload(study, table)["equal"]

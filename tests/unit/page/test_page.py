@@ -126,7 +126,7 @@ def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: 
         status, reason = outcome(spec) or ("ok", "")
         assert f" {status} " in text and reason in text
         # Its step time in milliseconds, a dash where there is none.
-        assert re.search(rf" {status} {'[0-9]+' if status == 'ok' else NONE} ", text)
+        assert re.search(rf" {status} {'[0-9.,]+' if status == 'ok' else NONE} ", text)
 
 
 def test_no_interval_is_made_of_under_six_runs(outline: Outline) -> None:

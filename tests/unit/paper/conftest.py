@@ -7,6 +7,7 @@ import pytest
 from tests.fake_records import make_study, make_table
 from tests.unit.paper.papers import shared_results
 
+
 @pytest.fixture(scope="module")
 def study() -> dict[str, Any]:
     return make_study(repeats=2, claims=["bai2022"], profile={"steps": 8})

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from pipeline.metrics.build import build
@@ -71,16 +70,6 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     assert "in 36 runs between the others (Table" in text
     assert "Accuracy of the emulated times on this machine" in text
     assert "only what is outside of that is decided: emulated over real time" in text
-
-
-def test_where_profiled_runs_trained_otherwise_it_is_said(table, folder) -> None:
-    own = table.copy()
-    row = (own["metric"] == "profile_deviation") & (own["cell"] == "dps") & (own["nodes"] == 2)
-    own.loc[row, "value"] = 3e-7
-    text = text_of(make_study(**PROFILED), own, folder)
-    assert "differed from those of the timed runs by at most 3.0e-7 relative" in text
-    plain = text_of(make_study(repeats=2), make_table(repeats=2), folder)
-    assert "Where the time of a step goes" not in plain
 
 
 def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path, tmp_path: Path) -> None:

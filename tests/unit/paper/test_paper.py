@@ -14,7 +14,7 @@ from pipeline.paper.manuscript import render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import make_study, make_table
-from tests.unit.paper.papers import SOURCE, collected, make_paper, shared_results, text_of
+from tests.unit.paper.papers import SOURCE, collected, make_paper, text_of
 
 
 def test_the_paper_is_the_same_bytes_twice(study, folder: Path, tmp_path: Path) -> None:
@@ -194,21 +194,6 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(study, table, folder
     assert f"the commit in Table {environment + 1}" in text
     plain = text_of(study, table, folder)
     assert f"the commit in Table {environment}" in plain and "Published claims" not in plain
-
-
-def test_one_rank_has_no_table_of_claims_and_none_of_what_was_sent(folder: Path) -> None:
-    cells = [{"name": "one", "label": "One", "strategy": "single", "precision": "fp32"}]
-    changes: dict[str, Any] = {"repeats": 1, "cells": cells, "profile": {"steps": 8}}
-    changes["cluster"] = make_study()["cluster"] | {"nodes": [1]}
-    study, table = make_study(**changes, claims=["bai2022"]), make_table(**changes)
-    untested = [
-        one | {"effect": None, "verdict": "not testable here"}
-        for one in read_verdicts(folder / "verdicts.json")
-    ]
-    numbers = collect(Study.of(study), table, untested)
-    text = render(SOURCE, numbers, folder / "tables")
-    assert "{#tbl:claims}" not in text and "{#tbl:sends}" not in text
-    assert "{#tbl:utilisation}" in text
 
 
 def test_a_name_cannot_leave_its_code_span() -> None:

@@ -55,9 +55,3 @@ def test_the_base_of_a_forked_rank_is_smaller() -> None:
         .unique()
     )
     assert list(base) == [CPU_BASE + FORKED_LOADED_LATER]
-
-
-def test_a_cell_that_never_ran_keeps_its_line_of_dashes(table) -> None:
-    last = made("memory", table)[1].iloc[-1]
-    assert last["Cell"].startswith("Horovod + Apex")
-    assert set(last[["Rank", "Measured", "Base", "Model", "Ratio"]]) == {"\N{EN DASH}"}

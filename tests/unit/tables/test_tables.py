@@ -13,7 +13,7 @@ from pipeline.metrics.format import (
     significant,
     with_interval,
 )
-from pipeline.tables.texts import once, places
+from pipeline.tables.texts import once
 from pipeline.tables.write import made, to_latex, to_markdown, trimmed, write_all
 from tests.fake_records import EMULATED, make_table, write_table
 
@@ -175,14 +175,6 @@ def test_the_environment_lists_versions_hardware_and_commit(table: pd.DataFrame)
 )
 def test_numbers_have_enough_digits_and_no_more(text: str, expected: str) -> None:
     assert text == expected
-
-
-def test_no_link_at_all_is_no_deprecated_use_of_pandas(recwarn: pytest.WarningsRecorder) -> None:
-    """A study over no links has a column of missing numbers, which a dash fits as little."""
-    cells = {"cell": ["a", "b"], "arm": ["a", "b"], "arm_label": ["A", "B"], "nodes": [1, 2]}
-    frame = pd.DataFrame({**cells, "link": [float("nan")] * 2})
-    assert places(frame) == {"Cell": ["A", "B"], "Nodes": ["1", "2"]}
-    assert not [str(found.message) for found in recwarn]
 
 
 def test_columns_of_sentences_wrap_and_those_of_numbers_are_set_right() -> None:
