@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.figures import panels, theme
+from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.select import interval_notes, listed, plural, records
-from pipeline.metrics.verdicts import against_plain
 
 CAPTION = (
     "Step time under a condition over the step time of the same cell, on as many nodes, over the "

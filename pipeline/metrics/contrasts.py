@@ -1,5 +1,8 @@
 """Is one cell faster than another? Rows of level `comparison`, the only source of such a sentence.
 
+`contrast_rows` makes them; `compared`, `comparisons` and `against_plain` read them back for claims,
+figures, tables and texts, which write `faster` or `slower` only where a verdict says so.
+
 Every two cells at one node count are compared, every cell with the base of its speedup, and every
 cell under a condition with itself without it. The values are the throughputs of the runs. A verdict
 needs both: a rank test that finds a difference after Holm's correction for all comparisons of its
@@ -13,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, count
-from math import comb, inf
+from math import comb, inf, nan
 from typing import Any
+
+import pandas as pd
 
 from pipeline.metrics.cells import Group, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
@@ -29,7 +34,7 @@ from pipeline.metrics.ranks import (
     rank_sum,
     smallest_p_value,
 )
-from pipeline.metrics.select import plural
+from pipeline.metrics.select import KEYS, beside, bounds_of, cells, pick, plural, records
 from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.study import Study
@@ -195,3 +200,110 @@ def _values(
         row("circumstances_differ", "1", float(bool(differ)), text=differ or "no"),
         row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
     ]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer on a pair of cells; all figures are NaN where they were not to be compared.
+
+    `ratio` is the throughput of the first over that of the second, `low` and `high` its interval;
+    `p_value` is corrected for the number of comparisons, `effect_size` is epsilon squared, `n` the
+    smaller number of repeats.
+    """
+
+    verdict: str
+    ratio: float
+    low: float
+    high: float
+    p_value: float
+    effect_size: float
+    n: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data say which of the two is faster."""
+        return self.verdict in (FASTER, SLOWER)
+
+    @property
+    def compared(self) -> bool:
+        """Whether the two may be compared at all; else `verdict` says why not."""
+        return not self.verdict.startswith(NOT_COMPARED)
+
+    @property
+    def too_few(self) -> bool:
+        """Whether so few repeats could not have decided it, whatever they had measured."""
+        return self.verdict == TOO_FEW
+
+
+def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
+    """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
+    planned = table[table["level"] == "comparison"]
+    for asked, met in ((one, other), (other, one)):
+        rows = planned[(planned["cell"] == asked[0]) & (planned["nodes"] == asked[1])]
+        rows = rows[(rows["other"] == met[0]) & (rows["other_nodes"] == met[1])]
+        if not rows.empty:
+            break
+    else:
+        return None
+    by_metric = {row["metric"]: row for row in records(rows)}
+    text = str(by_metric["speed_verdict"]["text"])
+    if "rate_ratio" not in by_metric:
+        return Verdict(text, nan, nan, nan, nan, nan, n=0)
+    ratio, p_value, effect = (by_metric[m] for m in ("rate_ratio", "p_value", "effect_size"))
+    value, low, high = (float(ratio[name]) for name in ("value", "low", "high"))
+    if asked != one:
+        # The inverse ratio: `b` over `a` from `a` over `b`.
+        text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
+        value, low, high = 1 / value, 1 / high, 1 / low
+    n, p = int(ratio["n"]), float(p_value["value"])
+    return Verdict(text, value, low, high, p, float(effect["value"]), n)
+
+
+_PAIR = [*KEYS, "other", "other_nodes"]
+_FIGURES = ("p_value", "smallest_p_value", "effect_size", "largest_effect_size")
+
+
+def comparisons(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each comparison; the ratio is the throughput of the cell over the other one's."""
+    found = pick(table, "comparison", "speed_verdict")[[*_PAIR, "arm", "link", "base", "text"]]
+    found = found.rename(columns={"text": "verdict"})
+    found["other_arm"] = found["other"].map(cells(table).set_index("cell")["arm"])
+    names = {**bounds_of("rate_ratio"), "n": "repeats", "interval": "interval"}
+    found = beside(found, table, "rate_ratio", names, "comparison", _PAIR)
+    for metric in _FIGURES:
+        found = beside(found, table, metric, {"value": metric}, "comparison", _PAIR)
+    return found
+
+
+def against_plain(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell under a condition at each node count, condition by condition.
+
+    Only conditions call for a comparison of two cells of one arm on as many nodes. `cell` and
+    `plain` are the two, `condition` is the name of the link, `adds` what it adds to the text of
+    `plain_link`; `ratio`, `low` and `high` are of step times, NaN where the two are not compared.
+    """
+    found, known = comparisons(table), cells(table).set_index("cell")
+    found = found[(found["other_arm"] == found["arm"]) & (found["nodes"] == found["other_nodes"])]
+    found = found.rename(columns={"other": "plain"})
+    plain_link = found["plain"].map(known["link"])
+    names = zip(found["cell"], found["arm"], strict=True)
+    texts = zip(found["link"], plain_link, strict=True)
+    place = {link: number for number, link in enumerate(dict.fromkeys(known["link"].dropna()))}
+    found = found.assign(
+        arm_label=found["cell"].map(known["arm_label"]),
+        condition=[cell.removeprefix(f"{arm}-") for cell, arm in names],
+        adds=[link.removeprefix(f"{plain}, ") for link, plain in texts],
+        plain_link=plain_link,
+        ratio=1 / found["rate_ratio"],
+        low=1 / found["rate_ratio_high"],
+        high=1 / found["rate_ratio_low"],
+        place=found["link"].map(place),
+    )
+    found = found.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
+    found = beside(found, table, "step_seconds", bounds_of("seconds"))
+    of_plain = bounds_of("plain_seconds")
+    seconds = pick(table, "cell", "step_seconds")[[*KEYS, *of_plain]]
+    found = found.merge(seconds.rename(columns={"cell": "plain", **of_plain}), how="left")
+    columns = ["arm", "arm_label", "condition", "adds", "link", "plain_link", "verdict"]
+    numbers = ["interval", "ratio", "low", "high", "p_value", *bounds_of("seconds").values()]
+    return found[["cell", "plain", "nodes", *columns, *numbers, *of_plain.values()]]

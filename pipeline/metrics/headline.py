@@ -12,11 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.contrasts import FASTER
+from pipeline.metrics.contrasts import FASTER, against_plain, compared
 from pipeline.metrics.emulation import bias_sentence
 from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.select import FEW, fact, few, listed, node_counts, pick, plural, records
-from pipeline.metrics.verdicts import against_plain, compared
 from pipeline.study.profiling import COMMUNICATION
 
 _SHARE = f"phase_share:{COMMUNICATION}"
@@ -36,14 +35,14 @@ def measured_on(table: pd.DataFrame) -> str:
     named = fact(table, "cpu_model")
     words = re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b", " ", named).split()
     shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({' '.join(words) or named})"
-    gpus = sorted(set(fact(table, "gpus", "none").split(", ")) - {"none"})
+    gpus = set(fact(table, "gpus", "none").split(", ")) - {"none"}
     most = int(runs["world_size"].max())
     ranks = ("up to " if most > 1 else "") + plural(most, "rank")
-    on_gpus = bool((runs["device"] == "cuda").any()) and gpus
+    on = listed(sorted(gpus)) if gpus and (runs["device"] == "cuda").any() else ""
     places = {
         "emulated": f"emulated on {shared}",
-        "loopback": f"{ranks} on {listed(gpus)}" if on_gpus else f"{ranks} that share {shared}",
-        "real": f"{ranks} on {listed(gpus)}" if on_gpus else f"{ranks} on nodes of {shared}",
+        "loopback": f"{ranks} on {on}" if on else f"{ranks} that share {shared}",
+        "real": f"{ranks} on {on or f'nodes of {shared}'}",
     }
     networks = set(runs["network"])
     return f"{model} on {nodes}, {listed(text for key, text in places.items() if key in networks)}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.metrics import verdicts
+from pipeline.metrics import contrasts
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, probability, significant
 from pipeline.metrics.headline import last_place
@@ -60,12 +60,12 @@ def against_base(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
 
 def comparisons(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A row for each comparison; the ratio is that of the cell over the other one."""
-    return verdicts.comparisons(table)
+    return contrasts.comparisons(table)
 
 
 def under_conditions(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A row for each condition, cell and number of nodes."""
-    found = verdicts.against_plain(table)
+    found = contrasts.against_plain(table)
     return found.rename(columns={"low": "ratio_low", "high": "ratio_high"})
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pipeline.figures import theme
-from pipeline.metrics.verdicts import against_plain
+from pipeline.metrics.contrasts import against_plain
 from tests.fake_records import CONDITIONED, PLAIN, make_study, make_table
 from tests.unit.figures.drawn import draw, words
 

@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.select import pick
 from pipeline.metrics.statistics import Interval, interval_of_ratio
 from pipeline.metrics.table import check
-from pipeline.metrics.verdicts import against_plain
 from tests.fake_records import CONDITIONED, EMULATED, PLAIN, make_study, make_table
 
 CELLS = make_study()["cells"][:4]

@@ -11,10 +11,15 @@ import pytest
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.cells import Group
-from pipeline.metrics.contrasts import contrast_rows, fewest_repeats, largest_family
+from pipeline.metrics.contrasts import (
+    Verdict,
+    compared,
+    contrast_rows,
+    fewest_repeats,
+    largest_family,
+)
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import pick
-from pipeline.metrics.verdicts import Verdict, compared
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
