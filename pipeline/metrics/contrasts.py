@@ -23,7 +23,6 @@ import pandas as pd
 
 from pipeline.metrics.cells import Group, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
-from pipeline.metrics.facts import BY_WORLD, circumstances, differing
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
 from pipeline.metrics.ranks import (
     ALPHA,
@@ -60,12 +59,6 @@ class Pair:
             if (context["cell"], context["nodes"]) in unequal:
                 return f"{NOT_COMPARED}: {context['cell']} did not compute the same training"
         return None
-
-    def circumstances_differ(self) -> str:
-        """What was not the same in all runs of both, but for what follows from the world."""
-        worlds_differ = self.one.context["nodes"] != self.other.context["nodes"]
-        runs = (circumstances(run.record.run) for run in [*self.one.ok, *self.other.ok])
-        return differing(runs, BY_WORLD if worlds_differ else ())
 
 
 def contrast_rows(
@@ -190,14 +183,12 @@ def _values(
     n, apart_at_best = test.n, "if the two did not overlap at all"
     effect = largest_effect_size(len(pair.one.ok), len(pair.other.ok))
     corrected = f"{RANK_SUM}, corrected for {family} (Holm)"
-    differ = pair.circumstances_differ()
     return [
         interval_row("rate_ratio", "1", ratio),
         row("p_value", "1", p_value, n=n, text=corrected),
         row("smallest_p_value", "1", smallest, n=n, text=f"{apart_at_best}, corrected"),
         row("effect_size", "1", test.effect_size, n=n, text="epsilon squared"),
         row("largest_effect_size", "1", effect, n=n, text=apart_at_best),
-        row("circumstances_differ", "1", float(bool(differ)), text=differ or "no"),
         row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
     ]
 

@@ -70,7 +70,7 @@ def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
     assert "kernel" in circumstances(other) and mixed([run, other]) == ""
 
 
-def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> None:
+def test_a_mixed_cell_is_marked(tmp_path: Path) -> None:
     study = make_study(repeats=2)
     write_records(tmp_path, study)
     edit_record(tmp_path / "dps/n2/r1", changed("versions", "torch", value="2.12.0"))
@@ -80,9 +80,3 @@ def test_a_mixed_cell_is_marked_and_its_comparisons_say_so(tmp_path: Path) -> No
     assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
     [note] = mixed_notes(table)
     assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")
-    told = pick(table, "comparison", "circumstances_differ")
-    differ = told[told["value"] == 1]
-    assert set(differ["text"]) == {"torch 2.12.0 and 2.13.0"}
-    pairs = {frozenset(pair) for pair in differ[["cell", "other"]].to_numpy().tolist()}
-    assert all("dps" in pair for pair in pairs) and len(pairs) >= 3
-    assert set(differ["nodes"]) == {2}
