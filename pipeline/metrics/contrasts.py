@@ -13,6 +13,7 @@ may be off by on this machine, and nothing is decided of them where that was not
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, count
@@ -39,26 +40,6 @@ from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.study import Study
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
-Place = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two groups that both have finished runs: `one` is asked about, `other` is what it meets."""
-
-    one: Group
-    other: Group
-
-    def obstacle(self, allowed: Collection[str], unequal: Collection[Place]) -> str | None:
-        """Why the two are not to be compared, or None."""
-        a, b = self.one.context, self.other.context
-        fields = unequal_work(a, b, allowed)
-        if fields:
-            return f"{NOT_COMPARED}: {', '.join(fields)} differ"
-        for context in (a, b):
-            if (context["cell"], context["nodes"]) in unequal:
-                return f"{NOT_COMPARED}: {context['cell']} did not compute the same training"
-        return None
 
 
 def contrast_rows(
@@ -79,24 +60,32 @@ def contrast_rows(
     }
     frames = []
     for family, planned in _families(groups).items():
-        obstacles = [(pair, pair.obstacle(declared, unequal)) for pair in planned]
-        frames += [
-            rows(_context(pair), [row("speed_verdict", "1", 0.0, text=text)])
-            for pair, text in obstacles
-            if text is not None
-        ]
-        pairs = [pair for pair, text in obstacles if text is None]
-        tests = [rank_sum(p.one.run_rates, p.other.run_rates) for p in pairs]
+        pairs = []
+        for one, other in planned:
+            a, b = one.context, other.context
+            about = {**a, "level": "comparison", "base": base_name(b), "other": b["cell"],
+                     "other_nodes": b["nodes"]}  # fmt: skip
+            if fields := unequal_work(a, b, declared):
+                obstacle = f"{', '.join(fields)} differ"
+            elif names := [c["cell"] for c in (a, b) if (c["cell"], c["nodes"]) in unequal]:
+                obstacle = f"{names[0]} did not compute the same training"
+            else:
+                pairs.append((about, one, other))
+                continue
+            text = f"{NOT_COMPARED}: {obstacle}"
+            frames.append(rows(about, [row("speed_verdict", "1", 0.0, text=text)]))
+        tests = [rank_sum(one.run_rates, other.run_rates) for _, one, other in pairs]
         adjusted = holm([test.p_value for test in tests])
         # What the correction would leave if no two cells overlapped at all: the best there can be.
-        least = holm([smallest_p_value(len(p.one.ok), len(p.other.ok)) for p in pairs])
+        least = holm([smallest_p_value(len(one.ok), len(other.ok)) for _, one, other in pairs])
         name = f"{len(pairs)} {family}"
         for pair, test, p, smallest in zip(pairs, tests, adjusted, least, strict=True):
-            frames.append(rows(_context(pair), _values(pair, test, p, smallest, name, bias)))
+            about, one, other = pair
+            frames.append(rows(about, _values(one, other, test, p, smallest, name, bias)))
     return frames
 
 
-def _families(groups: Groups) -> Mapping[str, list[Pair]]:
+def _families(groups: Groups) -> Mapping[str, list[tuple[Group, Group]]]:
     """The planned comparisons, each family corrected for itself.
 
     All pairs of cells at a node count that share a link (or use none) of one kind of network, every
@@ -105,23 +94,26 @@ def _families(groups: Groups) -> Mapping[str, list[Pair]]:
     of 15 pairs: with no overlap at all p is 1/462, and 15 times that is 0.032; five repeats cannot
     (0.12).
     """
+
+    def links(*members: Group) -> list[str]:
+        """Links by which cells differ from the others of their arms, each once."""
+        contexts = [group.context for group in members]
+        return sorted({str(c["link"]) for c in contexts if c["cell"] != c["arm"] and "link" in c})
+
     finished = [group for group in groups.values() if group.ok]
-    families: dict[str, list[Pair]] = {}
+    families: defaultdict[str, list[tuple[Group, Group]]] = defaultdict(list)
     for one, other in combinations(finished, 2):
-        nodes, over = one.context["nodes"], {_over(one), _over(other)} - {""}
         alike = all(one.context[key] == other.context[key] for key in ("nodes", "network"))
-        if alike and len(over) < 2:
-            family = f"pairs at {plural(nodes, 'node')}{_of(over)}"
-            families.setdefault(family, []).append(Pair(one, other))
+        if alike and len(over := links(one, other)) < 2:
+            at = plural(one.context["nodes"], "node")
+            families[" over ".join([f"pairs at {at}", *over])].append((one, other))
     for group in finished:
-        base = find_base(group, groups)
+        base, over = find_base(group, groups), links(group)
         if base is not None and base.context["nodes"] != group.context["nodes"]:
-            family = f"cells against their base{_of({_over(group)} - {''})}"
-            families.setdefault(family, []).append(Pair(group, base))
-        plain = find_plain(group, groups)
-        if plain is not None:
-            family = f"cells against themselves without conditions{_of({_over(group)})}"
-            families.setdefault(family, []).append(Pair(group, plain))
+            families[" over ".join(["cells against their base", *over])].append((group, base))
+        if (plain := find_plain(group, groups)) is not None:
+            name = "cells against themselves without conditions"
+            families[" over ".join([name, *over])].append((group, plain))
     return families
 
 
@@ -144,34 +136,19 @@ def fewest_repeats(num_pairs: int) -> int:
     return next(n for n in count(MIN_REPEATS) if num_pairs * smallest_p_value(n, n) < ALPHA)
 
 
-def _over(group: Group) -> str:
-    """The link by which a cell differs from the others of its arm; empty where there is one."""
-    context = group.context
-    return str(context.get("link", "")) if context["cell"] != context["arm"] else ""
-
-
-def _of(links: Collection[str]) -> str:
-    return "".join(f" over {link}" for link in links)
-
-
-def _context(pair: Pair) -> dict[str, Any]:
-    other = pair.other.context
-    return {
-        **pair.one.context,
-        "level": "comparison",
-        "base": base_name(other),
-        "other": other["cell"],
-        "other_nodes": other["nodes"],
-    }
-
-
 def _values(
-    pair: Pair, test: RankTest, p_value: float, smallest: float, family: str, bias: float | None
+    one: Group,
+    other: Group,
+    test: RankTest,
+    p_value: float,
+    smallest: float,
+    family: str,
+    bias: float | None,
 ) -> list[dict[str, Any]]:
-    ratio = interval_of_ratio(pair.one.rate, pair.other.rate)
+    ratio = interval_of_ratio(one.rate, other.rate)
     # Times of emulated nodes may be off either way, so that ratios this close to 1 say nothing.
     off = 1.0
-    if pair.one.context["network"] == "emulated":
+    if one.context["network"] == "emulated":
         off = inf if bias is None else 1.0 + bias
     apart = ratio.low > off or ratio.high < 1 / off
     if smallest >= ALPHA or ratio.n < MIN_REPEATS:
@@ -181,7 +158,7 @@ def _values(
     else:
         verdict = UNDECIDED
     n, apart_at_best = test.n, "if the two did not overlap at all"
-    effect = largest_effect_size(len(pair.one.ok), len(pair.other.ok))
+    effect = largest_effect_size(len(one.ok), len(other.ok))
     corrected = f"{RANK_SUM}, corrected for {family} (Holm)"
     return [
         interval_row("rate_ratio", "1", ratio),
