@@ -17,6 +17,7 @@ import pandas as pd
 
 from pipeline import strategies
 from pipeline.claims.types import Selector
+from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.select import pick, records
 from pipeline.study.link import LinkSpec
@@ -81,8 +82,9 @@ class Evidence:
 
     @cached_property
     def groups(self) -> list[dict[str, Any]]:
-        """One row for each cell and node count."""
-        return records(pick(self.table, "cell", "num_ok"))
+        """One row for each cell and node count, with the labels of sentences."""
+        rows = records(pick(self.table, "cell", "num_ok"))
+        return [row | {"label": short_label(row)} for row in rows]
 
     @cached_property
     def options(self) -> dict[str, Mapping[str, Any]]:

@@ -74,6 +74,14 @@ def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
     return labels
 
 
+def short_label(row: Mapping[str, Any]) -> str:
+    """A cell's label without library and type where the label names the library that ran itself."""
+    ran = str(row["precision_ran"])
+    plain = str(row["label"]).replace(f" [{ran}]", "")
+    named = [name for name in ("apex", "amp") if name in plain.lower()]
+    return plain if named == ["apex" if ran.startswith("apex") else "amp"] else str(row["label"])
+
+
 def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
     """Columns that every row of a cell at one node count shares."""
     spec, run, world = record.spec, record.run, record.spec.world

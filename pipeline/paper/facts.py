@@ -169,7 +169,10 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
         "total": total(verdicts),
         "counted": counted(verdicts),
-        "num_tested": sum(number[word] for word in (REPRODUCED, NOT_REPRODUCED, UNDECIDED)),
+        "reproduced": number[REPRODUCED],
+        "not_reproduced": number[NOT_REPRODUCED],
+        "undecided": number[UNDECIDED],
+        "untested": number[NOT_TESTABLE],
         "all_elsewhere": bool(tested)
         and not any("tested at that scale" in str(one["scale"]) for one in tested),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),

@@ -1,8 +1,9 @@
-"""Words for several things."""
+"""Words for several things, labels in sentences, and rows in order."""
 
 import pandas as pd
 import pytest
 
+from pipeline.metrics.labels import short_label
 from pipeline.metrics.select import listed, pick
 from tests.fake_records import make_table
 
@@ -29,3 +30,19 @@ def test_rows_are_picked_in_the_order_of_cells_nodes_repeats_and_steps() -> None
     chosen = mixed[(mixed["level"] == "step") & mixed["metric"].isin(["loss", "step_seconds"])]
     in_order = chosen.sort_values(keys, kind="stable").reset_index(drop=True)
     pd.testing.assert_frame_equal(rows, in_order)
+
+
+@pytest.mark.parametrize(
+    ("label", "ran", "is_short"),
+    [
+        ("DPS + AMP O2", "torch amp O2, bf16", True),
+        ("Horovod + Apex", "apex O1, fp16", True),
+        ("Horovod + Apex", "torch amp O1, bf16", False),
+        ("Mixed DPS", "torch amp O2, bf16", False),
+        ("AMP, not Apex", "torch amp O2, bf16", False),
+    ],
+)
+def test_what_ran_is_said_where_the_label_does_not(label: str, ran: str, is_short: bool) -> None:
+    whole = f"{label} [{ran}], 1 Gbit/s"
+    expected = f"{label}, 1 Gbit/s" if is_short else whole
+    assert short_label({"label": whole, "precision_ran": ran}) == expected

@@ -178,7 +178,7 @@ def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> N
     text = " ".join(render(SOURCE, numbers, folder / "tables").split())
     counts = numbers["claims"]
     # Claims on one effect count once.
-    assert counts["total"] == total(verdicts) and counts["num_tested"] > 0
+    assert counts["total"] == total(verdicts) and counts["undecided"] > 0
     assert len(by_question(verdicts)) < len(verdicts)
     assert text.count(counts["counted"]) == 2
     assert "published figures and claims, each with its place" in text
