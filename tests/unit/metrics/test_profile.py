@@ -1,10 +1,11 @@
-"""Rows of profiled runs: what they say, and that nothing else hears of them."""
+"""Rows of profiled runs: what they say, and that nothing else hears of them; rounds of steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from tests.fake_records import (
     row_of,
     write_records,
 )
+from tests.unit.figures.drawn import draw, words
 
 STUDY = make_study(profile={"steps": 8})
 PROFILED = next(make_record(s) for s in profiled(Study.of(STUDY)) if s.world.nodes == 2)
@@ -114,3 +116,40 @@ def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path
     count = 2 * spec.workload.accumulation_steps
     assert share["value"] == pytest.approx(1 / count), "(p - 1) / m"
     assert len(pick(table, "cell", "phase_bubble_formula")) == 1
+
+
+ROUND_CELLS = [
+    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32", "nodes": [1]},
+    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
+    {"name": "local", "label": "Local", "strategy": "local_sgd", "precision": "fp32",
+     "options": {"inner_steps": 5}},
+]  # fmt: skip
+ROUNDS = make_study(cells=ROUND_CELLS, compares=["schedule"], profile={"steps": 10})
+
+
+def test_times_are_means_of_rounds() -> None:
+    """Of ten timed steps every fifth takes ten times as long: a median would not see it."""
+    spec = next(s for s in profiled(Study.of(ROUNDS)) if s.strategy == "local_sgd")
+    record = make_record(spec)
+    slow = [
+        replace(step, seconds=1.0 if step.step % 5 == 4 else 0.1, phases=None)
+        for step in record.steps
+    ]
+    record = type(record)(record.run, slow)
+    assert np.allclose(load_run(record, {}).timed_seconds, [0.28, 0.28])
+    assert np.allclose(phase_steps(record)["step"], 0.28)
+
+
+def test_the_loss_is_drawn_over_bytes_where_steps_differ() -> None:
+    table = make_table(**{k: ROUNDS[k] for k in ("cells", "compares", "profile")})
+    verdict = row_of(table, "parity_verdict", "local", 4)
+    assert verdict["text"].startswith("not compared"), "to the parity of another step"
+    assert "Sent so far" not in words(draw("loss_step", table)), "nothing was counted"
+    counted = table["metric"].astype(str).str.replace("predicted_sent_bytes:", "sent_bytes:")
+    table = table.assign(metric=counted)
+    figure = draw("loss_step", table)
+    assert "Sent so far [MB]" in words(figure) and "Steps differ by intent" in words(figure)
+    often, seldom = (float(np.max(line.get_xdata())) for line in figure.axes[1].lines[:2])
+    assert often == pytest.approx(5 * seldom)
+    alike = table[table["metric"] != "compares"]
+    assert "Sent so far" not in words(draw("loss_step", alike))
