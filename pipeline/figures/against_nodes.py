@@ -48,21 +48,17 @@ def draw(
     if len(counts) > 1 and counts.max() == 1:
         return _ranking(table, values, label, remark)
     figure, axes_of = panels.grid(len(links(table)), 2.4, sharey=True)
-    ideals, slopes = pick(table, "cell", "ideal_speedup"), 0
+    ideals = pick(table, "cell", "ideal_speedup")
     for link, axes in zip(links(table), axes_of, strict=True):
         panels.name_panel(axes, over(link))
         axes.set_xscale("log", base=2)
         own = over_link(table, link)
         _lines(axes, values[values["cell"].isin(own)], table)
-        # Each base has a line of ideal scaling, of which those that coincide are drawn once.
-        lines: dict[float, list[float]] = {}
         for base, rows in ideals[ideals["cell"].isin(own)].groupby("base", sort=False):
             nodes = rows["nodes"].astype(float)
-            slope = float((rows["value"] / nodes).max()) * (scale[str(base)] if scale else 1.0)
-            lines[round(slope, 6)] = [nodes.min(), nodes.max()]
-        for slope, ends in lines.items():
-            axes.plot(ends, [slope * count for count in ends], **_IDEAL)
-        slopes = max(slopes, len(lines))
+            slope = (rows["value"] / nodes).max() * (scale[str(base)] if scale else 1.0)
+            ends = [nodes.min(), nodes.max()]
+            axes.plot(ends, [slope * end for end in ends], **_IDEAL)
         axes.xaxis.set_major_locator(FixedLocator(node_counts(table)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
@@ -70,8 +66,7 @@ def draw(
     low, high = panels.extent(values)
     panels.log_axis(axes_of[0].yaxis, low / 1.2, high * 1.2)
     panels.label(axes_of, "Nodes", label)
-    ideal = "ideal scaling from each base" if slopes > 1 else "ideal scaling"
-    extra = [Line2D([], [], label=ideal, **_IDEAL)] if slopes else []
+    extra = [Line2D([], [], label="ideal scaling from each base", **_IDEAL)]
     return theme.finish(figure, table, set(values["cell"]), remark, extra=extra)
 
 

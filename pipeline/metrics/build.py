@@ -39,10 +39,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
     bias = bias_from((ratio for _, ratio in accurate), uncertainty)
-    about: list[dict[str, Any]] = [
-        {"metric": "title", "text": study.title},
-        {"metric": "compares", "text": " ".join(study.compares)},
-    ]
+    about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
     plan = [spec.run_id for spec in run_order(expand(study))]
     if bias is not None:
         about.append(table.row("emulation_bias", "1", bias))

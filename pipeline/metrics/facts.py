@@ -83,8 +83,6 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
     facts["mtu"] = emulation.get("mtu", FORMER_MTU)
     facts["measured_cores"] = min(emulation["measured_cores"])
-    if "forward_seconds" in emulation:
-        facts["forward_seconds"] = emulation["forward_seconds"]
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
     if "latency_us" in emulation:
@@ -93,8 +91,7 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     if (tcp := emulation.get("tcp")) is not None:
         # In time of the emulated cluster, as all times are.
         facts["tcp_rto_min_seconds"] = tcp["rto_min_ms"] / 1000 / emulation["dilation"]
-        for name in ("congestion_control", "slow_start_after_idle"):
-            facts[f"tcp_{name}"] = tcp[name]
+        facts["tcp_congestion_control"] = tcp["congestion_control"]
     return facts
 
 
