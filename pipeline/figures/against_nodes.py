@@ -83,9 +83,9 @@ def _lines(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
         values, x="x", y="value", ax=axes, legend=False, errorbar=None,
         markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(table),
     )  # fmt: skip
-    for cell, rows in values.groupby("cell", sort=False):
+    for arm, rows in values.groupby("arm", sort=False):
         spread = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-        colour = looks[str(cell)].colour
+        colour = looks[str(arm)].colour
         axes.errorbar(rows["x"], rows["value"], spread, fmt="none", ecolor=colour,
                       elinewidth=1.3, capsize=3, zorder=4)  # fmt: skip
 
@@ -101,7 +101,7 @@ def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str)
         own = records(over_it.sort_values("value", ascending=False))
         for place, row in enumerate(own):
             ends = (row["low"], row["high"])
-            panels.mark(axes, row["value"], place, ends, looks[row["cell"]])
+            panels.mark(axes, row["value"], place, ends, looks[row["arm"]])
             text = significant(row["value"])
             axes.text(1.03 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
         names = [

@@ -60,7 +60,7 @@ _DASHES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Style:
-    """How a cell is drawn wherever it appears; `dashes` as seaborn takes them."""
+    """How the cells of an arm are drawn everywhere; `dashes` as seaborn takes them."""
 
     colour: str
     marker: str
@@ -109,24 +109,21 @@ def apply() -> None:
 
 
 def styles(table: pd.DataFrame) -> dict[str, Style]:
-    """Style of every cell of the study, also of those that are not in this figure.
+    """Style of every arm of the study, also of those that are not in this figure.
 
     Cells of one arm, which differ in their link alone, look alike and stand in panels apart.
     """
-    looks, names = {}, cells(table)
-    order = {arm: place for place, arm in enumerate(dict.fromkeys(names["arm"]))}
-    for row in records(names):
-        i = order[row["arm"]]
-        # Beyond eight cells the colour repeats, and the marker is shifted so that the pair is new.
+    looks = {}
+    for i, arm in enumerate(dict.fromkeys(cells(table)["arm"])):
+        # Beyond eight arms the colour repeats, and the marker is shifted so that the pair is new.
         shifted = (i + i // 8) % 8
-        looks[row["cell"]] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
+        looks[arm] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
     return looks
 
 
 def semantics(table: pd.DataFrame) -> dict[str, Any]:
     """The looks of all arms, as `lineplot` of seaborn takes them."""
-    by_cell = styles(table)
-    looks = {row["arm"]: by_cell[row["cell"]] for row in records(cells(table))}
+    looks = styles(table)
     return {
         "hue": "arm",
         "style": "arm",
@@ -159,7 +156,7 @@ def finish(
     else:
         for place, row in enumerate(present):
             label = textwrap.fill(one_line(printed(row["arm_label"])), 48)
-            look = looks[row["cell"]]
+            look = looks[row["arm"]]
             dashes = (0, look.dashes) if look.dashes else "-"
             handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
                                          lw=1.6, ls=dashes, label=label))  # fmt: skip

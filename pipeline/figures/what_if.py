@@ -45,7 +45,7 @@ def draw(table: pd.DataFrame) -> Figure:
         for row in records(ratios[ratios["nodes"] == count]):
             above = arms.index(row["arm"]) - (len(arms) - 1) / 2
             y = bands.index(row["condition"]) + step * above
-            panels.mark(axes, row["ratio"], y, (row["low"], row["high"]), looks[row["cell"]])
+            panels.mark(axes, row["ratio"], y, (row["low"], row["high"]), looks[row["arm"]])
         for place in range(1, len(bands)):
             axes.axhline(place - 0.5, color="#E2E2E2", lw=0.6, zorder=0)
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)

@@ -8,6 +8,7 @@ what came out in `facts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,6 @@ from pipeline.study.study import Study
 from pipeline.tables.write import made
 from pipeline.text import markdown_code
 
-_MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
 _OPTIMISERS = {
     "adamw": {"label": "AdamW", "source": "loshchilov2019"},
     "lamb": {"label": "LAMB", "source": "you2020"},
@@ -56,8 +54,8 @@ def collect(
     counts = run_counts(table)
     label, source = family(study.model).label(study.model)
     # The day on which the last run ended: the one date that the records themselves fix.
-    day = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])[:10]
-    year, month, number = map(int, day.split("-"))
+    ended = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])
+    day = date.fromisoformat(ended[:10])
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -87,8 +85,8 @@ def collect(
         "loss": facts.loss(table),
         "split": facts.split(table),
         "claims": facts.claims(verdicts),
-        "date": {"iso": day, "text": f"{number} {_MONTHS[month - 1]} {year}",
-                 "year": year, "month": month, "day": number},
+        "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}",
+                 "year": day.year, "month": day.month, "day": day.day},
         "headline": headline(table),
     }  # fmt: skip
 

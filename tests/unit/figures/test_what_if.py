@@ -42,7 +42,7 @@ def test_each_ratio_is_a_point_of_its_cell_with_its_interval(table, figure) -> N
     found, look = against_plain(table), theme.styles(table)
     drawn = points(figure.axes[0])
     assert [point[0] for point in drawn] == pytest.approx(list(found["ratio"]))
-    styles = [look[cell] for cell in found["cell"]]
+    styles = [look[arm] for arm in found["arm"]]
     assert [point[2:] for point in drawn] == [(s.colour.lower(), s.marker) for s in styles]
     ends = [list(np.asarray(line.get_xdata())) for line in figure.axes[0].lines
             if line.get_marker() == "|"]  # fmt: skip
