@@ -217,7 +217,6 @@ def layouts(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
 _FACTS = {
     "Processor": "cpu_model",
     "Cores": "num_cores",
-    "Memory [GiB]": "memory_bytes",
     "GPUs": "gpus",
     "Launcher": "launcher",
     "Threads a rank": "threads_per_rank",
@@ -242,6 +241,7 @@ _FACTS = {
 """Facts that the runs recorded; one that none of them did, as in older records, has no row."""
 
 _SPANS = {
+    "Memory [GiB]": ("memory_bytes", 1 / 2**30),
     "Time taken by the host [%]": ("steal_share", 100),
     "Clock of the cores [MHz]": ("cpu_mhz", 1),
     "Padding of the batches [%]": ("padding_share", 100),
@@ -261,18 +261,7 @@ def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     value = {str(name): rows["value"].dropna() for name, rows in runs.groupby("metric")}
     none = pd.Series(dtype=float)
     found: list[tuple[str, Any]] = []
-    for item, name in _FACTS.items():
-        if name == "memory_bytes":
-            sizes = sorted(value.get(name, none).unique())
-            found.append((item, ", ".join(f"{size / 2**30:.1f}" for size in sizes) or NONE))
-        elif name == "threads_per_rank":
-            # The cores are divided, so one number of threads would not say it.
-            own = runs[runs["metric"] == name].groupby("world_size")["value"].unique()
-            each = ("/".join(f"{v:.0f}" for v in sorted(values)) for values in own)
-            pairs = zip(own.index, each, strict=True)
-            found.append((item, "; ".join(f"{text} at world size {size}" for size, text in pairs)))
-        elif name in value:
-            found.append((item, fact(runs, name)))
+    found += [(item, fact(runs, name)) for item, name in _FACTS.items() if name in value]
     for item, (name, scale) in _SPANS.items():
         if len(own := scale * value.get(name, none)):
             ends = dict.fromkeys(f"{end:,.4g}" for end in (own.min(), own.max()))
