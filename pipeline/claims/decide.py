@@ -20,13 +20,12 @@ import numpy as np
 
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.contrasts import FASTER, SLOWER, compared
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
 from pipeline.metrics.ranks import ALPHA, holm, p_value_above
 from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Floats, Interval
-from pipeline.metrics.verdicts import compared
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
 _AT_ONE = 1e-3

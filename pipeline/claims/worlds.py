@@ -21,7 +21,7 @@ import pandas as pd
 from pipeline import strategies
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.metrics.comparison import FIELDS
-from pipeline.metrics.labels import spoken
+from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.select import listed, pick, plural, records
 from pipeline.study.link import LinkSpec
@@ -105,10 +105,12 @@ class Evidence:
             axes[one["cell"], int(one["nodes"])][name] = int(one["value"])
         trained = pick(self.table, "run", "num_parameters").dropna(subset=["value"])
         sizes = {(one["cell"], int(one["nodes"])): one["value"] for one in records(trained)}
-        rows = records(spoken(pick(self.table, "cell", "num_ok")))
+        rows = records(pick(self.table, "cell", "num_ok"))
         keys = [(row["cell"], int(row["nodes"])) for row in rows]
         return [
-            row | {"axes": axes[key], "parameters": sizes.get(key, math.nan)}
+            row
+            | {"label": short_label(row), "axes": axes[key]}
+            | {"parameters": sizes.get(key, math.nan)}
             for row, key in zip(rows, keys, strict=True)
         ]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.claims.load import FOLDER, files_of, load_claims
@@ -161,9 +160,7 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
         quiet=(NOT_TESTABLE, NOT_RUN),
     )
     write_text(out, page)
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    table.writeheader()
-    table.writerows(found)
-    write_text(table_file, text.getvalue())
+    # As objects, so that a column of whole numbers with gaps stays one.
+    table = pd.DataFrame(found, columns=list(COLUMNS), dtype=object)
+    write_text(table_file, table.to_csv(index=False, lineterminator="\n"))
     return found

@@ -95,7 +95,6 @@ READERS = {
     "pipeline.schemas": "the schemas of this package",
     "pipeline.catalogue": "the modules of this package",
     "pipeline.commands.stages": "what it has just written, and the manuscript",
-    "pipeline.figures.theme": "the figure that it has just written",
     "pipeline.page.index": "a file of this package",
     "pipeline.page.page": "figures, as bytes, and files of this package",
     "pipeline.paper.export": "what the stage has just written",
