@@ -46,7 +46,6 @@ print(*(module for module in sys.modules if module.startswith("pipeline.")))
 """
 ROOMS = ("metrics", "models", "parallel", "planner", "strategies")
 NO_ARITHMETIC = {
-    "pipeline.parallel.faults",
     "pipeline.parallel.types",
 }
 """What strategies import for training alone."""
