@@ -28,6 +28,8 @@ from bench.contestants.setting import OPTIMISER
 from pipeline.files import write_text
 from pipeline.machine.facts import cpu_model
 from pipeline.models.build import build_model
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 from pipeline.study.spec import ModelSpec
@@ -63,12 +65,9 @@ def measure(ranks: int, steps: int) -> dict[str, Any]:
     try:
         plain, sharded = build_model(MODEL, 0), build_model(MODEL, 0)
         alone = make_optimiser(OPTIMISER, plain.parameters())
-        cut = ShardedOptimiser(
-            sharded.parameters(),
-            partial(make_optimiser, OPTIMISER),
-            dist.group.WORLD,
-            make_precision("fp32", "cpu"),
-        )
+        layout = Layout((("data", ranks),), ranks, "cpu", "gloo")
+        make, precision = partial(make_optimiser, OPTIMISER), make_precision("fp32", "cpu")
+        cut = ShardedOptimiser(Parts(sharded, make, layout, precision, 1.0), dist.group.WORLD)
         cut.param_groups[0]["lr"] = OPTIMISER.learning_rate
         # Gloo's reduce-scatter is a ring of messages here; NCCL's is one call, as this is.
         with one_call():

@@ -154,7 +154,7 @@ def placements(args: argparse.Namespace) -> int:
     run = resolve(spec)
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
     print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
-    for kind, tensors in propagate(run).placements.items():
+    for kind, tensors in propagate(run).items():
         print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
         for name, words in alike(tensors).items():
             print("| " + " | ".join([f"`{name}`", *words]) + " |")

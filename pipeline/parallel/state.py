@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,7 @@ def capture(
         for slot, value in _state_of(optimiser).get(owner, {}).items():
             if isinstance(value, Tensor):
                 copy(name, slot_name(name, slot), value, owner)
-        if _is_master(owner, weight):
+        if owner is not weight and owner.dtype != weight.dtype:  # wider, not just rows of it
             copy(name, slot_name(name, MASTER), owner, owner)
     for name, parameter in model.named_parameters():
         copy(name, weight_name(name), parameter, parameter)
@@ -68,26 +69,34 @@ def restore(
     Raises StudyError where a name is missing or a tensor has another shape.
     """
     slots = slots_of(state)
+    with reading(state), torch.no_grad():
+        for name, parameter in model.named_parameters():
+            fill(parameter, parameter, state, weight_name(name))
+        for name, weight, owner in precision.owners(model, optimiser):
+            kept = set(slots[name])
+            # FSDP2's narrow weights are no parameters: what it saves as weights are masters.
+            if MASTER in kept:
+                kept.remove(MASTER)
+                fill(owner, owner, state, slot_name(name, MASTER))
+            elif owner is not weight:
+                fill(owner, owner, state, weight_name(name))
+            for slot in sorted(kept):
+                made = _slot(owner, state, slot_name(name, slot))
+                _state_of(optimiser)[owner][slot] = made
+    precision.load_scalars(dict(state.scalars))
+
+
+@contextmanager
+def reading(state: SavedState) -> Iterator[None]:
+    """Leave the files at the end; raises StudyError where the state lacks a name."""
     try:
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                fill(parameter, parameter, state, weight_name(name))
-            for name, weight, owner in precision.owners(model, optimiser):
-                kept = set(slots[name])
-                # FSDP2's narrow weights are no parameters: what it saves as weights are masters.
-                if MASTER in kept:
-                    kept.remove(MASTER)
-                    fill(owner, owner, state, slot_name(name, MASTER))
-                elif owner is not weight:
-                    fill(owner, owner, state, weight_name(name))
-                _state_of(optimiser)[owner].update(
-                    {slot: _slot(owner, state, slot_name(name, slot)) for slot in sorted(kept)}
-                )
+        yield
     except KeyError as error:
-        raise of_another_model(error) from None
+        raise StudyError(
+            f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
+        ) from None
     finally:
         state.close()
-    precision.load_scalars(dict(state.scalars))
 
 
 def slots_of(state: SavedState) -> dict[str, list[str]]:
@@ -114,13 +123,6 @@ def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
         )
     for box in own.boxes:
         box.of(own.part).copy_(state.read(name, box.offsets, box.shape))
-
-
-def of_another_model(error: KeyError) -> StudyError:
-    """The error for a checkpoint that lacks a name."""
-    return StudyError(
-        f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
-    )
 
 
 def _slot(owner: Tensor, state: SavedState, name: str) -> Tensor:
@@ -207,11 +209,6 @@ def placed_as(like: Tensor, value: Tensor) -> Tensor:
 
     assert isinstance(like, DTensor)
     return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
-
-
-def _is_master(owner: Tensor, weight: Tensor) -> bool:
-    """True where the optimiser's own tensor is a wider copy of the weight, not just rows of it."""
-    return owner is not weight and owner.dtype != weight.dtype
 
 
 def _state_of(optimiser: Optimizer) -> Any:

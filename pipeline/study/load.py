@@ -26,8 +26,6 @@ OWN = ("title", "claims")
 """Parts of a study that one that extends it does not take over: a text about that study alone."""
 RESOLVED = "study.json"
 """Name of a study in full, which the workflow writes: its paths are from the working folder."""
-MAX_EXTENDS = 20
-"""Studies in a chain; the longest shipped one has three."""
 _NAMED = 5
 
 
@@ -67,10 +65,6 @@ def extended(
     except (OSError, ValueError, RuntimeError) as error:
         # RuntimeError: a symlink that leads to itself, before Python 3.13.
         raise StudyError(f"{path}: extends {name[:80]!r} is no path ({error})") from None
-    if len(files) > MAX_EXTENDS:
-        raise StudyError(
-            f"{files[0]}: it extends a chain of over {MAX_EXTENDS} studies; extend fewer at once"
-        )
     if base in files:
         raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
     above = content["study"] if not below else above
