@@ -363,20 +363,15 @@ def _rows(
 def effects(claim: Claim) -> dict[str, Bounds]:
     """An effect for each verdict that the claim's region can give."""
     low, high = (0.0, 1.0) if claim.region is None else claim.region.limits
-    one_sided = claim.region is None or not np.isfinite([low, high]).all()
     bound = low if np.isfinite(low) and low > 0 else high
     above, below = _scaled(bound, (1.4, 1.5, 1.6)), _scaled(bound, (0.6, 0.65, 0.7))
-    undecided = {"undecided": _scaled(bound if one_sided else low, (0.2, 0.8, 1.6))}
-    if not one_sided:
-        inside, outside = (
-            _scaled((low + high) / 2, (0.99, 1.0, 1.01)),
-            _scaled(high, (1.4, 1.5, 1.6)),
-        )
-    elif np.isfinite(low) and low > 0:
-        inside, outside = above, below
-    else:
-        inside, outside = below, above
-    return {"reproduced": inside, "not reproduced": outside, **undecided}
+    inside, outside = (above, below) if bound == low else (below, above)
+    if claim.region is not None and np.isfinite([low, high]).all():
+        middle = (low + high) / 2
+        inside, outside = _scaled(middle, (0.99, 1.0, 1.01)), _scaled(high, (1.4, 1.5, 1.6))
+        bound = low
+    undecided = _scaled(bound, (0.2, 0.8, 1.6))
+    return {"reproduced": inside, "not reproduced": outside, "undecided": undecided}
 
 
 def _scaled(factor: float, bounds: Sequence[float]) -> Bounds:

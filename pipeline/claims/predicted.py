@@ -14,11 +14,10 @@ from functools import cache
 from pipeline.claims.kinds import UNITS
 from pipeline.claims.quantities import RATE
 from pipeline.claims.types import Claim, Selector
-from pipeline.cost.base import FAMILY
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
-from pipeline.cost.points import kind_of, predict_row
+from pipeline.cost.points import FAMILY, kind_of, predict_row
 from pipeline.cost.score import points, source_of
 from pipeline.metrics.format import NONE, with_interval
 from pipeline.metrics.select import listed

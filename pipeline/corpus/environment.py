@@ -33,18 +33,22 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         # What it says of each of its attempts; how they ended is in the error.
         "HF_HUB_VERBOSITY": "error",
-        # Threads train; processes encode. A fork after threads would otherwise warn on every call.
+        # Threads train; processes encode, which `encode` says. A fork after threads would otherwise
+        # warn on every call.
         "TOKENIZERS_PARALLELISM": "true" if num_proc > 1 else "false",
         "RAYON_NUM_THREADS": str(num_proc),
         **(dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"), "1") if offline else {}),
     }
-    temporary = tempfile.tempdir
+    temporary, before = tempfile.tempdir, {n: os.environ[n] for n in wanted if n in os.environ}
     tempfile.tempdir = _folder_for_sockets()
+    os.environ.update(wanted)
     try:
-        with environment(**wanted):
-            yield
+        yield
     finally:
         tempfile.tempdir = temporary
+        for name in wanted:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def check_hub() -> None:
@@ -63,19 +67,6 @@ def check_hub() -> None:
             "tokens where there is a network, set HTTPS_PROXY if the site has a proxy, or name a "
             "folder of this machine in corpus.name or tokenizer.name"
         ) from None
-
-
-@contextmanager
-def environment(**wanted: str) -> Iterator[None]:
-    """These variables, which are put back on leaving."""
-    before = {name: os.environ[name] for name in wanted if name in os.environ}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name in wanted:
-            os.environ.pop(name, None)
-        os.environ.update(before)
 
 
 def _folder_for_sockets() -> str:
