@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,6 +19,9 @@ from pipeline.precision import Precision
 
 MASTER = "master"
 """The slot of a wider copy of a narrow weight."""
+
+Read = Callable[[str, Sequence[int], Sequence[int]], Tensor]
+"""What reads a box of a weight, on the host, by the weight's name, its offsets and its shape."""
 
 
 def capture(
@@ -140,13 +143,15 @@ def materialise(
     model: nn.Module,
     initial: Callable[[Collection[str]], Iterable[tuple[str, Tensor]]],
     device: torch.device,
+    read: Read | None = None,
 ) -> None:
     """Give the parameters memory on `device`, and this rank's parts of their initial values.
 
     Buffers, such as the frequencies of rotary positions, keep the values that they were made with.
     `initial` gives the whole values of the names that it is asked for, one after the other, so that
-    besides the parts one whole weight exists at a time. Nothing is sent. A model that has memory
-    already stays as it is.
+    besides the parts one whole weight exists at a time; with `read` they are those of files, of
+    which this rank reads its parts alone. Nothing is sent. A model that has memory already stays as
+    it is.
     """
     parameters = dict(model.named_parameters())
     if not any(parameter.is_meta for parameter in parameters.values()):
@@ -166,8 +171,20 @@ def materialise(
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
+        if read is not None:
+            read_weights(model, read)
+            return
         for name, value in initial(parameters.keys()):
             parameters[name].copy_(placed_as(parameters[name], value))
+
+
+def read_weights(model: nn.Module, read: Read) -> None:
+    """Read this rank's boxes of all weights, by `read` of names, offsets and shapes."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            own = held(parameter, parameter)
+            for box in own.boxes:
+                box.of(own.part).copy_(read(name, box.offsets, box.shape))
 
 
 def weights_sha256(model: nn.Module) -> str:

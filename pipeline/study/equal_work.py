@@ -92,7 +92,8 @@ def model_text(spec: RunSpec) -> str:
     m = spec.model
     padded = f" rows={m.vocab_rows}" if m.pad_vocab_to else ""
     config = "".join(f" {name}={value}" for name, value in sorted((m.config or {}).items()))
+    begun = f" weights={m.weights_sha256[:12]}" if m.weights_sha256 else ""
     return (
         f"{m.architecture or m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
-        f"context={m.context} vocabulary={m.vocab_size}{padded}{config}"
+        f"context={m.context} vocabulary={m.vocab_size}{padded}{config}{begun}"
     )

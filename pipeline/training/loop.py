@@ -14,11 +14,12 @@ from torch import nn
 
 from pipeline.emulation import tcp
 from pipeline.errors import StoppedError
+from pipeline.models import stored
 from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.models.deferred import deferred_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
-from pipeline.parallel.state import materialise
+from pipeline.parallel.state import materialise, read_weights
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, SavedState, Trainable, already
 from pipeline.precision import make_precision
 from pipeline.records import Step
@@ -219,11 +220,15 @@ def _model(
 ) -> tuple[nn.Module, Callable[[], None]]:
     """The model of a run, and what gives it memory and weights where it is `deferred`."""
     fill: Callable[[], None] = already
+    read = None if spec.model.weights is None else stored.reader(spec.model)
     if deferred:
         model, initial = deferred_model(spec.model, spec.seed)
-        fill = partial(materialise, model, initial.values, device)
+        fill = partial(materialise, model, initial.values, device, read)
     else:
-        model = build_model(spec.model, spec.seed).to(device)
+        model = build_model(spec.model, spec.seed)
+        if read is not None:
+            read_weights(model, read)
+        model = model.to(device)
     if spec.workload.recompute:
         recompute_blocks(model)
     if spec.compile:
