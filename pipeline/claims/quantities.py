@@ -61,6 +61,9 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
         case "phase_bubble":
             # A run counts by the median of its steps.
             return over_repeats(_rows(evidence, place, "profile", metric)["value"])
+        case "phase_bubble_schedule":
+            value = float(_rows(evidence, place, "cell", metric)["value"].iloc[0])
+            return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
         case "mean_utilisation":
             ranks = _rows(evidence, place, "rank", metric)
             return over_repeats(ranks.groupby("run_id", sort=True)["value"].mean())

@@ -132,6 +132,15 @@ def test_a_bubble_is_decided_by_its_interval(world, ends, verdict) -> None:
     assert found.p_value == (None if verdict == UNDECIDED else pytest.approx(1 / 32))
 
 
+@pytest.mark.parametrize(("alone", "verdict"), [(0.75, UNDECIDED), (0.95, NOT_REPRODUCED)])
+def test_a_bubble_of_unequal_passes_says_nothing_of_its_schedule(world, alone, verdict) -> None:
+    schedule = {"cell": "ddp", "level": "cell", "metric": "phase_bubble_schedule", "value": alone}
+    rows = [*bubble("ddp", 0.95, 0.96, 0.97, formula=0.75), schedule]
+    found = judge(claim("formula", "phase_bubble", "about", 1, 0.1), add(world, rows))
+    assert found.verdict == verdict, found.line
+    assert ("passes of equal length would give 1" in found.why) == (verdict == UNDECIDED)
+
+
 def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:
     rows = [*bubble("ddp", 0.36, 0.37, 0.38, formula=0.375),
             *bubble("ring", 0.74, 0.75, 0.76, formula=0.75)]  # fmt: skip
