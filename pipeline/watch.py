@@ -26,7 +26,7 @@ from pipeline import strategies
 from pipeline.documents import read_lines, read_made
 from pipeline.errors import MissingError, RecordError, SamestepError, StudyError, UnsupportedError
 from pipeline.machine.processes import exit_status, wait_for_one
-from pipeline.records.record import RUN_FILE, STEPS_FILE
+from pipeline.records import RUN_FILE, STEPS_FILE
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import TIMED, RunSpec
 from pipeline.study.study import Study

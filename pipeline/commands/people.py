@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -155,7 +154,7 @@ def placements(args: argparse.Namespace) -> int:
     run = resolve(spec)
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
     print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
-    for kind, tensors in propagate(run).placements.items():
+    for kind, tensors in propagate(run).items():
         print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
         for name, words in alike(tensors).items():
             print("| " + " | ".join([f"`{name}`", *words]) + " |")
@@ -283,7 +282,7 @@ def compare(args: argparse.Namespace) -> int:
     from pipeline.compare.sets import ResultSet, compare
     from pipeline.compare.times import MARGIN
     from pipeline.errors import ComparisonError
-    from pipeline.records.record import RUN_FILE
+    from pipeline.records import RUN_FILE
 
     pair = (args.one, args.other)
     if args.one.resolve() == args.other.resolve():
@@ -310,26 +309,23 @@ def compare(args: argparse.Namespace) -> int:
     option("--out", type=options.new_folder, help="folder; results/<study>/artifact"),
 )
 def artifact(args: argparse.Namespace) -> int:
-    """Artifact description, checklist, badge self-check and SBOM of a finished study.
+    """Artifact description, checklist and badge self-check of a finished study.
 
-    `python -m pipeline artifact --study smoke` writes `artifact.md` and `sbom.spdx.json` to
-    results/<study>/artifact and prints what the badges of the ACM still lack.
+    `python -m pipeline artifact --study smoke` writes results/<study>/artifact/artifact.md and
+    prints what the badges of the ACM still lack.
     """
-    from pipeline import schemas
     from pipeline.artifact.build import build
     from pipeline.files import write_text
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)
-    text, bill, checks = build(results)
-    out = args.out or results / "artifact"
-    schemas.validate(bill, "sbom", str(out / "sbom.spdx.json"))
-    write_text(out / "artifact.md", text)
-    write_text(out / "sbom.spdx.json", json.dumps(bill, indent=1) + "\n")
-    print(f"{out}: artifact.md and sbom.spdx.json, {len(bill['packages'])} packages")
-    for one in checks:
-        if not one.met:
-            print(f"unmet  {one.badge:11}  {one.asks}: {one.grounds}")
+    text, checks = build(results)
+    out = (args.out or results / "artifact") / "artifact.md"
+    write_text(out, text)
+    print(out)
+    for badge, asks, met, grounds in checks:
+        if not met:
+            print(f"unmet  {badge:11}  {asks}: {grounds}")
     return 0
 
 
@@ -396,6 +392,6 @@ def verify(args: argparse.Namespace) -> int:
     `python -m pipeline verify --results results/from_archive/smoke` exits with 1 and names what
     differs, and probably why, if not.
     """
-    from pipeline.archive.verify import verify
+    from pipeline.archive.unpack import verify
 
     return verify(args.results)

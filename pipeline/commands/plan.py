@@ -31,7 +31,7 @@ from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, gigabits, rank, table
 from pipeline.planner.sizes import size_of
 from pipeline.planner.tables import align
-from pipeline.records.record import RUN_FILE
+from pipeline.records import RUN_FILE
 from pipeline.study.load import load_study
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import PRECISIONS, TIMED

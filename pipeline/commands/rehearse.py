@@ -22,7 +22,7 @@ from pipeline.commands.stages import STAGES
 from pipeline.errors import SamestepError
 from pipeline.files import write_text
 from pipeline.metrics.collect import run_folder
-from pipeline.records.record import RunRecord, texts
+from pipeline.records import RunRecord, texts
 from pipeline.records.step_rules import steps_sha256
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec

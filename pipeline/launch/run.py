@@ -33,6 +33,7 @@ from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
 from pipeline.machine.site import Site
+from pipeline.models import stored
 from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
 from pipeline.resolved import ResolvedRun, resolve
@@ -77,6 +78,7 @@ def train(
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
+    stored.check_content(spec.model)
     if paths.ranks.is_dir():
         fence.claim(paths.ranks)  # an earlier start that is alive ends, and lets go of the lock
     with timed_alone(spec.run_id, paths.out):

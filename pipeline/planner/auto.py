@@ -62,15 +62,6 @@ def layouts_of(study: Study) -> list[RunSpec]:
     return [run.spec for cell in cells if (run := run_of(study, cell)) is not None]
 
 
-def check_family(study: Study) -> None:
-    """Raise StudyError unless the cost model knows the family of the study's model."""
-    if study.model.family != "gpt2":
-        raise StudyError(
-            f"study {study.name} has a model of family {study.model.family!r}; the cost model has "
-            "layouts of gpt2 alone"
-        )
-
-
 def run_of(study: Study, cell: Mapping[str, Any]) -> ResolvedRun | None:
     """The first run of a study with this cell alone; None where the study cannot have it."""
     try:

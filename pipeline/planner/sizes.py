@@ -38,10 +38,7 @@ def sizes(part: str = "models") -> tuple[Size, ...]:
     path = Path(reference.__file__).with_name("models.json")
     content = json.loads(path.read_text(encoding="utf-8"))
     return tuple(
-        Size(
-            one["id"],
-            ModelSpec("gpt2", **{k: v for k, v in one.items() if k not in _ABOUT}),
-        )
+        Size(one["id"], ModelSpec("gpt2", **{k: v for k, v in one.items() if k not in _ABOUT}))
         for one in content[part]
     )
 

@@ -59,12 +59,9 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", *words, sys.executable, *command],
-            cwd=folder,
-            env=environment | {"HOME": "/nonexistent"},
-            capture_output=True,
-            text=True,
+            cwd=folder, env=environment | {"HOME": "/nonexistent"}, capture_output=True, text=True,
             timeout=500,
-        )
+        )  # fmt: skip
     finally:
         kept.rmdir()
 

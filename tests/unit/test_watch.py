@@ -18,7 +18,7 @@ import pytest
 from pipeline import watch as module
 from pipeline.errors import MissingError
 from pipeline.metrics.runs import load_run
-from pipeline.records.record import read_record
+from pipeline.records import read_record
 from pipeline.strategies.horovod.plan import Horovod
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study

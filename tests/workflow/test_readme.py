@@ -51,10 +51,10 @@ ELSEWHERE = {
     ".venv/bin/python -m pytest tests/parity": "tests/parity/test_parity.py",
     "make check": "Makefile",
     "python -m pipeline compare results/smoke other/results/smoke --out results/compared": (
-        "tests/unit/compare/test_compare.py::test_a_table_is_written"
+        "tests/unit/compare/test_compare.py::test_the_first_differing_step"
     ),
     "python -m pipeline artifact --results results/smoke": (
-        "tests/unit/artifact/test_artifact.py::test_the_command_writes_both_files_and_prints_what"
+        "tests/unit/artifact/test_artifact.py::test_the_command_writes_the_description_and_what_is_unmet"
     ),
     "make setup": "Makefile",
     "make archive": "tests/workflow/test_archive.py::archive",
