@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pipeline.errors import CorpusError
+from pipeline.study.model_files import hub_fault
 
 
 @contextmanager
@@ -52,21 +50,12 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
 
 
 def check_hub() -> None:
-    """Raise CorpusError where the hub's name leads nowhere, which its library would try six times.
-
-    Behind a proxy no name is looked up here.
-    """
-    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
-    if urllib.request.getproxies():
-        return
-    try:
-        socket.getaddrinfo(host, 443)
-    except OSError as error:
+    """Raise CorpusError where the name of the hub leads nowhere."""
+    if (fault := hub_fault()) is not None:
         raise CorpusError(
-            f"the hub {host} cannot be reached from this machine ({error.strerror}); make the "
-            "tokens where there is a network, set HTTPS_PROXY if the site has a proxy, or name a "
-            "folder of this machine in corpus.name or tokenizer.name"
-        ) from None
+            f"{fault}; make the tokens where there is a network, set HTTPS_PROXY if the site has a "
+            "proxy, or name a folder of this machine in corpus.name or tokenizer.name"
+        )
 
 
 def _folder_for_sockets() -> str:

@@ -13,7 +13,7 @@ targets)`, or with weights, is the end of it. `tensor_cuts` says how a tensor ax
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
@@ -51,6 +51,9 @@ class Family(Protocol):
 
     def parameter_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
         """Shape of every parameter by its name, tied ones once."""
+
+    def file_names(self, model: ModelSpec) -> FileNames:
+        """Names of the parameters in files of starting weights; StudyError where it reads none."""
 
     def boundary_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int | None, ...]]:
         """Shape of every module's output by its name; None is the number of sequences."""
@@ -152,6 +155,19 @@ class Ends(NamedTuple):
     def held(self, first: bool, last: bool) -> int:
         """Those of a rank with the `first` stage of a model, the `last`, both or none."""
         return self.before * first + self.after * last - self.shared * (first and last)
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """Names in files of starting weights.
+
+    `names` are those that a parameter may have, by its own in the model; with one of `layers` the
+    names of parameters of its layers begin, and what matches one of `ignored` is no parameter.
+    """
+
+    names: Mapping[str, Sequence[str]]
+    layers: Sequence[str]
+    ignored: Sequence[str]
 
 
 @dataclass(frozen=True)

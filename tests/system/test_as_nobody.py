@@ -67,8 +67,8 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_doctor(folder: Path) -> None:
-    done = run(folder, "-m", "pipeline", "doctor", "--all")
-    assert done.returncode == 0 and "python" in done.stdout, done.stderr
+    done = run(folder, "-m", "pipeline", "doctor")
+    assert done.returncode == 0 and "torch" in done.stdout, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

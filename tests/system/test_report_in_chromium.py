@@ -142,7 +142,7 @@ def test_tiles_leave_no_gap_and_text_is_large_enough_to_be_read(page: Page) -> N
     assert page.evaluate(scale) >= 0.98
 
 
-def test_runs_are_filtered_and_sorted(page: Page) -> None:
+def test_runs_are_filtered(page: Page) -> None:
     shown = """Array.from(document.querySelectorAll("#run-groups tbody"))
         .filter(run => !run.hidden && !run.closest("[hidden]"))
         .map(run => run.dataset.%s)"""
@@ -162,16 +162,6 @@ def test_runs_are_filtered_and_sorted(page: Page) -> None:
     assert page.evaluate(shown % "status") == ["oom"]
     assert page.evaluate("Array.from(document.querySelectorAll('#run-groups > :not([hidden])'))"
                          ".every(group => group.open)")  # fmt: skip
-    page.evaluate(f"{choose}(['run-words', ''])")
-    page.evaluate(f"{choose}(['run-order', 'fastest'])")
-    seconds = page.evaluate(
-        "Array.from(document.getElementById('run-groups').children).map(g => g.dataset.seconds)"
-    )
-    numbers = [float(text) for text in seconds if text]
-    assert numbers == sorted(numbers) and seconds[-1] == ""
-    assert len(page.evaluate(shown % "status")) == len(everything)
-    page.evaluate(f"{choose}(['run-order', 'study'])")
-    assert page.evaluate(shown % "status") == everything
 
 
 def test_without_a_script_every_run_is_there(browser: Page, results: Path) -> None:
@@ -269,35 +259,6 @@ def test_tables_are_sorted_and_filtered(page: Page) -> None:
         field.value = "horovod"; field.dispatchEvent(new Event("input")); })()""")
     found = page.evaluate(rows)
     assert 0 < len(found) < len(printed) and all("Horovod" in row[0] for row in found)
-
-
-def test_points_of_a_figure_say_their_value(page: Page, results: Path) -> None:
-    """By pointer and by keys, each where the figure shows it; the figure's file has a title."""
-    found = page.evaluate("""Array.from(
-        document.querySelectorAll("#figure-throughput .plate i"),
-        e => [e.dataset.says, e.offsetLeft, e.offsetTop, e.parentElement.clientWidth])""")
-    drawn = (results / "figures/throughput.svg").read_text()
-    assert len(found) > 10 and drawn.count('<circle class="point"') == len(found)
-    assert all(" tokens/s, " in title and "node" in title for title, *_ in found)
-    assert all(0 < left < width for _, left, _, width in found)
-    tip = "document.querySelector('#figure-throughput .tip').textContent"
-    assert page.evaluate(tip) == ""
-    place = page.evaluate("""(() => { const point = Array.from(
-        document.querySelectorAll("#figure-throughput .plate i")).filter(e => e.offsetWidth > 0)[3];
-        point.scrollIntoView({block: "center"}); const box = point.getBoundingClientRect();
-        return [box.left + box.width / 2, box.top + box.height / 2]; })()""")
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
-    assert page.evaluate(tip) in [title for title, *_ in found]
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
-    assert page.evaluate(tip) == ""
-    if page.evaluate("innerWidth") < 700:
-        return  # There the keys scroll the figure.
-    page.evaluate("document.querySelector('#figure-throughput .scroll').focus()")
-    for number in range(2):
-        press(page, "ArrowRight", 39)
-        assert page.evaluate(tip) == found[number][0]
-    press(page, "Escape", 27)
-    assert page.evaluate(tip) == ""
 
 
 @pytest.fixture(scope="module")
