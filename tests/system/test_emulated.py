@@ -27,7 +27,6 @@ from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
 from tests.fake_bench import make_yardstick
-from tests.system.litter import adopt_orphans, counted, none_left
 from tests.system.stage import words_of
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +111,27 @@ def train(
     assert done.returncode == 0, done.stderr + log[-3000:]
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     return json.loads((folder / "run.json").read_text()), steps, done.stderr
+
+
+def left_behind() -> dict[str, Any]:
+    """Bridges, cables and processes of emulated nodes, outside of any of them."""
+    names = sorted(path.name for path in Path("/sys/class/net").iterdir())
+    running = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"pipeline.launch.emulated.build" in words:
+            running.append(entry.name)
+    return {"interfaces": names, "processes": running}
+
+
+def wait_for(condition: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, left_behind()
+        time.sleep(0.1)
 
 
 CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
@@ -239,29 +259,31 @@ def test_without_tc_the_run_is_on_the_loopback_and_says_so(
 
 def test_after_a_kill_of_the_stage_nothing_is_left(small_tokens, tmp_path) -> None:
     """In the middle of training; other kills are in `test_killed.py`."""
+    before = left_behind()
     spec = run_of("dps", 4)
     spec = replace(spec, workload=replace(spec.workload, steps=100_000))
-    temporary, out = tmp_path / "tmp", tmp_path / "out"
-    temporary.mkdir()
-    adopt_orphans()
-    with none_left(temporary):
-        before = counted(temporary)
-        # In a job the scheduler starts a killed run again, not the stage.
-        variables = ALONE | {SENT_AGAIN: "yes", "TMPDIR": str(temporary)}
+    with (tmp_path / "said.txt").open("wb") as said:
         stage = subprocess.Popen(
-            command(spec, small_tokens, out), cwd=ROOT, env=os.environ | variables,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        steps, deadline = out / "ranks/rank0.steps", time.monotonic() + 60
-        while not (steps.is_file() and steps.stat().st_size):
-            assert stage.poll() is None and time.monotonic() < deadline
-            time.sleep(0.1)
-        during = counted(temporary)
+            command(spec, small_tokens, tmp_path / "out"),
+            cwd=ROOT,
+            # In a job the scheduler starts a killed run again, not the stage.
+            env=os.environ | ALONE | {SENT_AGAIN: "yes"},
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        steps = tmp_path / "out/ranks/rank0.steps"
+        wait_for(lambda: steps.is_file() and steps.stat().st_size > 0, 60)
+        during = left_behind()
+        # It, the meeting place, the ranks, and what keeps each core awake.
+        assert len(during["processes"]) == 1 + 1 + 4 + len(os.sched_getaffinity(0))
+        # All network that the nodes have is their own.
+        assert during["interfaces"] == before["interfaces"]
+        stage.kill()
+        wait_for(lambda: left_behind() == before)
+    finally:
         stage.kill()
         stage.wait()
-    # It, what builds the nodes, the meeting place, the ranks, and what keeps each core awake.
-    assert len(during["processes"]) - len(before["processes"]) >= 1 + 1 + 1 + 4
-    assert during["interfaces"] == before["interfaces"], "all network of the nodes is their own"
 
 
 def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path) -> None:
