@@ -154,7 +154,7 @@ def test_a_spec_has_exactly_its_keys(text_spec: dict[str, Any]) -> None:
 def test_bpe_trains_on_a_bounded_part(
     tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.corpus.tokenisers.BPE_TRAINING_CHARACTERS", 1500)
+    monkeypatch.setattr("pipeline.corpus.tokenisers.TRAINING_CHARACTERS", 1500)
     manifest = make(text_spec, tmp_path / "out")
     assert manifest.tokenizer["trained_on_every_nth_piece"] == -(-manifest.num_characters // 1500)
     assert manifest.num_documents == 120
