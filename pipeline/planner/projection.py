@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline import models
 from pipeline.cost.constants import Constants
 from pipeline.cost.job import Job, Refused
 from pipeline.cost.points import ADDED, answer_of
 from pipeline.cost.predict import predict
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.planner.auto import check_family, run_with
+from pipeline.planner.auto import run_with
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.ranking import Cluster, band_of, job_of
 from pipeline.planner.sizes import Size
@@ -38,7 +39,7 @@ def project(
     `weak`: the batch of a device stays that of the study's fewest nodes, where the study says that
     the whole one does. A cell of one node alone stays there.
     """
-    check_family(study)
+    models.family(study.model).shape(study.model)  # raises where the cost model has none
     rows = []
     for cell in study.arms:
         least = 0.0

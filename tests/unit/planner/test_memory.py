@@ -13,6 +13,7 @@ from pipeline.cost.points import read
 from pipeline.cost.score import FOLDER
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
+from pipeline.models.transformers.arithmetic import LOADED
 from pipeline.parallel.types import Batch, Parts
 from pipeline.planner.memory import (
     CPU_BASE,
@@ -21,6 +22,7 @@ from pipeline.planner.memory import (
     Memory,
     formats,
     formula_24,
+    loaded_later,
     predict,
 )
 from pipeline.precision import make_precision
@@ -171,6 +173,8 @@ def test_the_base_of_a_cpu_rank_hangs_on_whether_it_is_forked() -> None:
     for study, later in (("smoke", FORKED_LOADED_LATER), ("one-node", CPU_LOADED_LATER)):
         spec = run_of(study, "single", 1)
         assert predict(spec).base == CPU_BASE + later
+    llama = models.examples()["LlamaForCausalLM"]
+    assert loaded_later(True, llama) == FORKED_LOADED_LATER + LOADED
 
 
 def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
