@@ -57,6 +57,7 @@ from tests.parity.cases import (
     WIDE,
     Case,
     accumulations_of,
+    axes_of,
     brief_cases,
     case_of,
     cases_of,
@@ -287,13 +288,6 @@ def test_no_cell_of_the_matrix_is_left_out() -> None:
         assert {("data", "tensor"), ("pipeline", "data"), ("pipeline", "tensor")} <= several
 
 
-def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
-    """The axes of its layout that have several ranks."""
-    case = case_of(strategy, world, variant)
-    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
-    return tuple(name for name, size in layout.axes if size > 1)
-
-
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
 def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> None:
     single = launched("single", 1)
@@ -437,12 +431,14 @@ def assert_step_is_skipped(runs: Runs, single: Runs, case: Case) -> None:
 
 
 DECAYED = [(s, w, c) for s, w in launches() if w > 1 for c in decay_cases(s, w)]
+DECAYED += [(s, 2, c) for s, w in launches() if w == 2 for c in cases.lamb_models(s, 2)]
 
 
 @pytest.mark.parametrize(
     ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in DECAYED]
 )
 def test_decay_of_matrices_and_lamb_as_on_a_single_device(launched, strategy, world, case) -> None:
+    """There LAMB is the one that is written out, tensor by tensor."""
     assert_same_training(launched(strategy, world), launched("single", 1), case)
 
 
