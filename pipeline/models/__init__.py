@@ -13,7 +13,7 @@ targets)`, or with weights, is the end of it. `tensor_cuts` says how a tensor ax
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,9 @@ class Family(Protocol):
 
     def parameter_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
         """Shape of every parameter by its name, tied ones once."""
+
+    def file_names(self, model: ModelSpec) -> FileNames:
+        """Names of the parameters in files of starting weights; StudyError where it reads none."""
 
     def boundary_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int | None, ...]]:
         """Shape of every module's output by its name; None is the number of sequences."""
@@ -188,6 +191,19 @@ class Shape(NamedTuple):
     kv_heads: int
     gated: bool
     tied: bool
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """Names in files of starting weights.
+
+    `names` are those that a parameter may have, by its own in the model; with one of `layers` the
+    names of parameters of its layers begin, and what matches one of `ignored` is no parameter.
+    """
+
+    names: Mapping[str, Sequence[str]]
+    layers: Sequence[str]
+    ignored: Sequence[str]
 
 
 @dataclass(frozen=True)

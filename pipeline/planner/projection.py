@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline import models
 from pipeline.cost.constants import Constants
-from pipeline.cost.job import Job, Refused
+from pipeline.cost.job import Refused
 from pipeline.cost.points import ADDED, answer_of
 from pipeline.cost.predict import predict
 from pipeline.errors import StudyError, UnsupportedError
@@ -28,7 +28,6 @@ from pipeline.study.study import Cell, Study
 
 COLUMNS = ("cell", "nodes", "gpus", "global_batch", "provenance", *ADDED, "tokens_per_s_pred",
            "efficiency_pred")  # fmt: skip
-PROJECTED = "projected"
 
 
 def project(
@@ -46,7 +45,7 @@ def project(
         for nodes in (1,) if cell.nodes == (1,) else counts:
             row = dict.fromkeys(COLUMNS, "") | {
                 "cell": cell.name, "nodes": str(nodes), "gpus": str(nodes * cell.ranks_per_node),
-                "provenance": PROJECTED,
+                "provenance": "projected",
             }  # fmt: skip
             rows.append(row)
             try:
@@ -94,11 +93,11 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
             + (", ".join(spec.options) or "its defaults")
         )
     work = spec.workload
-    job: Job = job_of(
-        Size(spec.study, spec.model), cluster, spec.world.nodes, degrees, work.global_batch,
-        spec.precision, work.recompute,
-    )  # fmt: skip
-    job = replace(job, optimiser=spec.optimiser.name)
+    size, nodes = Size(spec.study, spec.model), spec.world.nodes
+    job = replace(
+        job_of(size, cluster, nodes, degrees, work.global_batch, spec.precision, work.recompute),
+        optimiser=spec.optimiser.name,
+    )
     ends = {0, run.layout.num_processes - 1}
     peak = float(max(predict_memory(spec, rank).peak for rank in ends))
     found = replace(predict(job, Constants()), memory=peak)

@@ -290,22 +290,15 @@ def table(ranked: list[Ranked]) -> list[str]:
     heads = "layout", "nodes", "micro", "recompute", "step s", "band s", "GiB", "tokens/s", "h/1e9"
     rows = []
     for one in ranked[:SHOWN]:
-        job, seconds = one.job, one.prediction.seconds
+        job, seconds, (low, high) = one.job, one.prediction.seconds, one.band
         tokens = job.tokens * job.dp * job.accum
-        low, high = one.band
         rows.append(
             (
-                one.name,
-                str(one.nodes),
-                str(job.micro),
-                job.recompute,
-                f"{seconds:.3g}",
-                f"{low:.3g} to {high:.3g}",
-                f"{one.prediction.gibibytes:.3g}",
-                f"{tokens / seconds:,.0f}",
-                f"{1e9 / tokens * seconds / 3600:.2f}",
+                one.name, str(one.nodes), str(job.micro), job.recompute, f"{seconds:.3g}",
+                f"{low:.3g} to {high:.3g}", f"{one.prediction.gibibytes:.3g}",
+                f"{tokens / seconds:,.0f}", f"{1e9 / tokens * seconds / 3600:.2f}",
             )
-        )
+        )  # fmt: skip
     return [*align([heads, *rows]), "", *answer(ranked)]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -112,34 +113,32 @@ def _refusal(name: str, example: str, model: ModelSpec) -> str:
 
     On two ranks, which divide key and value heads, or as many as it has a layout for.
     """
-    run = _example(name, {})
-    run = replace(run, workload=replace(run.workload, steps=1 + load(name, {}).period))
     kind, last = objective_of(model), model.vocab_size - 1
     others = (last - 1, last - 2, last - 3) if kind == "masked_next_sentence" else ()
     objective = None if kind == "causal" else ObjectiveSpec(kind, last, 0.15, *others)
-    for nodes in (2, 4, 1):
-        run = replace(run, model=model, objective=objective, world=replace(run.world, nodes=nodes))
-        try:
-            load(name, {}).layout(run.world)
-        except StudyError:
-            continue
-        try:
-            check([run])
-        except StudyError as error:
-            why = re.split("[:;] ", str(error).removeprefix(f"{run.run_id}: "))[0]
-            return why.replace(example, "the class")
-        break
+    run = _example(name, {}, (2, 4, 1))
+    work = replace(run.workload, steps=1 + load(name, {}).period)
+    try:
+        check([replace(run, model=model, objective=objective, workload=work)])
+    except StudyError as error:
+        why = re.split("[:;] ", str(error).removeprefix(f"{run.run_id}: "))[0]
+        return why.replace(example, "the class")
     return ""
 
 
-def _example(name: str, options: Mapping[str, Any]) -> RunSpec:
-    """A run that every strategy has a layout for: one rank for `single`, four for all others."""
-    spec = RunSpec(
+def _example(name: str, options: Mapping[str, Any], ranks: tuple[int, ...] = (4, 1)) -> RunSpec:
+    """A run on the first of these numbers of ranks that the strategy has a layout for."""
+    for nodes in ranks:
+        world = WorldSpec(nodes, 1, "cpu", "gloo", "loopback")
+        with suppress(StudyError):
+            load(name, options).layout(world)
+            break
+    return RunSpec(
         study="example",
         cell="example",
         strategy=name,
         precision="fp32",
-        world=WorldSpec(4, 1, "cpu", "gloo", "loopback"),
+        world=world,
         model=replace(models.example(), num_layers=12),
         optimiser=OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "constant", 0),
         workload=WorkloadSpec(16, 4, 3, 1, "strong", 0),
@@ -147,11 +146,6 @@ def _example(name: str, options: Mapping[str, Any]) -> RunSpec:
         seed=0,
         options=options,
     )  # fmt: skip
-    try:
-        load(name, options).check_spec(spec)
-    except StudyError:
-        return replace(spec, world=replace(spec.world, nodes=1))
-    return spec
 
 
 def check(runs: Iterable[RunSpec]) -> None:
@@ -223,6 +217,11 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
             raise StudyError(
                 f"strategy {name} option {option} = {value!r} is not from 0 to "
                 f"{MAX_KNOB}; fix the cell's options"
+            )
+        if value not in (known := dict(kind.choices).get(option, (value,))):
+            raise StudyError(
+                f"strategy {name} option {option} {value!r} is unknown; use one of "
+                + ", ".join(map(str, known))
             )
     return strategy
 

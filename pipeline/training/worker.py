@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
         image.check_inside(args.image_digest)
         where = (args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
         places = Places(*where, may_stop=args.may_stop)
-        train(read_spec(args), args.tokens, places, Machine(args.pacer(), args.share))
+        train(read_spec(args), args.tokens, places, args.pacer(), args.share)
     except Exception as error:
-        leave_error(error, args, _rank())
+        leave_error(error, args, devices.rank_of(os.environ))
         if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -149,19 +149,18 @@ class Places:
             raise LaunchError(f"{reason}; this rank leaves nothing")
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Emulation of this rank's node: `pacer` dilates its time, `share` pins it to its cores.
+def train(
+    spec: RunSpec,
+    tokens: Path,
+    places: Places,
+    pacer: Pacer,
+    share: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Train the run on this rank and write the rank's files.
 
-    Only the training is held so; what comes before and after is not timed.
+    On an emulated node `pacer` dilates its time, `share` pins it to its cores. Only the training is
+    held so; what comes before and after is not timed.
     """
-
-    pacer: Pacer
-    share: Callable[[], AbstractContextManager[None]]
-
-
-def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None:
-    """Train the run on this rank and write the rank's files."""
     import torch
 
     from pipeline.corpus.batches import Batches
@@ -170,7 +169,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     from pipeline.training.loop import Hooks, Loop
     from pipeline.training.step_files import StepFile
 
-    rank, work, done = _rank(), spec.workload, places.done
+    rank, work, done = devices.rank_of(os.environ), spec.workload, places.done
     if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
         # Gloo by itself takes the address of the host's name, on Debian 127.0.1.1: bind it to the
         # interface that leads to the first node, unless the user chose one.
@@ -183,7 +182,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     run = resolve(spec)
     run.strategy.check()
-    clock = Clock(devices.choose(run), machine.pacer)
+    clock = Clock(devices.choose(run), pacer)
     batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
     loop = Loop(spec, run.strategy, batches, rank, clock)
     places.check()
@@ -208,7 +207,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
             asked = may_stop and rank == 0 and (places.out / fence.STOP).exists()
             return may_stop and not trainable.agree(not asked)
 
-        with machine.share():
+        with share():
             loop.run(Hooks(steps.write, keep_checkpoint, stops), done, state)
     places.check()
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
@@ -248,7 +247,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
             ),
             **usage,
             "steal_share": loop.sampler.steal_share(),
-            **loop.sampler.placement(),
+            **loop.sampler.placement,
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **{name: value for name, value in optional.items() if value is not None},
             **loop.clock.pacer.told(),
@@ -265,10 +264,6 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "settings": inherited.recorded(os.environ),
     }
     return about if placements is None else about | {"placements": placements}
-
-
-def _rank() -> int:
-    return devices.rank_of(os.environ)
 
 
 def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:

@@ -6,7 +6,7 @@ run that all are held against.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -325,10 +325,6 @@ class Case:
         layout = strategy.layout(spec.world)
         pieces = layout.data_parallel * strategy.pieces(spec, layout)
         return replace(plain, accumulation=pieces)
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain JSON types."""
-        return asdict(self)
 
 
 def cases_of(strategy: str, world: int) -> list[Case]:

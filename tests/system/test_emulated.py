@@ -26,6 +26,9 @@ from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from tests.fake_bench import make_yardstick
+from tests.system.litter import adopt_orphans, counted, none_left
+from tests.system.stage import words_of
 
 ROOT = Path(__file__).parents[2]
 LINK = LinkSpec("200mbit", 200)
@@ -96,52 +99,19 @@ def assert_same_steps(
 
 
 def command(spec: RunSpec, tokens: Path, folder: Path) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "spec.json").write_text(spec.to_json())
-    arguments = [f"--spec={folder}/spec.json", f"--tokens={tokens}", f"--out={folder}"]
-    return [sys.executable, "-m", "pipeline", "train", *arguments]
+    return [sys.executable, "-m", "pipeline", *words_of(spec, tokens, folder)]
 
 
 def train(
-    spec: RunSpec, tokens: Path, folder: Path, **options: Any
+    spec: RunSpec, tokens: Path, folder: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     done = subprocess.run(
-        command(spec, tokens, folder),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **options,
+        command(spec, tokens, folder), cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     log = (folder / "log.txt").read_text() if (folder / "log.txt").is_file() else ""
     assert done.returncode == 0, done.stderr + log[-3000:]
-    steps = (folder / "steps.jsonl").read_text().splitlines()
-    return (
-        json.loads((folder / "run.json").read_text()),
-        [json.loads(line) for line in steps],
-        done.stderr,
-    )
-
-
-def left_behind() -> dict[str, Any]:
-    """Bridges, cables and processes of emulated nodes, outside of any of them."""
-    names = sorted(path.name for path in Path("/sys/class/net").iterdir())
-    running = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"pipeline.launch.emulated.build" in words:
-            running.append(entry.name)
-    return {"interfaces": names, "processes": running}
-
-
-def wait_for(condition: Any, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, left_behind()
-        time.sleep(0.1)
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    return json.loads((folder / "run.json").read_text()), steps, done.stderr
 
 
 CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
@@ -255,13 +225,9 @@ def test_without_tc_the_run_is_on_the_loopback_and_says_so(
     script += "from pipeline.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     words = command(run_of("dps", 2), small_tokens, tmp_path / "out")
     done = subprocess.run(
-        [sys.executable, "-c", script, *words[3:]],
-        cwd=ROOT,
-        env=os.environ | ALONE | {"PATH": str(hidden)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+        [sys.executable, "-c", script, *words[3:]], cwd=ROOT,
+        env=os.environ | ALONE | {"PATH": str(hidden)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["status"] == "ok"
@@ -273,31 +239,29 @@ def test_without_tc_the_run_is_on_the_loopback_and_says_so(
 
 def test_after_a_kill_of_the_stage_nothing_is_left(small_tokens, tmp_path) -> None:
     """In the middle of training; other kills are in `test_killed.py`."""
-    before = left_behind()
     spec = run_of("dps", 4)
     spec = replace(spec, workload=replace(spec.workload, steps=100_000))
-    with (tmp_path / "said.txt").open("wb") as said:
+    temporary, out = tmp_path / "tmp", tmp_path / "out"
+    temporary.mkdir()
+    adopt_orphans()
+    with none_left(temporary):
+        before = counted(temporary)
+        # In a job the scheduler starts a killed run again, not the stage.
+        variables = ALONE | {SENT_AGAIN: "yes", "TMPDIR": str(temporary)}
         stage = subprocess.Popen(
-            command(spec, small_tokens, tmp_path / "out"),
-            cwd=ROOT,
-            # In a job the scheduler starts a killed run again, not the stage.
-            env=os.environ | ALONE | {SENT_AGAIN: "yes"},
-            stdout=said,
-            stderr=said,
-        )
-    try:
-        steps = tmp_path / "out/ranks/rank0.steps"
-        wait_for(lambda: steps.is_file() and steps.stat().st_size > 0, 60)
-        during = left_behind()
-        # It, the meeting place, the ranks, and what keeps each core awake.
-        assert len(during["processes"]) == 1 + 1 + 4 + len(os.sched_getaffinity(0))
-        # All network that the nodes have is their own.
-        assert during["interfaces"] == before["interfaces"]
-        stage.kill()
-        wait_for(lambda: left_behind() == before)
-    finally:
+            command(spec, small_tokens, out), cwd=ROOT, env=os.environ | variables,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        steps, deadline = out / "ranks/rank0.steps", time.monotonic() + 60
+        while not (steps.is_file() and steps.stat().st_size):
+            assert stage.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        during = counted(temporary)
         stage.kill()
         stage.wait()
+    # It, what builds the nodes, the meeting place, the ranks, and what keeps each core awake.
+    assert len(during["processes"]) - len(before["processes"]) >= 1 + 1 + 1 + 4
+    assert during["interfaces"] == before["interfaces"], "all network of the nodes is their own"
 
 
 def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path) -> None:
@@ -325,23 +289,7 @@ def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path
 def yardstick_of(spec: RunSpec, forward_seconds: float) -> dict[str, Any]:
     """A yardstick of this machine with made up figures."""
     precision, sequences = yardstick.shape_of(resolve(spec))
-    once = {"step": 0.01, "waited_step": 0.01, "waited_forward": forward_seconds}
-    once["forward_seconds"] = forward_seconds
-    return {
-        "version": yardstick.VERSION,
-        "measured_at": "2026-11-23T00:00:00+00:00",
-        "hardware": hardware(),
-        "git_commit": None,
-        "cores_per_node": spec.world.cores_per_node,
-        "model": asdict(spec.model),
-        "compile": False,
-        "passes": [
-            {
-                "precision": precision,
-                "sequences": sequences,
-                "forward_seconds": forward_seconds,
-                "step_seconds": 0.01,
-                "rounds": [once] * 2,
-            }
-        ],
-    }
+    made = make_yardstick([forward_seconds] * 2)
+    made["passes"][0] |= {"precision": precision, "sequences": sequences}
+    about = {"hardware": hardware(), "model": asdict(spec.model)}
+    return made | about | {"cores_per_node": spec.world.cores_per_node}

@@ -8,8 +8,9 @@ to what the hooks count.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from pipeline.errors import StudyError
 from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Shape
 from pipeline.study.spec import ModelSpec
 
@@ -156,6 +157,14 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
             shapes[f"h.{block}.{name}.weight"] = shape
             shapes[f"h.{block}.{name}.bias"] = shape[:1]
     return shapes | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+
+
+def file_names(model: ModelSpec) -> NoReturn:
+    """None: its layers are laid out in another way than in files of the hub."""
+    raise StudyError(
+        "model.weights: the family gpt2 reads none; use the family transformers with the "
+        "architecture GPT2LMHeadModel, or leave them out"
+    )
 
 
 def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:

@@ -69,16 +69,3 @@ def test_gpus_are_ranked_by_the_model(capsys) -> None:
     (cell,) = yaml.safe_load(text)
     study = load_study(Path("workflow/config/bai2022/study.yaml"))
     assert expand(study.but(cells=[cell]))[0].strategy == cell["strategy"]
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("--study smoke --auto", "--auto needs --calibration FILE"),
-        ("--study bai2022 --auto", "--auto needs --device and of several nodes --link"),
-        ("--model 1.3B --auto --device a100-80", "--auto would do nothing with --model"),
-    ],
-)
-def test_what_is_missing_is_named(words, error, capsys) -> None:
-    assert main(["plan", *words.split()]) == 2
-    assert error in capsys.readouterr().err
