@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline import models
 from pipeline.metrics.contrasts import FASTER, against_plain, compared
 from pipeline.metrics.emulation import bias_sentence
 from pipeline.metrics.format import ratio_interval, with_interval
@@ -37,7 +38,7 @@ def measured_on(table: pd.DataFrame) -> str:
     families = dict.fromkeys(str(model).split()[0] for model in runs["model"])
     sizes = sorted({value / 1e6 for value in pick(table, "run", "num_parameters")["value"]})
     with_size = f" with {listed(f'{one:.2f}' for one in sizes)} M parameters" if sizes else ""
-    model = listed("GPT-2" if one == "gpt2" else one for one in families) + with_size
+    model = listed(map(models.label, families)) + with_size
     counts = node_counts(table)
     nodes = f"{listed(counts)} node{'' if counts == [1] else 's'}"
     cores = sorted({int(one) for one in pick(table, "run", "num_cores")["value"].dropna()})

@@ -168,7 +168,7 @@ def _rank_rows(run: Run) -> Rows:
     """
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
-    later = loaded_later(record["execution"]["launcher"] == "fork") if cpu else 0
+    later = loaded_later(record["execution"]["launcher"] == "fork", spec.model) if cpu else 0
     measured, predicted = [], []
     for rank in record["ranks"]:
         number = rank["rank"]

@@ -150,6 +150,7 @@ def _corpus(study: Study) -> dict[str, Any]:
     }
     kinds = {
         "bpe": "byte-level byte-pair encoding trained on that text",
+        "wordpiece": "WordPiece with BERT's special tokens, trained on that text",
         "char": "one token a character, with a vocabulary built from that text",
         "pretrained": f"the pretrained tokeniser {markdown_code(str(tokenizer.get('name')))}",
     }

@@ -27,9 +27,12 @@ def choose(
 ) -> list[Ranked]:
     """The cells that fit, as `rank` has them; without a calibration by the model of GPUs.
 
-    Raises StudyError where none fits, or the model's operators are not known.
+    Raises StudyError where none fits, or the model's layers or operators are not known.
     """
-    models.family(study.model).operators(study.model, 1, 1)  # raises where it states none
+    sizes = models.family(study.model)  # raises where it states none
+    sizes.shape(study.model)
+    if calibration is not None:
+        sizes.operators(study.model, 1, 1)
 
     def predicted(job: Job, cell: Mapping[str, Any]) -> Prediction | None:
         assert calibration is not None

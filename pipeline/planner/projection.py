@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline import models
 from pipeline.cost.constants import Constants
 from pipeline.cost.job import Refused
 from pipeline.cost.points import ADDED, answer_of
@@ -37,11 +38,7 @@ def project(
     `weak`: the batch of a device stays that of the study's fewest nodes, where the study says that
     the whole one does. A cell of one node alone stays there.
     """
-    if study.model.family != "gpt2":
-        raise StudyError(
-            f"study {study.name} has a model of family {study.model.family!r}; the cost model has "
-            "layouts of gpt2 alone"
-        )
+    models.family(study.model).shape(study.model)  # raises where the cost model has none
     rows = []
     for cell in study.arms:
         least = 0.0

@@ -64,7 +64,7 @@ def sent_table() -> str:
     """A Markdown table: what each strategy splits and sends, and when to use it.
 
     A row for each setting of its knobs that splits or sends something else, and what the symbols
-    are. The formulas are those of `Strategy.sends` for a small GPT-2 on four ranks.
+    are. The formulas are those of `Strategy.sends` for a small model on four ranks.
     """
     rows = ["| strategy | what is split | sent by a rank in a step | when to use it |"]
     rows.append("|---|---|---|---|")
@@ -139,8 +139,7 @@ def _example(name: str, options: Mapping[str, Any], ranks: tuple[int, ...] = (4,
         strategy=name,
         precision="fp32",
         world=world,
-        model=ModelSpec("gpt2", num_layers=12, width=768, num_heads=12, context=1024,
-                        vocab_size=50257),
+        model=replace(models.example(), num_layers=12),
         optimiser=OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "constant", 0),
         workload=WorkloadSpec(16, 4, 3, 1, "strong", 0),
         repeat=0,

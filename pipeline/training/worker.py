@@ -116,11 +116,10 @@ def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
 
 
 def import_heavy() -> None:
-    """Import what `train` imports; done once before ranks are forked."""
+    """Import what `train` imports but for a model's family; once, before ranks are forked."""
     import torch
 
     import pipeline.corpus.batches
-    import pipeline.models.gpt2.model  # transformers is loaded by the ranks that train its models
     import pipeline.precision
     import pipeline.training.checkpoint
     import pipeline.training.loop

@@ -56,8 +56,8 @@ from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
 from tests.cores import share_a_core
 from tests.parity import apex_standin
-from tests.parity.cases import OPTIONS, OVERFLOW_STEP, STEPS, Case, cases_of
-from tests.parity.written_out import written_out
+from tests.parity.cases import OPTIONS, OVERFLOW_STEP, REFERENCE, STEPS, Case, cases_of
+from tests.parity.written_out import PlainLamb, written_out
 
 ENTRIES = 2_000
 """Collectives that torch's flight recorder keeps: more than those of one case."""
@@ -118,7 +118,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for case in cases_of(strategy, world):
         try:
-            with precision_of(case), broken(case.mutation), overflowing(case):
+            with precision_of(case), lamb_of(case), broken(case.mutation), overflowing(case):
                 checkpoints = out / f"{case.name}.checkpoints"
                 steps, loop, kept = train(case, world, tokens, checkpoints, rank)
         except Exception as error:
@@ -232,6 +232,13 @@ def resumed_options(case: Case) -> dict[str, Any]:
 def precision_of(case: Case) -> Any:
     """Where Apex is asked for, its stand-in."""
     return apex_standin.installed() if case.precision.startswith("apex_") else nullcontext()
+
+
+def lamb_of(case: Case) -> Any:
+    """On the device that all are held against, LAMB as it is written out."""
+    if case.strategy != REFERENCE:
+        return nullcontext()
+    return mock.patch("pipeline.training.optimiser.Lamb", PlainLamb)
 
 
 def broken(mutation: str | None) -> Any:

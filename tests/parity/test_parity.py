@@ -59,6 +59,7 @@ from tests.parity.cases import (
     WIDE,
     Case,
     accumulations_of,
+    axes_of,
     brief_cases,
     case_of,
     cases_of,
@@ -290,13 +291,6 @@ def test_no_cell_of_the_matrix_is_left_out() -> None:
         assert {("data", "tensor"), ("pipeline", "data"), ("pipeline", "tensor")} <= several
 
 
-def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
-    """The axes of its layout that have several ranks."""
-    case = case_of(strategy, world, variant)
-    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
-    return tuple(name for name, size in layout.axes if size > 1)
-
-
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
 def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> None:
     single = launched("single", 1)
@@ -434,10 +428,16 @@ def assert_step_is_skipped(runs: Runs, single: Runs, case: Case) -> None:
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
 
 
-@each(decay_cases, cases.packed_cases)
+def lamb_on_two(strategy: str, world: int) -> list[Case]:
+    """Four ranks have theirs in `tests/system/test_parity_matrix.py`."""
+    return cases.lamb_models(strategy, world) if world == 2 else []
+
+
+@each(decay_cases, cases.packed_cases, lamb_on_two)
 def test_decay_lamb_and_documents_apart_as_on_a_single_device(
     launched, strategy, world, case
 ) -> None:
+    """There LAMB is the one that is written out, tensor by tensor."""
     assert_same_training(launched(strategy, world), launched("single", 1), case)
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import StudyError
-from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats
+from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Shape
 from pipeline.study.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -180,6 +180,16 @@ def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
         for name, times in widths.items():
             shapes[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
     return shapes | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_rows)}
+
+
+def loaded_bytes() -> int:
+    """None beside torch, which every rank has."""
+    return 0
+
+
+def shape(model: ModelSpec) -> Shape:
+    """Feed-forward layers of four widths, a key and a value for each head, tied embeddings."""
+    return Shape(ffn=4 * model.width, kv_heads=model.num_heads, gated=False, tied=True)
 
 
 def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Counts, Counts]:

@@ -138,7 +138,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 
 def test_bpe_trains_on_a_bounded_part(tmp_path, text_spec, monkeypatch) -> None:
-    monkeypatch.setattr("pipeline.corpus.tokenisers.BPE_TRAINING_CHARACTERS", 1500)
+    monkeypatch.setattr("pipeline.corpus.tokenisers.TRAINING_CHARACTERS", 1500)
     manifest = make(text_spec, tmp_path / "out")
     assert manifest.tokenizer["trained_on_every_nth_piece"] == -(-manifest.num_characters // 1500)
     assert manifest.num_documents == 120

@@ -38,13 +38,32 @@ def test_bpe_has_the_separator_first_and_gives_any_text_back(store, tmp_path) ->
         assert max(ids) < tokeniser.vocab_size
 
 
-def test_bpe_is_the_same_in_every_process_and_thread_count(store, tmp_path) -> None:
+def test_wordpiece_has_berts_special_tokens_and_pieces_of_lower_case_words(
+    store: TextStore, tmp_path: Path
+) -> None:
+    tokeniser = make(store, tmp_path, kind="wordpiece", vocab_size=60)
+    tokenizer, special = tokeniser.tokenizer, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert [tokenizer.token_to_id(one) for one in special] == [*range(5)]
+    assert (tokeniser.separator_id, tokeniser.vocab_size) == (3, 5 + 2 * 13 + 6)
+    added = tokenizer.get_added_tokens_decoder().values()
+    assert [one.content for one in added] == special, "letters are none"
+    assert tokenizer.encode("THE cat, the Cât").tokens == ["the", "cat", "[UNK]", "the", "cat"]
+    assert tokenizer.encode("catthe").tokens == ["cat", "##t", "##he"]
+    assert tokenizer.decode(tokenizer.encode("the dog").ids) == "the dog"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_vocabulary_is_the_same_in_every_process_and_thread_count(
+    store: TextStore, kind: str
+) -> None:
+    """Pairs of this text are equally frequent."""
+    size = {"bpe": 290, "wordpiece": 60}[kind]
     code = (
         "import sys, pathlib\n"
         "from pipeline.corpus.text_store import TextStore\n"
         "from pipeline.corpus.tokenisers import make_tokeniser\n"
         "store = TextStore(tuple(map(pathlib.Path, sys.argv[1:])))\n"
-        "section = {'kind': 'bpe', 'vocab_size': 290}\n"
+        f"section = {{'kind': '{kind}', 'vocab_size': {size}}}\n"
         "made = make_tokeniser(section, store, store.survey(), pathlib.Path('none'))\n"
         "print(made.tokenizer.to_str())\n"
     )

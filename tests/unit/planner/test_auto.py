@@ -57,7 +57,7 @@ def test_auto_is_no_strategy_but_a_choice() -> None:
 def test_another_family_is_refused() -> None:
     changes = {"family": "transformers", "architecture": "LlamaForCausalLM"}
     model = STUDY.to_dict()["model"] | changes
-    with pytest.raises(StudyError, match="operators of LlamaForCausalLM are not known"):
+    with pytest.raises(StudyError, match="not know the layers of LlamaForCausalLM"):
         choose(STUDY.but(model=model), CLUSTER, "fp32", None)
 
 

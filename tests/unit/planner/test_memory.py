@@ -14,8 +14,9 @@ from pipeline.cost.points import read
 from pipeline.cost.score import FOLDER
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
+from pipeline.models.transformers.arithmetic import LOADED
 from pipeline.parallel.types import Batch, Parts
-from pipeline.planner.memory import formats, formula_24, predict
+from pipeline.planner.memory import formats, formula_24, loaded_later, predict
 from pipeline.precision import make_precision
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -139,6 +140,11 @@ def test_narrow_weights_keep_masters_and_their_gradients(precision, weights, gra
     found, count = predict(spec), num_parameters(spec.model)
     assert (found.parameters, found.gradients) == (weights * count, gradients * count)
     assert found.optimiser == 8 * count and formula_24(spec) > 16 * count
+
+
+def test_a_rank_loads_what_its_family_needs() -> None:
+    llama = models.examples()["LlamaForCausalLM"]
+    assert loaded_later(True, llama) - loaded_later(True, SMALL) == LOADED
 
 
 def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
