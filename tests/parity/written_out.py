@@ -30,7 +30,7 @@ from pipeline.parallel.types import (
 from pipeline.strategies.base import Strategy
 from pipeline.strategies.local_sgd.plan import LocalSgd
 from pipeline.strategies.single import Single
-from pipeline.training.lamb import Lamb
+from pipeline.training.optimiser import Lamb
 
 
 class PlainLamb(Lamb):
