@@ -238,8 +238,7 @@ def _model(
         fill = partial(materialise, model, initial.values, device)
     else:
         model = build_model(spec.model, spec.seed).to(device)
-    if spec.workload.recompute:
-        recompute_blocks(model)
+    recompute_blocks(model, spec.workload.recompute)
     if spec.compile:
         compile_blocks(model)
     return model, fill

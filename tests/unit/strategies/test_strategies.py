@@ -389,7 +389,7 @@ def test_a_tensor_axis_that_does_not_fit_names_its_factors() -> None:
 def test_cut_sequences_need_less_memory() -> None:
     run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
     run = replace(run, precision="fp32", strategy="tensor", world=sized(4))
-    for recompute in (False, True):
+    for recompute in (False, True, "attention"):
         work = replace(run.workload, recompute=recompute)
         whole = replace(run, workload=work)
         cut = replace(whole, options={"sequence": True})
@@ -543,8 +543,9 @@ def test_layers_heads_and_sequences_of_a_pipeline_are_checked_before_a_run() -> 
         strategies.check([compiled])
     work = replace(run.workload, recompute=True)
     again = replace(compiled, compile=False, workload=work)
-    with pytest.raises(StudyError, match=r"set workload\.recompute to false, or schedule to 1f1b"):
+    with pytest.raises(StudyError, match=r"set workload\.recompute to none or attention, or sche"):
         strategies.check([again])
+    strategies.check([replace(again, workload=replace(work, recompute="attention"))])
 
 
 def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
@@ -583,9 +584,9 @@ def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -
     assert sum(shares) / layout.data_parallel == pytest.approx(1)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [False, True, "attention"])
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
-def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision: str, recompute: bool) -> None:
+def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision: str, recompute: Any) -> None:
     run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
     work = replace(run.workload, recompute=recompute)
     run = replace(run, precision=precision, world=sized(4), workload=work)
