@@ -274,8 +274,8 @@ def job_of(
         shard=degrees.data, seq_parallel=False,
         micro=batch // degrees.data // degrees.microbatches, accum=float(degrees.microbatches),
         per_micro=False, precision=FORMATS.get(precision, precision),
-        recompute=str({False: "none", True: "full"}.get(recompute, recompute)), flash=True,
-        optimiser="adamw",
+        recompute=recompute if isinstance(recompute, str) else "full" if recompute else "none",
+        flash=True, optimiser="adamw",
         framework="samestep", note="",
     )  # fmt: skip
 
