@@ -28,7 +28,7 @@ import pandas as pd
 from pipeline.claims.types import NotTestableError, Quantity
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.runs import STEPS_FOR_P95
-from pipeline.metrics.select import pick
+from pipeline.metrics.select import most_sent, pick
 from pipeline.metrics.statistics import COUNTED, Interval, interval_of_ratio, values_interval
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
@@ -78,11 +78,10 @@ def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
 def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """Bytes of a step, of the rank that sends most, along all axes or along the one named."""
     name, _, axis = metric.partition(":")
-    rows = own(evidence.table[evidence.table["level"] == "profile"], place)
-    rows = rows[rows["metric"] == metric if axis else rows["metric"].str.startswith(f"{name}:")]
-    if rows.empty:
+    rows = own(evidence.table, place)
+    most = most_sent(rows[rows["metric"] == metric] if axis else rows, name)["value"]
+    if most.empty:
         raise NotTestableError(f"the study has no profiled run of {place.label} that counted bytes")
-    most = rows.groupby(["run_id", "rank"])["value"].sum().groupby("run_id").max()
     if most.nunique() > 1:
         return over_repeats(most)
     value = float(most.iloc[0])

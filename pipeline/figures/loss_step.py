@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from pipeline.figures import panels, theme
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.format import limit
-from pipeline.metrics.select import pick, plural
+from pipeline.metrics.select import most_sent, pick, plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
@@ -73,12 +73,12 @@ def _over_bytes(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
 
     Empty where all cells take the same step, or where nothing was counted.
     """
-    sent = table[table["metric"].astype(str).str.startswith("sent_bytes:")]
+    sent = most_sent(table)
     if "schedule" not in declared_by_study(table) or sent.empty:
         return loss.iloc[:0]
     here = loss[loss["nodes"] == sent["nodes"].max()]
-    ranks = sent[sent["nodes"] == sent["nodes"].max()].groupby(["cell", "run_id", "rank"])["value"]
-    each = here["cell"].map(ranks.sum().groupby("cell").max())
+    most = sent[sent["nodes"] == sent["nodes"].max()].groupby("cell")["value"].max()
+    each = here["cell"].map(most)
     so_far: pd.DataFrame = here.assign(step=1e-6 * each * (here["step"] + 1))[each > 0]
     return so_far
 

@@ -21,6 +21,7 @@ from pipeline.metrics.select import (
     fact,
     few,
     listed,
+    most_sent,
     node_counts,
     pick,
     plural,
@@ -222,10 +223,9 @@ def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
     here = table[(table["cell"] == cell) & (table["nodes"] == nodes)]
     share = pick(here[here["world_size"] > 1], "cell", _SHARE)["value"]
     found: dict[str, Any] = {} if share.empty else {"share": 100 * float(share.iloc[0])}
-    profiled = here[here["level"] == "profile"]
-    sent = profiled[profiled["metric"].astype(str).str.startswith("sent_bytes:")]
-    if len(sent):
-        total = sent.groupby("rank")["value"].sum()
-        calls = sent.loc[sent["rank"] == total.idxmax(), "text"].dropna()
-        found |= {"sent": float(total.max()), "calls": listed(calls)}
+    if len(sent := most_sent(here)):
+        most = sent.iloc[0]
+        of_rank = here[(here["run_id"] == most["run_id"]) & (here["rank"] == most["rank"])]
+        calls = of_rank.loc[of_rank["metric"].str.startswith("sent_bytes:"), "text"].dropna()
+        found |= {"sent": float(most["value"]), "calls": listed(calls)}
     return found

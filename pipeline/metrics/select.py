@@ -32,6 +32,18 @@ def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     return table.take(places[np.lexsort(keys[::-1])]).reset_index(drop=True)
 
 
+def most_sent(table: pd.DataFrame, prefix: str = "sent_bytes") -> pd.DataFrame:
+    """Bytes of a step along all axes, of the rank that sends most in each profiled run.
+
+    Columns `cell`, `nodes`, `run_id`, `rank` and `value`; the prefix may be that of the formulas.
+    """
+    named = table["metric"].astype(str).str.startswith(f"{prefix}:")
+    rows = table[(table["level"] == "profile") & named]
+    each = rows.groupby([*KEYS, "run_id", "rank"], sort=False)["value"].sum().reset_index()
+    ordered = each.sort_values("value", ascending=False, kind="stable")
+    return ordered.drop_duplicates([*KEYS, "run_id"]).reset_index(drop=True)
+
+
 def beside(
     frame: pd.DataFrame,
     table: pd.DataFrame,

@@ -13,7 +13,7 @@ from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, probability, significant
 from pipeline.metrics.headline import last_place
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
-from pipeline.metrics.select import KEYS, beside, bounds_of, fact, pick, records
+from pipeline.metrics.select import KEYS, beside, bounds_of, fact, most_sent, pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
 from pipeline.tables.columns import Table
 
@@ -204,11 +204,10 @@ def layouts(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
         most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]], on=KEYS, how="left"
     )
     for prefix in ("predicted_sent_bytes", "sent_bytes"):
-        sent = _axes(table, prefix)
-        if prefix.startswith("predicted"):
-            sent = sent[sent["text"].notna()]  # an axis that no formula names was counted alone
-        total = sent.groupby([*KEYS, "rank"], sort=False)["value"].sum().groupby(KEYS).max()
-        found = found.join(total.rename(prefix), on=KEYS)
+        # An axis that no formula names was counted alone.
+        known = table[table["text"].notna()] if prefix.startswith("predicted") else table
+        most_bytes = most_sent(known, prefix).groupby(KEYS)["value"].max()
+        found = found.join(most_bytes.rename(prefix), on=KEYS)
     found = _with_metrics(found.assign(ideal_seconds=math.nan), table, declared)
     alone = found.loc[found["world_size"] == 1, "step_seconds"].dropna()
     single = alone.iloc[0] if len(alone) else math.nan

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from pipeline.metrics.headline import headline
 from pipeline.metrics.select import few
+from pipeline.tables.write import made
 from tests.fake_records import make_study, make_table
 
 SHORT = make_study()["workload"] | {"steps": 6, "untimed_steps": 2}
@@ -44,3 +46,19 @@ def test_of_many_without_a_winner_three_are_named() -> None:
     )  # fmt: skip
     lead = headline(table)["lead"]
     assert lead.count(" trained ") == 3 and "tokens/s (and 57 more cells)" in lead, lead
+
+
+def test_bytes_of_a_step_are_those_of_one_profiled_run_not_of_all() -> None:
+    told = []
+    for repeats in (1, 3):
+        table = make_table(
+            cells=cells("ddp", "sharded"), repeats=3, profile={"steps": 4, "repeats": repeats}
+        )
+        metrics = table["metric"].astype(str).str.replace("predicted_sent_bytes", "sent_bytes")
+        counted = pd.concat([table, table.assign(metric=metrics)[metrics != table["metric"]]])
+        counted = counted.reset_index(drop=True)
+        told.append((headline(counted)["why"].partition(" in a step")[0], [
+            made("layouts", counted)[0][name].max()
+            for name in ("sent_bytes", "predicted_sent_bytes")
+        ]))  # fmt: skip
+    assert told[0] == told[1] and "The rank that sends most sent" in told[0][0]
