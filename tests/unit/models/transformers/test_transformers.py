@@ -173,7 +173,8 @@ def test_attention_alone_is_recomputed_to_the_bit_without_its_scores(kind, fused
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     kept = Formats(FP32, FP32, copies_weights=False)
-    counted: Any = facts._kept(build_model(spec, 0), ids[:1], autocast=False)
+    built: Any = build_model(spec, 0)
+    counted = facts._kept(built, ids[:1], autocast=False)
     assert counted["whole"] == arithmetic.activation_bytes(spec, 1, kept)
     saved = counted["whole"] - counted["without_attention"]
     assert saved == arithmetic.attention_bytes(spec, 1, kept)
